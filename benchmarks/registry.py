@@ -26,8 +26,8 @@ from pinwarden.bundle.profile import default_profile
 from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import replace
+from pinwarden.core.signed_note import Checkpoint
 from pinwarden.registry import operator as operating
 from pinwarden.registry import statement
 from pinwarden.registry.authorization import caller_of
@@ -72,7 +72,7 @@ def appending_report() -> str:
 def _appending(registry: Registry) -> Callable[[], object]:
     def run() -> None:
         for _ in range(APPENDS):
-            with registry.database.transaction(alone=pointer_log.ALONE) as step:
+            with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
                 log_changes(step, registry, [Change(tool="acme.notes", channel="stable", version=None, reason="bench")])
 
     return run
@@ -80,14 +80,14 @@ def _appending(registry: Registry) -> Callable[[], object]:
 
 def _fill(registry: Registry, size: int) -> None:
     """Make the log so long, without signing each entry."""
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         head = pointer_log.head_of(step)
         assert head is not None
         edge = head.edge
         for number in range(size):
             edge = pointer_log.append(step, edge, f"acme.t{number % 100}", "stable", b"x" * 900)
         note = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root).note()
-        pointer_log.move_head(step, head.edge, edge, bytes(note.signed(registry.identity.log_id, KEY)))
+        pointer_log.move_head(step, head.edge, edge, bytes(note.sign(registry.identity.log_id, KEY)))
 
 
 def publishing_report() -> str:

@@ -155,7 +155,7 @@ def _write_files(folder: Path) -> list[Digest]:
     for number in range(FILES):
         data = number.to_bytes(4, "big") * (SIZE // 4)
         (folder / f"{number}.tgz").write_bytes(data)
-        digests.append(Digest.of(data))
+        digests.append(Digest.of_bytes(data))
     return digests
 
 

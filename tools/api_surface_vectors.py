@@ -13,7 +13,7 @@ from typing import Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_file import to_json_file
+from pinwarden.core.strict_json import encode_json_file
 from pinwarden.surface.api_surface import api_surface_leaves, hash_of_leaves
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -321,7 +321,7 @@ CASES: list[tuple[str, str, str, dict[str, str]]] = [
 
 def expected(tools: bytes, member: str | None = None) -> dict[str, Any]:
     try:
-        value = strict_json.parse(tools)
+        value = strict_json.parse_json(tools)
         leaves = api_surface_leaves(value if member is None else value[member])
     except PinwardenError as err:
         return {"error": err.code}
@@ -330,7 +330,7 @@ def expected(tools: bytes, member: str | None = None) -> dict[str, Any]:
 
 def vectors() -> bytes:
     listings = sorted((VECTORS / "real-servers").glob("*.json"))
-    return to_json_file(
+    return encode_json_file(
         {
             "format": "pinwarden-api-surface-vectors/1",
             "cases": [

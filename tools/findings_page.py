@@ -9,8 +9,8 @@ from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.contract.cost_report import COST_KINDS
 from pinwarden.contract.denials import CONTRACT_KINDS
 from pinwarden.contract.diff_report import CONTRACT_CHANGE_KINDS
-from pinwarden.core.finding_kinds import FindingKind, Kinds
 from pinwarden.core.record import Record
+from pinwarden.core.report import FindingKind, FindingKinds
 from pinwarden.lock.toolpin_pins import PIN_FINDINGS, UNDECIDED
 from pinwarden.lock.verification import NOTES, PROBLEMS
 from pinwarden.project.client_install import REINSTALLING_KINDS
@@ -33,7 +33,7 @@ from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES
 
 
-def text_kinds() -> Kinds:
+def text_kinds() -> FindingKinds:
     """The advisories about names and texts. What only mentions a phrase is ``info``, whatever the phrase."""
     quiet = set(CUE_CODES) - ATTACK_CODES
     ours = [
@@ -48,14 +48,14 @@ def text_kinds() -> Kinds:
     return {each.kind: each for each in (*ours, *theirs)}
 
 
-def _problems() -> Kinds:
+def _problems() -> FindingKinds:
     return {
         code: FindingKind(kind=code, severity="info" if code in NOTES else "critical", reason=_sentence(text))
         for code, text in PROBLEMS.items()
     }
 
 
-def _pins() -> Kinds:
+def _pins() -> FindingKinds:
     rows = ((code, text) for code, text in PIN_FINDINGS.items() if code != UNDECIDED)
     return {code: FindingKind(kind=code, severity="critical", reason=text) for code, text in rows}
 
@@ -70,7 +70,7 @@ class Section(Record):
     heading: str
     commands: str
     """Those that tell it."""
-    tables: tuple[Kinds, ...]
+    tables: tuple[FindingKinds, ...]
 
 
 SECTIONS = (

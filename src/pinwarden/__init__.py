@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from pinwarden.core.keys import PrivateKey, PublicKey
     from pinwarden.core.limits import Limits
     from pinwarden.core.signing import signing_preimage, verify_signature
-    from pinwarden.core.strict_json import parse as parse_json
+    from pinwarden.core.strict_json import parse_json
     from pinwarden.core.tool_digest import tool_digest
 
 _HOMES = {
-    "Cid": ("cid", "Cid"),
-    "Digest": ("digest", "Digest"),
-    "Limits": ("limits", "Limits"),
-    "PinwardenError": ("errors", "PinwardenError"),
-    "PrivateKey": ("keys", "PrivateKey"),
-    "PublicKey": ("keys", "PublicKey"),
-    "blob_cid": ("cid", "blob_cid"),
-    "canonicalize": ("canonical", "canonicalize"),
-    "document_cid": ("cid", "document_cid"),
-    "manifest_root_cid": ("cid", "manifest_root_cid"),
-    "parse_json": ("strict_json", "parse"),
-    "signing_preimage": ("signing", "signing_preimage"),
-    "tool_digest": ("tool_digest", "tool_digest"),
-    "verify_signature": ("signing", "verify_signature"),
+    "Cid": "cid",
+    "Digest": "digest",
+    "Limits": "limits",
+    "PinwardenError": "errors",
+    "PrivateKey": "keys",
+    "PublicKey": "keys",
+    "blob_cid": "cid",
+    "canonicalize": "canonical",
+    "document_cid": "cid",
+    "manifest_root_cid": "cid",
+    "parse_json": "strict_json",
+    "signing_preimage": "signing",
+    "tool_digest": "tool_digest",
+    "verify_signature": "signing",
 }
 
 
@@ -61,8 +61,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module, attribute = _HOMES[name]
-    value: object = getattr(import_module(f"pinwarden.core.{module}"), attribute)
+    value: object = getattr(import_module(f"pinwarden.core.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

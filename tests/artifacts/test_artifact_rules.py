@@ -32,8 +32,8 @@ from pinwarden.surface.drift.changes import ABSENT, Change
 NOW = "2026-11-16T00:00:00Z"
 REGISTRY = "https://npm.example.com/"
 FILE = "notes-1.0.0.tgz"
-GOOD, EVIL = Digest.of(b"good"), Digest.of(b"evil")
-GOOD_512, EVIL_512 = Digest.of(b"good", "sha512"), Digest.of(b"evil", "sha512")
+GOOD, EVIL = Digest.of_bytes(b"good"), Digest.of_bytes(b"evil")
+GOOD_512, EVIL_512 = Digest.of_bytes(b"good", "sha512"), Digest.of_bytes(b"evil", "sha512")
 PACKAGE = PackageName(ecosystem="npm", name="notes", version="1.0.0")
 
 

@@ -40,7 +40,7 @@ class Registry:
 
     def answer(self, asked: Asked) -> Said:
         host = asked.headers["host"]
-        row = {"name": "server", "vers": "1.2.3", "deps": [], "cksum": Digest.of(self.data).hex, "yanked": False}
+        row = {"name": "server", "vers": "1.2.3", "deps": [], "cksum": Digest.of_bytes(self.data).hex, "yanked": False}
         older = {"name": "server", "vers": "1.2.2", "deps": [], "cksum": "0" * 64, "yanked": True}
         lines = [json.dumps(each) for each in (older, {**row, **self.line})]
         known = {
@@ -72,7 +72,7 @@ class TestFacts:
         facts = registry.look(into=tmp_path)
         (file,) = facts.files
         assert (file.name, file.size) == ("server-1.2.3.crate", len(registry.data))
-        assert file.digests == file.claims == (Digest.of(registry.data),)
+        assert file.digests == file.claims == (Digest.of_bytes(registry.data),)
         assert (facts.problems, facts.withdrawn, facts.install_scripts, facts.missing) == ((), None, (), None)
         assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == registry.data
@@ -106,7 +106,7 @@ class TestFacts:
 
     def test_downloads_are_where_the_markers_of_the_configuration_lead(self) -> None:
         registry = Registry()
-        digest = Digest.of(registry.data).hex
+        digest = Digest.of_bytes(registry.data).hex
         registry.extra = {f"/c/se/rv/server-1.2.3-{digest}.crate": Said(body=registry.data)}
 
         def answer(asked: Asked) -> Said:

@@ -28,7 +28,9 @@ TAGS = [Tag("cp311", "cp311", "manylinux_2_17_x86_64"), Tag("cp311", "abi3", "li
 
 def package(name: str, *tags: str, marker: str = "", version: str = "1.0") -> ClosurePackage:
     def file(file_name: str) -> ClosureFile:
-        return ClosureFile(name=file_name, url=f"https://f.example/{file_name}", digest=Digest.of(file_name.encode()))
+        return ClosureFile(
+            name=file_name, url=f"https://f.example/{file_name}", digest=Digest.of_bytes(file_name.encode())
+        )
 
     return ClosurePackage(
         name=name, version=version, marker=marker, files=tuple(file(f"{name}-{version}-{tag}.whl") for tag in tags)

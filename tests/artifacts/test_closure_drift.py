@@ -14,7 +14,9 @@ from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 def package(name: str, version: str = "1.0.0", content: str = "", **members: Any) -> ClosurePackage:
     """One package of an npm closure, whose one file holds ``content``."""
     file = ClosureFile(
-        name=f"{name}-{version}.tgz", url="https://npm.example.com/x", digest=Digest.of((content or name).encode())
+        name=f"{name}-{version}.tgz",
+        url="https://npm.example.com/x",
+        digest=Digest.of_bytes((content or name).encode()),
     )
     return ClosurePackage(
         **{"name": name, "version": version, "files": (file,), "path": f"node_modules/{name}"} | members
@@ -24,7 +26,7 @@ def package(name: str, version: str = "1.0.0", content: str = "", **members: Any
 def wheel(name: str, version: str, *files: str, marker: str = "") -> ClosurePackage:
     """One package of a Python closure, each of whose files holds its own name."""
     made = tuple(
-        ClosureFile(name=each, url="https://index.example/x", digest=Digest.of(each.encode())) for each in files
+        ClosureFile(name=each, url="https://index.example/x", digest=Digest.of_bytes(each.encode())) for each in files
     )
     return ClosurePackage(name=name, version=version, files=made, marker=marker)
 

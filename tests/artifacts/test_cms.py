@@ -47,7 +47,7 @@ def judge(
     folder: Path, signature: bytes, *anchors: Identity, content: bytes = CONTENT, at: str | None = None
 ) -> FileSignature:
     trusted = load_anchors(each.pem.decode() for each in anchors)
-    return cms.verify(signature, lambda name: Digest.of(content, name), anchors=trusted, now=at or now())
+    return cms.verify(signature, lambda name: Digest.of_bytes(content, name), anchors=trusted, now=at or now())
 
 
 def both(folder: Path, signature: bytes, *anchors: Identity, content: bytes = CONTENT) -> tuple[str, str, str]:
@@ -70,19 +70,19 @@ def tlv(tag: int, *parts: bytes) -> bytes:
 
 def rebuilt(signature: bytes, change: Callable[[list[bytes]], None]) -> bytes:
     """The signature with the parts of its one signer changed."""
-    outer = list(der.parse(signature, 0x30).parts())
-    body = list(next(iter(outer[1].parts())).parts())
-    signer = [each.whole for each in next(iter(body[-1].parts())).parts()]
+    outer = list(der.parse_der(signature, 0x30).children())
+    body = list(next(iter(outer[1].children())).children())
+    signer = [each.encoded for each in next(iter(body[-1].children())).children()]
     change(signer)
-    parts = [each.whole for each in body[:-1]]
-    return tlv(0x30, outer[0].whole, tlv(0xA0, tlv(0x30, *parts, tlv(0x31, tlv(0x30, *signer)))))
+    parts = [each.encoded for each in body[:-1]]
+    return tlv(0x30, outer[0].encoded, tlv(0xA0, tlv(0x30, *parts, tlv(0x31, tlv(0x30, *signer)))))
 
 
 def resigned(signature: bytes, change: Callable[[list[bytes]], list[bytes]]) -> bytes:
     """The signature over changed attributes, by the signer's own key."""
 
     def sign(parts: list[bytes]) -> None:
-        attributes = change([each.whole for each in der.parse(parts[3], 0xA0).parts()])
+        attributes = change([each.encoded for each in der.parse_der(parts[3], 0xA0).children()])
         parts[3] = tlv(0xA0, *attributes)
         parts[5] = tlv(0x04, rsa_key().sign(tlv(0x31, *attributes), padding.PKCS1v15(), hashes.SHA256()))
 
@@ -308,7 +308,7 @@ class TestFalseSignatures:
         signature, root = made
 
         def change(parts: list[bytes]) -> None:
-            attributes = [each.whole for each in der.parse(parts[3], 0xA0).parts()]
+            attributes = [each.encoded for each in der.parse_der(parts[3], 0xA0).children()]
             parts[3] = tlv(0xA0, *reversed(attributes))
 
         assert self.refused(tmp_path, rebuilt(signature, change), root)
@@ -360,11 +360,11 @@ class TestFalseSignatures:
 
     def test_attack_two_signers_stricter_than_openssl(self, tmp_path: Path, made: tuple[bytes, Identity]) -> None:
         signature, root = made
-        outer = list(der.parse(signature, 0x30).parts())
-        body = list(next(iter(outer[1].parts())).parts())
-        signer = next(iter(body[-1].parts())).whole
-        parts = [each.whole for each in body[:-1]]
-        doubled = tlv(0x30, outer[0].whole, tlv(0xA0, tlv(0x30, *parts, tlv(0x31, signer, signer))))
+        outer = list(der.parse_der(signature, 0x30).children())
+        body = list(next(iter(outer[1].children())).children())
+        signer = next(iter(body[-1].children())).encoded
+        parts = [each.encoded for each in body[:-1]]
+        doubled = tlv(0x30, outer[0].encoded, tlv(0xA0, tlv(0x30, *parts, tlv(0x31, signer, signer))))
         assert judge(tmp_path, doubled, root).reason == "the signature has 2 signers where one belongs"
 
     def test_attack_a_content_type_that_is_not_the_signed_one_stricter_than_openssl(
@@ -389,10 +389,10 @@ class TestFalseSignatures:
         self, tmp_path: Path, made: tuple[bytes, Identity]
     ) -> None:
         signature, root = made
-        outer = list(der.parse(signature, 0x30).parts())
-        body = [each.whole for each in next(iter(outer[1].parts())).parts()]
+        outer = list(der.parse_der(signature, 0x30).children())
+        body = [each.encoded for each in next(iter(outer[1].children())).children()]
         body[1] = tlv(0x31)
-        silent = tlv(0x30, outer[0].whole, tlv(0xA0, tlv(0x30, *body)))
+        silent = tlv(0x30, outer[0].encoded, tlv(0xA0, tlv(0x30, *body)))
         reason = "the signature does not announce the hash that its signer used"
         assert judge(tmp_path, silent, root).reason == reason
 
@@ -421,7 +421,7 @@ class TestFalseSignatures:
 
     @given(st.binary(max_size=300))
     def test_attack_any_bytes_are_judged_and_never_crash(self, data: bytes) -> None:
-        assert cms.verify(data, lambda name: Digest.of(CONTENT, name), now=now()).state == "invalid"
+        assert cms.verify(data, lambda name: Digest.of_bytes(CONTENT, name), now=now()).state == "invalid"
 
     @pytest.mark.parametrize(
         "encoded",
@@ -429,7 +429,7 @@ class TestFalseSignatures:
         ids=["indefinite", "long length", "zero in length", "cut", "long tag", "trailing", "pieces", "nothing"],
     )
     def test_attack_encodings_that_der_forbids(self, encoded: str) -> None:
-        found = cms.verify(bytes.fromhex(encoded), lambda name: Digest.of(CONTENT, name), now=now())
+        found = cms.verify(bytes.fromhex(encoded), lambda name: Digest.of_bytes(CONTENT, name), now=now())
         assert found.state == "invalid"
 
 
@@ -456,17 +456,17 @@ def _made_once(factory: pytest.TempPathFactory) -> tuple[Path, bytes, Identity]:
 
 
 def issuer_der(certificate: bytes) -> bytes:
-    parts = list(next(iter(der.parse(certificate, 0x30).parts())).parts())
-    return parts[3].whole
+    parts = list(next(iter(der.parse_der(certificate, 0x30).children())).children())
+    return parts[3].encoded
 
 
 def serial_der(certificate: bytes) -> bytes:
-    parts = list(next(iter(der.parse(certificate, 0x30).parts())).parts())
-    return parts[1].whole
+    parts = list(next(iter(der.parse_der(certificate, 0x30).children())).children())
+    return parts[1].encoded
 
 
 def with_certificates(signature: bytes, *certificates: bytes) -> bytes:
-    outer = list(der.parse(signature, 0x30).parts())
-    body = [each.whole for each in next(iter(outer[1].parts())).parts()]
+    outer = list(der.parse_der(signature, 0x30).children())
+    body = [each.encoded for each in next(iter(outer[1].children())).children()]
     body[3] = tlv(0xA0, *certificates)
-    return tlv(0x30, outer[0].whole, tlv(0xA0, tlv(0x30, *body)))
+    return tlv(0x30, outer[0].encoded, tlv(0xA0, tlv(0x30, *body)))

@@ -31,7 +31,7 @@ NODE = needs("node", install="apt-get install nodejs")
 
 
 def put(store: Store, data: bytes) -> Digest:
-    digest = Digest.of(data)
+    digest = Digest.of_bytes(data)
     with store.incoming() as stream:
         stream.write(data)
         store.keep(stream, digest)
@@ -85,7 +85,7 @@ def npm_closure(store: Store) -> Closure:
 
 def built_node(store: Store, closure: Closure) -> Path:
     packages = node.chosen(closure, HERE)
-    key = node.environment_key(Digest.of(to_bytes(closure)), HERE)
+    key = node.environment_key(Digest.of_bytes(to_bytes(closure)), HERE)
     return store.build(
         key,
         lambda folder: node.build(folder, key, packages, store),
@@ -209,7 +209,7 @@ def test_an_archive_in_the_store_that_was_tampered_with_is_not_used(store: Store
 
 def test_an_archive_that_unpacks_to_something_else_than_was_locked_is_refused(store: Store) -> None:
     closure = npm_closure(store)
-    lie = replace(closure.packages[1].files[0], tree=Digest.of(b"something else"))
+    lie = replace(closure.packages[1].files[0], tree=Digest.of_bytes(b"something else"))
     packages = (closure.packages[0], replace(closure.packages[1], files=(lie,)), closure.packages[2])
     with pytest.raises(PinwardenError) as caught:
         built_node(store, replace(closure, packages=packages))
@@ -314,7 +314,7 @@ INTERPRETER = python.Interpreter.here()
 
 
 def built_python(store: Store, closure: Closure) -> Path:
-    key = python.environment_key(Digest.of(to_bytes(closure)), INTERPRETER)
+    key = python.environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
     final = store.environment(key)
     return store.build(
         key,
@@ -450,7 +450,7 @@ def test_attack_a_file_that_the_manifest_calls_made_here_does_not_run_unless_it_
     PLANTED[attack](folder)
     if recorded:  # an attacker who replaces the store's record as well
         section = (folder / MANIFEST).read_bytes().partition(b"# made-here\n")[2]
-        store.note_made_here(folder.name, Digest.of(section))
+        store.note_made_here(folder.name, Digest.of_bytes(section))
     assert python.audit(folder, closure, INTERPRETER, store) is not None
     built_python(store, closure)
     assert python.audit(folder, closure, INTERPRETER, store) is None
@@ -498,7 +498,7 @@ def test_a_package_without_a_wheel_for_this_platform_is_never_built_from_source(
 def _build_and_count(root: str, counter: str) -> None:
     store = Store(Path(root))
     closure = python_closure(store)
-    key = python.environment_key(Digest.of(to_bytes(closure)), INTERPRETER)
+    key = python.environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER)
 
     def make(folder: Path) -> None:
         with Path(counter).open("a") as stream:
@@ -547,7 +547,7 @@ def test_a_kill_at_any_instant_leaves_no_half_built_environment_in_use(store: St
     done = subprocess.run([sys.executable, "-c", KILLED, str(store.root), str(instant)], check=False, cwd=root)
     assert done.returncode in (0, -signal.SIGKILL)
     closure = python_closure(store)
-    folder = store.environment(python.environment_key(Digest.of(to_bytes(closure)), INTERPRETER))
+    folder = store.environment(python.environment_key(Digest.of_bytes(to_bytes(closure)), INTERPRETER))
     if folder.exists():
         assert python.audit(folder, closure, INTERPRETER, store) is None
     built_python(store, closure)

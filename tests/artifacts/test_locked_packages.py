@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.entry import Entry
 from pinwarden.project.artifact_check import package_of
 
-BYTES = Digest.of(b"bundle")
+BYTES = Digest.of_bytes(b"bundle")
 BUNDLE = PackageName(ecosystem="mcpb", name="https://files.example/a.mcpb")
 
 
@@ -39,7 +39,7 @@ def test_a_claim_that_is_not_a_digest_is_an_error() -> None:
     ("state", "status"), [("valid", "passed"), ("valid-untrusted", "unavailable"), ("invalid", "failed")]
 )
 def test_only_a_signature_that_somebody_trusted_vouches_for_is_evidence(state: str, status: str) -> None:
-    signer = FileSignature(state=state, subject="CN=Ada", fingerprint=Digest.of(b"certificate"))  # type: ignore[arg-type]
+    signer = FileSignature(state=state, subject="CN=Ada", fingerprint=Digest.of_bytes(b"certificate"))  # type: ignore[arg-type]
     facts = ArtifactFacts(
         package=BUNDLE,
         registry="https://files.example/",

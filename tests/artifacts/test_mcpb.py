@@ -106,7 +106,7 @@ class TestFacts:
         bundle = packed(tmp_path)
         facts = look(bundle, manifest_name="acme-notes")
         (file,) = facts.files
-        digest = Digest.of(bundle.read_bytes())
+        digest = Digest.of_bytes(bundle.read_bytes())
         assert (file.name, file.size, file.sha256, file.content) == (
             "acme-notes.mcpb",
             bundle.stat().st_size,
@@ -127,8 +127,8 @@ class TestFacts:
         assert (state(facts), facts.problems) == ("valid", ())
         assert facts.signer is not None
         assert (facts.signer.subject, facts.signer.issuer) == ("CN=Acme Notes", "CN=Acme Issuing")
-        assert facts.files[0].sha256 == Digest.of(data)
-        assert facts.files[0].content == Digest.of(content)
+        assert facts.files[0].sha256 == Digest.of_bytes(data)
+        assert facts.files[0].content == Digest.of_bytes(content)
         assert state(look(tmp_path / "a.mcpb")) == "valid-untrusted"
 
     @needs_openssl
@@ -152,8 +152,8 @@ class TestFacts:
             settings = BundleSettings(endpoint=Endpoint(url=server.url, said_by="user"))
             facts = mcpb.facts(package, fetcher, settings, now=now(), into=tmp_path)
             nothing = mcpb.facts(gone, fetcher, settings, now=now())
-        assert (facts.files[0].name, facts.files[0].sha256) == ("acme.mcpb", Digest.of(data))
-        assert [each.name for each in tmp_path.iterdir()] == [Digest.of(data).hex]
+        assert (facts.files[0].name, facts.files[0].sha256) == ("acme.mcpb", Digest.of_bytes(data))
+        assert [each.name for each in tmp_path.iterdir()] == [Digest.of_bytes(data).hex]
         assert "secret" not in facts.registry
         assert (nothing.missing, nothing.files, nothing.signer) == ("package", (), None)
 
@@ -188,7 +188,7 @@ class TestSignatureBlocks:
         (folder / "a.mcpb").write_bytes(data)
         facts = look(folder / "a.mcpb")
         assert (state(facts), codes(facts)) == ("invalid", ["mcpb_signature_invalid"])
-        assert facts.files[0].sha256 == Digest.of(data)
+        assert facts.files[0].sha256 == Digest.of_bytes(data)
         assert facts.files[0].content is None
         return facts.problems[0].message
 
@@ -312,7 +312,7 @@ class World:
 
     def __init__(self, folder: Path, bundle: Path) -> None:
         self.store = Store(folder / "store")
-        self.digest = Digest.of(bundle.read_bytes())
+        self.digest = Digest.of_bytes(bundle.read_bytes())
         with self.store.incoming() as stream:
             stream.write(bundle.read_bytes())
             place = self.store.keep(stream, self.digest)
@@ -441,7 +441,7 @@ class TestEnvironment:
 
     def test_a_bundle_that_unpacks_to_something_else_is_refused(self, tmp_path: Path) -> None:
         world = World(tmp_path, packed(tmp_path))
-        world.tree = Digest.of(b"something else")
+        world.tree = Digest.of_bytes(b"something else")
         with pytest.raises(PinwardenError) as caught:
             world.built()
         assert caught.value.code == "ARTIFACT_MISMATCH"

@@ -92,7 +92,7 @@ class TestARealRegistry:
         facts = look(registry.url, "honest", into=tmp_path)
         (file,) = facts.files
         assert (file.name, file.size) == ("honest-1.0.0.tgz", len(data))
-        assert file.digests == (Digest.of(data), Digest.of(data, "sha512"))
+        assert file.digests == (Digest.of_bytes(data), Digest.of_bytes(data, "sha512"))
         assert file.claims == (Digest.parse(sri(data)),)
         assert file.host is None
         assert (facts.missing, facts.problems, facts.withdrawn, facts.install_scripts) == (None, (), None, ())
@@ -106,7 +106,7 @@ class TestARealRegistry:
         manifest, data = package("@team/tool", "2.0.0-rc.1")
         registry.publish(manifest, data)
         facts = look(registry.url, "@team/tool", "2.0.0-rc.1")
-        assert (facts.files[0].name, facts.files[0].sha256) == ("tool-2.0.0-rc.1.tgz", Digest.of(data))
+        assert (facts.files[0].name, facts.files[0].sha256) == ("tool-2.0.0-rc.1.tgz", Digest.of_bytes(data))
         assert facts.problems == ()
 
     def test_attack_a_tarball_that_was_changed_on_the_registrys_disk_is_not_what_it_claims(
@@ -118,8 +118,8 @@ class TestARealRegistry:
         registry.tarball_path(manifest).write_bytes(evil)
         facts = look(registry.url, "tampered")
         (file,) = facts.files
-        assert file.claims == (Digest.of(data, "sha512"),)
-        assert file.digest("sha512") == Digest.of(evil, "sha512")
+        assert file.claims == (Digest.of_bytes(data, "sha512"),)
+        assert file.digest("sha512") == Digest.of_bytes(evil, "sha512")
         assert [problem.code for problem in facts.problems] == [npm.SHASUM_MISMATCH]
 
     def test_attack_tarball_and_document_changed_together_agree_and_are_not_what_was_locked(
@@ -173,7 +173,7 @@ class TestARealRegistry:
         with pytest.raises(PinwardenError) as caught:
             npm.facts(wanted, client, replace(endpoint, authorization=None), now=NOW)
         client.close()
-        assert facts.files[0].sha256 == Digest.of(data)
+        assert facts.files[0].sha256 == Digest.of_bytes(data)
         assert registry.token not in repr((endpoint, facts))
         assert (caught.value.code, caught.value.data["reason"]) == ("FETCH_FAILED", "unauthorized")
 
@@ -255,8 +255,8 @@ class TestDocuments:
         data = package("tool")[1]
         both = f"{sri(data, 'sha384')} {sri(data, 'sha512')}?opt md5-x {sri(data, 'sha1')}"
         (file,) = Lies(dist={"integrity": both}).look().files
-        assert set(file.claims) == {Digest.of(data, "sha384"), Digest.of(data, "sha512")}
-        assert set(file.digests) == {Digest.of(data, each) for each in ("sha256", "sha384", "sha512")}
+        assert set(file.claims) == {Digest.of_bytes(data, "sha384"), Digest.of_bytes(data, "sha512")}
+        assert set(file.digests) == {Digest.of_bytes(data, each) for each in ("sha256", "sha384", "sha512")}
 
     def test_attack_a_false_shasum_is_a_problem(self) -> None:
         assert [each.code for each in Lies(dist={"shasum": "0" * 40}).look().problems] == [npm.SHASUM_MISMATCH]
@@ -315,7 +315,7 @@ class TestTarballAddresses:
         with plain_server(lies.answer) as server:
             facts = look(server.url, "tool")
         assert server.paths == ["/tool", "/tool/-/tool-1.0.0.tgz"]
-        assert (facts.files[0].sha256, facts.files[0].host) == (Digest.of(lies.tarball), None)
+        assert (facts.files[0].sha256, facts.files[0].host) == (Digest.of_bytes(lies.tarball), None)
 
     def test_another_host_than_the_registrys_is_told(self, tmp_path: Path) -> None:
         from tests.servers.authority import Authority
@@ -451,7 +451,7 @@ class TestTarballs:
     def test_attack_a_tarball_that_readers_could_see_differently_is_a_problem(self, data: bytes) -> None:
         facts = Lies(data=data).look()
         assert [problem.code for problem in facts.problems] == [npm.ARCHIVE_UNSAFE]
-        assert facts.files[0].sha256 == Digest.of(data)
+        assert facts.files[0].sha256 == Digest.of_bytes(data)
 
     def test_links_are_left_out_as_npm_does(self) -> None:
         data = tarball([("package/link", link()), ("package/package.json", b"\xef\xbb\xbf" + MANIFEST)])

@@ -102,8 +102,8 @@ class TestFacts:
         facts = source.look(into=tmp_path)
         (file,) = facts.files
         assert (file.name, file.size) == ("acme.server.1.2.0.nupkg", len(source.data))
-        assert file.digests == (Digest.of(source.data), Digest.of(source.data, "sha512"))
-        assert file.claims == (Digest.of(source.data, "sha512"),)
+        assert file.digests == (Digest.of_bytes(source.data), Digest.of_bytes(source.data, "sha512"))
+        assert file.claims == (Digest.of_bytes(source.data, "sha512"),)
         assert (facts.problems, facts.withdrawn, facts.missing, facts.attestations) == ((), None, None, ())
         assert (facts.repository, facts.published_at) == ("https://git.example/r", "2026-01-02T03:04:05Z")
         assert (tmp_path / file.sha256.hex).read_bytes() == source.data
@@ -231,8 +231,8 @@ class TestTheSecondProtocol:
 
     def test_a_feed_without_a_service_index_is_read_too(self) -> None:
         facts, data = self.look()
-        assert facts.files[0].claims == (Digest.of(data, "sha512"),)
-        assert facts.files[0].sha256 == Digest.of(data)
+        assert facts.files[0].claims == (Digest.of_bytes(data, "sha512"),)
+        assert facts.files[0].sha256 == Digest.of_bytes(data)
         assert (facts.published_at, facts.problems, facts.withdrawn) == ("2026-01-02T03:04:05", (), None)
 
     def test_a_package_or_version_that_is_not_there_is_missing(self) -> None:

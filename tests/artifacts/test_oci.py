@@ -65,7 +65,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistr
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A repository of its own for each test."""
-    return "test/r" + Digest.of(request.node.nodeid.encode()).hex[:16]
+    return "test/r" + Digest.of_bytes(request.node.nodeid.encode()).hex[:16]
 
 
 @pytest.fixture
@@ -104,7 +104,11 @@ def shown(built: BuiltImage) -> Manifest:
 
 def hashed(blob: Blob, data: bytes | None = None) -> ArtifactFile:
     data = blob.data if data is None else data
-    digests = (Digest.of(data),) if blob.algorithm == "sha256" else (Digest.of(data), Digest.of(data, blob.algorithm))
+    digests = (
+        (Digest.of_bytes(data),)
+        if blob.algorithm == "sha256"
+        else (Digest.of_bytes(data), Digest.of_bytes(data, blob.algorithm))
+    )
     return ArtifactFile(name=str(blob.digest), size=len(data), digests=digests, claims=(blob.digest,))
 
 
@@ -235,14 +239,14 @@ def test_attack_a_manifest_changed_on_disk_is_found_though_the_header_claims_the
         found = facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
         assert image_of(found) == Image(
             reference=reference,
-            root=Digest.of(changed),
+            root=Digest.of_bytes(changed),
             index=None,
             platforms={},
-            tag_digest=None if "@" in reference else Digest.of(changed),
+            tag_digest=None if "@" in reference else Digest.of_bytes(changed),
             mismatches=(str(built.digest),),
         )
         assert found.files == ()
-        assert resolve_text(reference, fetcher) == Digest.of(changed)
+        assert resolve_text(reference, fetcher) == Digest.of_bytes(changed)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -717,7 +721,7 @@ def test_bundles_are_found_by_the_tag_scheme_where_the_registry_lists_no_referre
     bundle = Blob(data=b'{"mediaType": "a bundle"}', media_type=BUNDLE)
     provenance = "https://slsa.dev/provenance/v1"
     made = referrer(built.digest, (bundle,), annotations={"dev.sigstore.bundle.predicateType": provenance})
-    about_another = referrer(Digest.of(b"another"), (bundle,))
+    about_another = referrer(Digest.of_bytes(b"another"), (bundle,))
     put_referrer(registry, name, made, bundle)
     put_referrer(registry, name, about_another, bundle)
     listed = listing(made, about_another)
@@ -842,7 +846,7 @@ def test_a_layout_of_one_platform_holds_only_that(
     assert held == {blob.digest.hex for blob in (whole, only.manifest, *only.blobs)}
     command = ["skopeo", "copy", "-q", "--override-arch", "arm64", f"oci:{tmp_path / 'layout'}"]
     subprocess.run([*command, f"dir:{tmp_path / 'copy'}"], check=True, timeout=240)
-    assert Digest.of((tmp_path / "copy" / "manifest.json").read_bytes()) == only.digest
+    assert Digest.of_bytes((tmp_path / "copy" / "manifest.json").read_bytes()) == only.digest
 
 
 @needs_registry
@@ -859,14 +863,14 @@ def test_attack_a_layout_with_a_changed_blob_is_never_left_behind(
     registry.blob_file(str(built.digest)).write_bytes(image("smuggled in").manifest.data)
     error = refused(lambda: save_layout(asking, built.digest, tmp_path / "layout"))
     assert (error.code, error.data) == ("ARTIFACT_MISMATCH", {"mismatches": [str(built.digest)], "problems": []})
-    assert refused(lambda: save_layout(asking, Digest.of(b"none"), tmp_path / "layout")).code == "FETCH_FAILED"
+    assert refused(lambda: save_layout(asking, Digest.of_bytes(b"none"), tmp_path / "layout")).code == "FETCH_FAILED"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_layout_never_takes_the_place_of_something_else(fetcher: Fetcher, tmp_path: Path) -> None:
     (tmp_path / "layout").symlink_to(tmp_path / "nowhere")
     asking = opened("127.0.0.1:1/a/b:v1", fetcher)
-    assert refused(lambda: save_layout(asking, Digest.of(b""), tmp_path / "layout")).code == "FILE_EXISTS"
+    assert refused(lambda: save_layout(asking, Digest.of_bytes(b""), tmp_path / "layout")).code == "FILE_EXISTS"
 
 
 # The scripted registry

@@ -20,7 +20,7 @@ from pinwarden.artifacts.oci_manifest import (
     parse_document,
 )
 from pinwarden.artifacts.oci_reference import Reference, parse_reference
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 from tests.support.images import DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Blob, image, index, text_of
 
 SHA256 = "sha256:" + "0a" * 32
@@ -291,4 +291,4 @@ def test_attack_a_challenge_with_two_meanings_is_refused(text: str) -> None:
     ],
 )
 def test_a_credential_goes_only_to_a_realm_of_the_registry_itself(registry: str, realm: str, allowed: bool) -> None:
-    assert may_answer_to(Address.parse(registry), Address.parse(realm)) is allowed
+    assert may_answer_to(HttpAddress.parse(registry), HttpAddress.parse(realm)) is allowed

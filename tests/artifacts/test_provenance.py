@@ -27,7 +27,7 @@ from pinwarden.artifacts.provenance import (
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 
-DIGEST = Digest.of(b"x")
+DIGEST = Digest.of_bytes(b"x")
 RECORD: dict[str, Any] = {
     "kind": "slsa-provenance/v1",
     "issuer": "https://token.actions.githubusercontent.com",

@@ -69,12 +69,12 @@ IDENTITY = Identity(
 
 
 def digests(data: bytes = BYTES) -> tuple[Digest, ...]:
-    return Digest.of(data), Digest(hashlib.sha512(data).digest(), "sha512")
+    return Digest.of_bytes(data), Digest(hashlib.sha512(data).digest(), "sha512")
 
 
 NPM = About(ecosystem="npm", name="@acme/slack-mcp", version="1.2.0", digests=digests())
 PYPI = About(ecosystem="pypi", name="slack_mcp-1.2.0-py3-none-any.whl", version="1.2.0", digests=digests())
-OCI = About(ecosystem="oci", name="ghcr.example/acme/slack:v1", digests=(Digest.of(BYTES),))
+OCI = About(ecosystem="oci", name="ghcr.example/acme/slack:v1", digests=(Digest.of_bytes(BYTES),))
 
 
 def slsa_predicate(**workflow: str) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_a_good_npm_provenance_gives_the_identity_of_its_certificate(
         state="verified",
         signer="certificate",
         method="sigstore-dsse",
-        anchor=f"trust root {Digest.of(root.read_bytes())} (file)",
+        anchor=f"trust root {Digest.of_bytes(root.read_bytes())} (file)",
         identity=IDENTITY,
     )
 
@@ -192,7 +192,7 @@ def test_a_good_image_provenance_is_verified_by_the_digest_of_the_manifest(
 def test_a_signature_over_the_bytes_alone_is_verified_by_their_digest(
     forge: Forge, verifier: ProvenanceVerifier
 ) -> None:
-    outcome = check(verifier, forge.message_bundle(Digest.of(BYTES).raw, BUILD), OCI)
+    outcome = check(verifier, forge.message_bundle(Digest.of_bytes(BYTES).raw, BUILD), OCI)
 
     assert (outcome.state, outcome.method) == ("verified", "sigstore-signature")
     assert outcome.identity == record.replace(IDENTITY, kind="signature")
@@ -408,7 +408,7 @@ def test_attack_a_certificate_that_is_not_for_signing_code_is_refused(
 
     assert failed(check(verifier, forge.statement_bundle(statement(), mail)))
     assert failed(check(verifier, forge.statement_bundle(statement(), mail, kind="intoto")))
-    assert failed(check(verifier, forge.message_bundle(Digest.of(BYTES).raw, mail), OCI))
+    assert failed(check(verifier, forge.message_bundle(Digest.of_bytes(BYTES).raw, mail), OCI))
     assert failed(check(verifier, forge.cosign_signature(simple_signing(), mail), OCI))
 
 
@@ -507,7 +507,7 @@ def test_attack_an_older_statement_that_claims_another_repository_is_refused(
 
 
 def test_attack_a_signature_over_other_bytes_is_refused(forge: Forge, verifier: ProvenanceVerifier) -> None:
-    assert failed(check(verifier, forge.message_bundle(Digest.of(b"other").raw, BUILD), OCI))
+    assert failed(check(verifier, forge.message_bundle(Digest.of_bytes(b"other").raw, BUILD), OCI))
 
 
 @pytest.mark.parametrize(
@@ -567,7 +567,7 @@ def test_attack_no_value_of_a_bundle_can_be_exchanged_to_crash_the_check_or_to_b
     document, about = {
         "dsse": lambda: (forge.statement_bundle(statement(), BUILD), NPM),
         "intoto": lambda: (forge.statement_bundle(statement(), BUILD, kind="intoto"), NPM),
-        "message": lambda: (forge.message_bundle(Digest.of(BYTES).raw, BUILD), OCI),
+        "message": lambda: (forge.message_bundle(Digest.of_bytes(BYTES).raw, BUILD), OCI),
         "key": lambda: (forge.key_bundle(npm_publish(), key, "SHA256:abc"), NPM),
         "cosign": lambda: (forge.cosign_signature(simple_signing(), BUILD), OCI),
     }[form]()
@@ -665,7 +665,7 @@ def test_without_the_registrys_keys_nothing_was_checked(forge: Forge) -> None:
 
 
 def simple_signing(data: bytes = BYTES) -> bytes:
-    image = {"docker-manifest-digest": str(Digest.of(data))}
+    image = {"docker-manifest-digest": str(Digest.of_bytes(data))}
     identity = {"docker-reference": "ghcr.example/acme/slack"}
     critical = {"identity": identity, "image": image, "type": "cosign container image signature"}
     return compact({"critical": critical, "optional": None})
@@ -706,7 +706,7 @@ def test_an_image_signature_by_key_is_verified_with_a_key_that_was_given() -> No
     key, other = new_key(), new_key()
     annotations = {"dev.cosignproject.cosign/signature": b64(signed(key, simple_signing()))}
     document = cosign(simple_signing(), annotations)
-    key_id = str(Digest.of(spki(key)))
+    key_id = str(Digest.of_bytes(spki(key)))
 
     given = check(ProvenanceVerifier(now=NOW, public_keys=(public_pem(other), public_pem(key))), document, OCI)
     wrong = check(ProvenanceVerifier(now=NOW, public_keys=(public_pem(other),)), document, OCI)
@@ -733,7 +733,7 @@ def test_an_older_statement_by_key_is_verified_and_one_with_a_certificate_is_not
     by_key = check(ProvenanceVerifier(now=NOW, public_keys=(public_pem(key),)), document, OCI)
     certified = check(verifier, {**document, "annotations": {"dev.sigstore.cosign/certificate": "x"}}, OCI)
 
-    assert by_key.identity == Identity(kind="slsa-provenance/v1", key_id=str(Digest.of(spki(key))))
+    assert by_key.identity == Identity(kind="slsa-provenance/v1", key_id=str(Digest.of_bytes(spki(key))))
     assert (certified.state, certified.signer) == ("unavailable", "unknown")
 
 
@@ -767,10 +767,10 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
 
 
 def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, verifier: ProvenanceVerifier) -> None:
-    digest = Digest.of(BYTES)
+    digest = Digest.of_bytes(BYTES)
     bundle = json.dumps(forge.statement_bundle(statement("x", algorithm="sha256"), BUILD)).encode()
     image = Image(reference="ghcr.example/acme/slack:v1", root=digest, index=None, platforms={})
-    came = tuple(Attestation(kind=SLSA, bundle=bundle, file=str(each)) for each in (digest, Digest.of(b"other")))
+    came = tuple(Attestation(kind=SLSA, bundle=bundle, file=str(each)) for each in (digest, Digest.of_bytes(b"other")))
     package = PackageName(ecosystem="oci", name="ghcr.example/acme/slack:v1")
     facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, image=image, attestations=came)
 

@@ -80,7 +80,7 @@ def test_every_file_of_a_release_is_hashed_and_the_index_is_recorded(tmp_path: P
         found = look(url)
 
     def file(name: str, data: bytes) -> ArtifactFile:
-        digest = Digest.of(data)
+        digest = Digest.of_bytes(data)
         return ArtifactFile(name=name, size=len(data), digests=(digest,), claims=(digest,))
 
     assert sorted(found.files, key=lambda each: each.name) == [
@@ -101,13 +101,14 @@ def test_attack_an_index_that_lies_together_with_its_file_does_not_match_the_loc
         found = look(url)
 
     (file,) = found.files
-    assert file.claims == (Digest.of(evil),) == file.digests  # the index agrees with itself
+    assert file.claims == (Digest.of_bytes(evil),) == file.digests  # the index agrees with itself
     assert compare_release(locked, found, now=NOW) == (
         ReleaseFinding(
             kind="file_changed",
             severity="critical",
             file=WHEEL,
-            message=f"{WHEEL} has other bytes than the locked ones: {Digest.of(evil)} instead of {Digest.of(GOOD)}",
+            message=f"{WHEEL} has other bytes than the locked ones: "
+            f"{Digest.of_bytes(evil)} instead of {Digest.of_bytes(GOOD)}",
         ),
     )
 
@@ -128,8 +129,8 @@ def test_the_bytes_and_the_claim_stay_apart_where_they_differ() -> None:
     row = listed(WHEEL, b"what the index promises")
     with plain_server(index_of({WHEEL: GOOD}, row)) as server:
         (file,) = look(f"{server.url}simple/").files
-    assert file.sha256 == Digest.of(GOOD)
-    assert file.claims == (Digest.of(b"what the index promises"),)
+    assert file.sha256 == Digest.of_bytes(GOOD)
+    assert file.claims == (Digest.of_bytes(b"what the index promises"),)
 
 
 def test_files_that_are_not_wanted_keep_their_claim_and_are_not_fetched() -> None:
@@ -140,7 +141,7 @@ def test_files_that_are_not_wanted_keep_their_claim_and_are_not_fetched() -> Non
         assert f"/files/{big}" not in server.paths
     assert [file.name for file in found.files] == [WHEEL]
     assert found.listed == (
-        ListedFile(name=big, claims=(Digest.of(b"big"),), size=3, uploaded_at="2026-01-02T03:04:05Z"),
+        ListedFile(name=big, claims=(Digest.of_bytes(b"big"),), size=3, uploaded_at="2026-01-02T03:04:05Z"),
     )
 
 
@@ -193,8 +194,8 @@ def test_times_owners_repository_and_withdrawal_are_told() -> None:
             ArtifactFile(
                 name=WHEEL,
                 size=len(wheel),
-                digests=(Digest.of(wheel),),
-                claims=(Digest.of(wheel),),
+                digests=(Digest.of_bytes(wheel),),
+                claims=(Digest.of_bytes(wheel),),
                 uploaded_at="2024-05-06T07:08:09.123456Z",
             ),
         ),
@@ -281,7 +282,7 @@ def test_attack_an_unsafe_wheel_is_a_problem_and_is_still_hashed(attack: bytes) 
     with plain_server(index_of({WHEEL: attack})) as server:
         found = look(f"{server.url}simple/")
     assert [problem.code for problem in found.problems] == ["pypi_unsafe_archive"]
-    assert found.files[0].sha256 == Digest.of(attack)
+    assert found.files[0].sha256 == Digest.of_bytes(attack)
 
 
 # PEP 740

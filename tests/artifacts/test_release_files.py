@@ -19,7 +19,7 @@ PURE, FAST, WINDOWS, SOURCE = (
 
 
 def digest(text: str) -> Digest:
-    return Digest.of(text.encode())
+    return Digest.of_bytes(text.encode())
 
 
 def found(*names: str, listed: tuple[ListedFile, ...] = (), published: str | None = LONG_AGO) -> ArtifactFacts:

@@ -62,7 +62,7 @@ def test_uv_resolves_a_package_with_what_it_depends_on(tmp_path: Path) -> None:
 
     def package(name: str, version: str, data: bytes) -> PylockPackage:
         file = wheel_name(name, version)
-        wheel = PylockFile(name=file, url=place + file, sha256=Digest.of(data))
+        wheel = PylockFile(name=file, url=place + file, sha256=Digest.of_bytes(data))
         return PylockPackage(name=name, version=version, wheels=(wheel,))
 
     assert lock.packages == (package("acme-base", "2.5", base), package("acme-notes", "1.0", notes))
@@ -71,7 +71,7 @@ def test_uv_resolves_a_package_with_what_it_depends_on(tmp_path: Path) -> None:
 def test_the_credential_reaches_the_index_and_no_other_setting_counts(tmp_path: Path) -> None:
     name = wheel_name("acme-notes", "1.0")
     data = make_wheel("acme-notes", "1.0")
-    link = f'<a href="/files/{name}#sha256={Digest.of(data).hex}" data-core-metadata="true">{name}</a>'
+    link = f'<a href="/files/{name}#sha256={Digest.of_bytes(data).hex}" data-core-metadata="true">{name}</a>'
     known = files(
         {
             "/simple/acme-notes/": Said(body=link.encode(), headers={"content-type": "text/html"}),

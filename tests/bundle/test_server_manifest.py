@@ -75,7 +75,7 @@ class TestServerManifest:
 
 class TestContentHash:
     def test_it_has_one_spelling(self) -> None:
-        digest = Digest.of(b"x")
+        digest = Digest.of_bytes(b"x")
         assert parse_content_hash(str(digest)) == digest
         for text in (str(digest).upper(), digest.sri, digest.hex, f"{digest}0", f" {digest}", f"{digest}\n", ""):
             with pytest.raises(PinwardenError) as caught:
@@ -83,7 +83,7 @@ class TestContentHash:
             assert caught.value.code == "DIGEST_INVALID"
 
     def test_any_difference_is_final(self) -> None:
-        found, wanted = Digest.of(b"x"), Digest.of(b"y")
+        found, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
         check_content(found, found, "a.tar")
         with pytest.raises(PinwardenError) as caught:
             check_content(found, wanted, "a.tar")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pinwarden.cli.render import FORMATS, render, render_error
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.report import LEVELS, Report, Row
+from pinwarden.core.report import ROW_SEVERITIES, Report, Row
 from pinwarden.core.visible import INVISIBLE
 from tests.cli.run import pinwarden
 from tests.cli.sarif_schema import sarif_problems
@@ -44,7 +44,7 @@ def report(*rows: Row, exit_code: int = 0, **members: Any) -> Report:
 
 def hostile_report(text: str, exit_code: int = 1) -> Report:
     texts = {"entity": text, "name": text, "path": text, "message": text, "before": text, "after": text, "file": text}
-    rows = [row(level=level, line=1, column=1, **texts) for level in LEVELS]
+    rows = [row(level=level, line=1, column=1, **texts) for level in ROW_SEVERITIES]
     rows.append(row(excerpt=text))
     return report(*rows, exit_code=exit_code, subject=text, summary=text, notes=(text,), facts={"text": "-"})
 
@@ -86,7 +86,7 @@ def suite_of(output: str) -> ET.Element:
 
 class TestJUnit:
     def test_each_row_is_a_test_case_and_those_that_need_a_decision_fail(self) -> None:
-        rows = [row(level=level, code=f"code_{level}", name=f"tool-{level}") for level in LEVELS]
+        rows = [row(level=level, code=f"code_{level}", name=f"tool-{level}") for level in ROW_SEVERITIES]
         suite = suite_of(render(report(*rows, exit_code=1), "junit"))
         outcomes = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
         assert outcomes == {
@@ -124,13 +124,13 @@ class TestJUnit:
     def test_hostile_text_stays_text(self) -> None:
         """Attack: markup, the end of a CDATA section and characters that no XML may hold, in all texts."""
         suite = suite_of(render(hostile_report(HOSTILE), "junit"))
-        assert len(suite.findall("testcase")) == len(LEVELS) + 1
+        assert len(suite.findall("testcase")) == len(ROW_SEVERITIES) + 1
         assert ']]></failure></testcase><x a="\'&"><U+000D>' in str(suite.findall("testcase")[0].get("name"))
 
 
 class TestGitHub:
     def test_each_row_is_a_command_with_its_place_after_the_summary(self) -> None:
-        rows = [row(level=level) for level in LEVELS]
+        rows = [row(level=level) for level in ROW_SEVERITIES]
         placed = row(level="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
         title = "tool search /description"
         told = workflow_commands(render(report(*rows, placed, exit_code=1, notes=("a note",)), "github"))
@@ -155,7 +155,7 @@ class TestGitHub:
     def test_hostile_text_begins_no_command(self) -> None:
         """Attack: line breaks, encoded ones and workflow commands in all texts."""
         told = workflow_commands(render(hostile_report(HOSTILE), "github"))
-        assert len(told) == len(LEVELS) + 3
+        assert len(told) == len(ROW_SEVERITIES) + 3
         assert all(set(properties) <= {"file", "line", "col", "title"} for _, properties, _ in told)
         assert "<U+000A>%0A::warning::y 100%" in told[0][2]
 
@@ -216,9 +216,9 @@ class TestSarif:
 @given(st.text(st.characters(), max_size=80))
 def test_no_text_breaks_out_of_any_format(text: str) -> None:
     hostile = hostile_report(text)
-    assert len(suite_of(render(hostile, "junit")).findall("testcase")) == len(LEVELS) + 1
-    assert len(workflow_commands(render(hostile, "github"))) == len(LEVELS) + 3
-    assert len(json.loads(render(hostile, "sarif"))["runs"][0]["results"]) == len(LEVELS) + 1
+    assert len(suite_of(render(hostile, "junit")).findall("testcase")) == len(ROW_SEVERITIES) + 1
+    assert len(workflow_commands(render(hostile, "github"))) == len(ROW_SEVERITIES) + 3
+    assert len(json.loads(render(hostile, "sarif"))["runs"][0]["results"]) == len(ROW_SEVERITIES) + 1
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -224,7 +224,7 @@ class TestSign:
         envelope = json.loads((here / "mcp-lock.sig").read_bytes())
         assert len(envelope["signatures"]) == 2
         statement = json.loads(b64decode(envelope["payload"]))
-        assert statement["subject"][0]["digest"]["sha256"] == Digest.of((here / "mcp-lock.json").read_bytes()).hex
+        assert statement["subject"][0]["digest"]["sha256"] == Digest.of_bytes((here / "mcp-lock.json").read_bytes()).hex
 
     def test_a_signature_is_added_to_those_that_are_there(self, tmp_path: Path) -> None:
         here = our_project(tmp_path)

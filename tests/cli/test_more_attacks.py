@@ -19,11 +19,11 @@ import pytest
 
 from pinwarden.cli.render import FORMATS, render
 from pinwarden.clients.near_names import slips
-from pinwarden.core.json_file import to_json_file
 from pinwarden.core.json_slices import array_elements
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.report import Report, Row
-from pinwarden.core.visible import inert_in_log, show_invisible
+from pinwarden.core.strict_json import encode_json_file
+from pinwarden.core.visible import neutralize_log_commands, show_invisible
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lockfile, signature
 from pinwarden.lock.extension import extended
@@ -32,14 +32,8 @@ from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
 from pinwarden.surface.probe.secret_mask import refuse_repeated
 from pinwarden.surface.surface import TOOL, Item, Surface
-from pinwarden.system.masking import (
-    is_secret_name,
-    lockable_entry,
-    looks_secret,
-    shown_address,
-    shown_text,
-    shown_words,
-)
+from pinwarden.system.masking import is_secret_name, looks_secret, mask_text, mask_url, mask_words
+from pinwarden.system.redaction import redact_entry
 from tests.cli.run import pinwarden
 from tests.cli.test_config_attacks import OK, OK_LIST, World
 
@@ -458,7 +452,7 @@ COMMANDS = ("##[add-mask]critical", "##vso[task.setvariable variable=PATH]/evil"
 def test_no_text_of_a_server_is_a_command_to_a_build_server(form: str) -> None:
     words = " ".join(("x" * 88, "::stop-commands::x", *COMMANDS, "::add-mask::y"))
     rows = [
-        Row(code="c", level="critical", entity="tool", name=text, path=text, message=text, before=before, after=text)
+        Row(code="c", severity="critical", entity="tool", name=text, path=text, message=text, before=before, after=text)
         for text in (words, *COMMANDS, *(("y" * size) + " ::error::x" for size in range(60, 100)))
         for before in (None, "old")
     ]
@@ -473,7 +467,9 @@ def test_no_text_of_a_server_is_a_command_to_a_build_server(form: str) -> None:
 
 
 def test_a_host_without_a_scheme_is_no_link_in_markdown() -> None:
-    row = Row(code="c", level="review", entity="tool", name="n", path="", message="see www.evil.com and WWW.evil.com")
+    row = Row(
+        code="c", severity="review", entity="tool", name="n", path="", message="see www.evil.com and WWW.evil.com"
+    )
     report = Report(command="ci", subject="s", summary="s", exit_code=1, rows=(row,), notes=(), facts={})
     assert "www." not in render(report, "markdown").lower()
 
@@ -532,7 +528,7 @@ def test_no_command_prints_what_a_build_server_obeys(loud: World, words: tuple[s
 
 def test_an_approved_text_keeps_its_spelling_in_the_file() -> None:
     """What is printed is changed, what is written is not: a digest is over the file's text."""
-    assert b'"##[add-mask]x"' in to_json_file({"description": "##[add-mask]x"})
+    assert b'"##[add-mask]x"' in encode_json_file({"description": "##[add-mask]x"})
 
 
 @pytest.mark.parametrize(
@@ -733,12 +729,12 @@ HOSTILE_TEXTS = [
 def test_no_text_makes_masking_take_forever() -> None:
     began = time.process_time()
     for text in HOSTILE_TEXTS:
-        for shown in (shown_text, shown_address, is_secret_name):
+        for shown in (mask_text, mask_url, is_secret_name):
             shown(text)
-        shown_words([text, text])
+        mask_words([text, text])
         looks_secret("name", text)
-        lockable_entry({"command": text, "url": text, "env": {"A": text}, "x": {"script": text, "args": [text]}})
-        inert_in_log(show_invisible(text))
+        redact_entry({"command": text, "url": text, "env": {"A": text}, "x": {"script": text, "args": [text]}})
+        neutralize_log_commands(show_invisible(text))
     assert time.process_time() - began < 30
 
 

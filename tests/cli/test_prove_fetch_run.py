@@ -293,7 +293,7 @@ class TestTampering:
         place = world.closure_file("notes")
         before = place.read_bytes()
         place.write_bytes(before.replace(b"1.2.0", b"1.2.1"))
-        lock = world.lock.read_text().replace(str(Digest.of(before)), str(Digest.of(place.read_bytes())))
+        lock = world.lock.read_text().replace(str(Digest.of_bytes(before)), str(Digest.of_bytes(place.read_bytes())))
         world.lock.write_text(lock)
         self.refused(world, "notes", "[LOCK_TAMPERED]")
         self.refused(world, "clock", "[LOCK_TAMPERED]")

@@ -22,7 +22,7 @@ from pinwarden.lock.relock import relock
 from tests.cli.project import ProjectFolder
 
 NOW = "2026-07-20T12:00:00.000Z"
-SHA = Digest.of
+SHA = Digest.of_bytes
 
 
 class World(ProjectFolder):
@@ -44,7 +44,9 @@ class World(ProjectFolder):
         if closure is not None:
             data = closure_document.to_bytes(closure)
             path = f"mcp-lock.closures/{server}.json"
-            members["closure"] = ClosurePin(packages=len(closure.packages), path=path, file_digest=Digest.of(data))
+            members["closure"] = ClosurePin(
+                packages=len(closure.packages), path=path, file_digest=Digest.of_bytes(data)
+            )
             files[path] = data
 
         def change(old: Any) -> lock_store.LockWrite:

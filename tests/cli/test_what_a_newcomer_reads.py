@@ -97,9 +97,9 @@ class TestNextSteps:
     def test_what_cannot_be_proved_fetched_or_enforced_says_what_to_do(self, world: World) -> None:
         world.configure({"notes": {"command": "uvx", "args": ["acme-notes-mcp"]}, "helper": OTHER})
         world.run("init")
-        floats = "note: notes, helper: Write an exact version into the configuration and lock it again.\n"
+        floats = "note: notes, helper: Write an exact version into the configuration and lock the server again.\n"
         assert floats in world.run("prove").out
-        unproved = "note: notes, helper: Run pinwarden prove <server>, and review what it writes into the lock.\n"
+        unproved = "note: notes, helper: Run `pinwarden prove SERVER` and review what it writes into the lock.\n"
         assert unproved in world.run("fetch", "--frozen").out
         assert unproved in world.run("enforce").out
 
@@ -114,7 +114,7 @@ class TestNextSteps:
         nothing = world.run("ci")
         assert (nothing.code, nothing.out) == (0, "No MCP servers are configured here: nothing to check\n")
         world.configure({"notes": NOTES})
-        assert "hint: Run pinwarden init" in world.run("ci").err
+        assert "hint: Run `pinwarden init`" in world.run("ci").err
 
     def test_what_a_script_needs_is_not_said_to_be_lockable(self, world: World) -> None:
         world.configure({"script": {"command": "python3", "args": ["notes.py"]}, "notes": NOTES})

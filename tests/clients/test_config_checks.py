@@ -13,7 +13,7 @@ from pinwarden.clients.table import CLIENTS, Place
 from pinwarden.lock.locked_config import LockedConfig, locked_config
 from pinwarden.project.config_diagnosis import diagnose, strangers
 from pinwarden.project.config_secrets import audit_locked, audit_servers
-from pinwarden.system.masking import is_reference, looks_secret, shown_words
+from pinwarden.system.masking import is_reference, looks_secret, mask_words
 
 ENTRY = {"command": "npx", "args": ["-y", "acme-notes@1.4.0"], "env": {"TOKEN": "<TOKEN>"}}
 PATHS = {
@@ -242,4 +242,4 @@ class TestSecrets:
             "--max-tokens=5",
             "img@sha256:" + "3c" * 32,
         ]
-        assert shown_words(words) == words
+        assert mask_words(words) == words

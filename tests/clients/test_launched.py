@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pinwarden.clients.launch.launched import DANGERS, Launched, what_runs
 from pinwarden.clients.launch.own_command import OwnStart, own_start, own_words
-from pinwarden.system.command_words import names
+from pinwarden.system.command_words import name_set
 from pinwarden.system.target import HttpTarget, StdioTarget
 
 SHA = "sha256:" + "3c" * 32
@@ -223,7 +223,9 @@ def test_any_words_are_judged_without_failing(words: list[str]) -> None:
     st.lists(
         st.sampled_from(
             sorted(
-                names("npx uv uvx run tool cmd /c env A=1 -- -p --from docker sh -c timeout python -m pipx -S op sudo")
+                name_set(
+                    "npx uv uvx run tool cmd /c env A=1 -- -p --from docker sh -c timeout python -m pipx -S op sudo"
+                )
             )
         ),
         min_size=1,

@@ -10,7 +10,8 @@ from pinwarden.clients.answers import proposed_answers
 from pinwarden.clients.config import DeclaredInput, configured_server
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import CLIENTS
-from pinwarden.system.masking import lockable_entry, shown_words
+from pinwarden.system.masking import mask_words
+from pinwarden.system.redaction import redact_entry
 
 RUN = {"command": "node", "args": ["server.js"]}
 PASSWORD = "hunter2"
@@ -18,7 +19,7 @@ PASSWORD = "hunter2"
 
 def _seen(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The kinds of change that fail a gate, between what is locked of one entry and what is configured then."""
-    changes = compare_entries("notes", lockable_entry(before), lockable_entry(after), CLIENTS["claude"])
+    changes = compare_entries("notes", redact_entry(before), redact_entry(after), CLIENTS["claude"])
     return [change.kind for change in changes if change.severity != "info"]
 
 
@@ -116,7 +117,7 @@ def test_attack_another_value_of_a_variable_that_decides_what_is_loaded_is_criti
     ],
 )
 def test_attack_what_is_loaded_is_not_hidden_behind_a_password(name: str, before: str, after: str) -> None:
-    locked = lockable_entry({**RUN, "env": {name: before}})
+    locked = redact_entry({**RUN, "env": {name: before}})
     assert _seen({**RUN, "env": {name: before}}, {**RUN, "env": {name: after}}) == ["redirecting_variable"]
     assert "pw" not in locked["env"][name]
 
@@ -175,7 +176,7 @@ def test_attack_a_value_that_is_no_secret_by_its_form_is_seen_whatever_its_name(
     ],
 )
 def test_no_secret_is_locked_because_it_looks_like_a_path_a_word_or_a_number(name: str, value: str) -> None:
-    locked = str(lockable_entry({**RUN, "env": {name: value}}))
+    locked = str(redact_entry({**RUN, "env": {name: value}}))
     assert value not in locked
     assert PASSWORD not in locked
     assert f"<{name}>" in locked
@@ -183,12 +184,12 @@ def test_no_secret_is_locked_because_it_looks_like_a_path_a_word_or_a_number(nam
 
 def test_a_word_in_a_header_is_left_out_although_a_variable_of_that_name_would_be_kept() -> None:
     entry = {"url": "https://mcp.example/", "headers": {"X-Mode": "letmein", "X-Path": "/letmein/again"}}
-    assert "letmein" not in str(lockable_entry(entry))
+    assert "letmein" not in str(redact_entry(entry))
 
 
 def test_a_lock_that_was_written_before_values_were_kept_is_still_met() -> None:
     approved = {**RUN, "env": {"ALLOWED_PATHS": "<ALLOWED_PATHS>"}}
-    now = lockable_entry({**RUN, "env": {"ALLOWED_PATHS": "/srv/notes"}})
+    now = redact_entry({**RUN, "env": {"ALLOWED_PATHS": "/srv/notes"}})
     changes = compare_entries("notes", approved, now, CLIENTS["claude"])
     assert [(change.kind, change.severity) for change in changes] == [("placeholder_filled", "info")]
 
@@ -198,7 +199,7 @@ def test_a_report_says_which_host_or_path_is_another_one_and_no_password() -> No
         {"DB": f"postgres://me:{PASSWORD}@good.example/x", "KUBECONFIG": "~/.kube/config", "NOTE": PASSWORD},
         {"DB": f"postgres://me:{PASSWORD}@evil.example/x", "KUBECONFIG": "./evil", "NOTE": "${GITHUB_TOKEN} other"},
     )
-    before, after = (lockable_entry({**RUN, "env": env}) for env in values)
+    before, after = (redact_entry({**RUN, "env": env}) for env in values)
     changes = compare_entries("notes", before, after, CLIENTS["claude"])
     assert {change.path: (change.before, change.after) for change in changes} == {
         "/env/DB": ("postgres://good.example/<DB>", "postgres://evil.example/<DB>"),
@@ -223,7 +224,7 @@ def test_a_report_says_which_host_or_path_is_another_one_and_no_password() -> No
 )
 def test_what_only_has_a_slash_in_it_is_not_kept_as_a_path(value: str) -> None:
     names = ("APP_CONFIG", "KUBECONFIG", "CLIENT_CERT", "STORE", "AWS_PROFILE")
-    assert PASSWORD not in str(lockable_entry({**RUN, "env": dict.fromkeys(names, value)}))
+    assert PASSWORD not in str(redact_entry({**RUN, "env": dict.fromkeys(names, value)}))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_attack_another_command_or_address_in_a_member_beside_the_usual_ones_is_
     ],
 )
 def test_a_password_in_a_command_beside_the_usual_ones_is_not_kept(text: str) -> None:
-    assert PASSWORD not in str(lockable_entry({**RUN, "headersHelper": text, "setup_command": text}))
+    assert PASSWORD not in str(redact_entry({**RUN, "headersHelper": text, "setup_command": text}))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_attack_a_parameter_of_an_address_that_allows_more_or_leads_elsewhere_is
     ],
 )
 def test_a_password_inside_an_argument_is_masked(words: list[str]) -> None:
-    assert PASSWORD not in " ".join(shown_words(words))
+    assert PASSWORD not in " ".join(mask_words(words))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ def test_a_password_inside_an_argument_is_masked(words: list[str]) -> None:
     ],
 )
 def test_what_only_has_the_form_of_a_secret_is_shown(words: list[str]) -> None:
-    assert shown_words(words) == words
+    assert mask_words(words) == words
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_what_only_has_the_form_of_a_secret_is_shown(words: list[str]) -> None:
     ],
 )
 def test_no_secret_of_a_value_is_kept_with_its_host(value: str) -> None:
-    assert PASSWORD not in str(lockable_entry({**RUN, "env": {"API_URL": value}, "headers": {"X": value}}))
+    assert PASSWORD not in str(redact_entry({**RUN, "env": {"API_URL": value}, "headers": {"X": value}}))
 
 
 def test_answers_that_decide_what_is_loaded_are_kept_and_no_password_among_them() -> None:
@@ -364,4 +365,4 @@ def test_answers_that_decide_what_is_loaded_are_kept_and_no_password_among_them(
     ],
 )
 def test_attack_a_secret_that_looks_like_a_number_or_a_word_is_not_written_to_the_lock(name: str, value: str) -> None:
-    assert value not in str(lockable_entry({**RUN, "env": {name: value}}))
+    assert value not in str(redact_entry({**RUN, "env": {name: value}}))

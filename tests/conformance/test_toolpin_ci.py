@@ -44,7 +44,7 @@ def held_back(report: Report) -> dict[str, set[str]]:
     """The codes of what fails the gate, by entry."""
     found: dict[str, set[str]] = {}
     for row in report.rows:
-        if row.level in ("critical", "review"):
+        if row.severity in ("critical", "review"):
             found.setdefault(row.name, set()).add(row.code)
     return found
 

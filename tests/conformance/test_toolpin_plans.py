@@ -73,7 +73,7 @@ def entry_integrity(plan: dict[str, Any]) -> str:
         "capabilityManifest": hashed(plan["capabilityManifest"]),
         "locked": {**plan["locked"], "capabilityManifest": hashed(plan["locked"]["capabilityManifest"])},
     }
-    return Digest.of(canonicalize(payload, "toolpin")).sri
+    return Digest.of_bytes(canonicalize(payload, "toolpin")).sri
 
 
 def hashed(manifest: dict[str, Any]) -> dict[str, Any]:

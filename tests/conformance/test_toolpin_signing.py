@@ -26,7 +26,7 @@ COMMANDS = [row for row in load("toolpin/MANIFEST.json")["commands"] if "signing
 def policy_digest(path: str | None) -> str | None:
     if path is None or not (FOLDER / path).exists():
         return None
-    return Digest.of(canonicalize((FOLDER / path).read_bytes(), "toolpin")).sri
+    return Digest.of_bytes(canonicalize((FOLDER / path).read_bytes(), "toolpin")).sri
 
 
 def option(command: str, name: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.lock import server_entry
 from pinwarden.lock.fragments import Fragment
 from pinwarden.lock.server_entry import ServerEntry
@@ -89,4 +89,4 @@ def assert_prints(made: Fragment, expected: str) -> None:
     elif made.client == "continue":
         assert yaml.safe_load(expected) == made.config
     else:
-        assert to_javascript_file(made.config).decode() == expected
+        assert encode_javascript_json(made.config).decode() == expected

@@ -15,8 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinwarden import Limits, PinwardenError, canonicalize, parse_json
-from pinwarden.core.canonical import PROFILES, _encode_exactly, encode_plain
-from pinwarden.core.numbers import ecmascript_number
+from pinwarden.core.canonical import PROFILES, _encode_exactly, ecmascript_number, encode_plain
 from tests.support.needs import needs
 
 text = st.text(st.characters(codec="utf-8"), max_size=12)

@@ -17,16 +17,16 @@ SRI = "sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0="
 
 
 def test_both_spellings_name_the_same_digest() -> None:
-    digest = Digest.of(b"abc")
+    digest = Digest.of_bytes(b"abc")
     assert (str(digest), digest.hex, digest.sri) == (f"sha256:{HEX}", HEX, SRI)
     assert Digest.parse(f"sha256:{HEX}") == Digest.parse(f"sha256:{HEX.upper()}") == Digest.parse(SRI) == digest
     assert len({digest, Digest.parse(SRI)}) == 1
 
 
 def test_longer_algorithms_are_understood_and_never_equal_to_others() -> None:
-    digest = Digest.of(b"abc", "sha512")
+    digest = Digest.of_bytes(b"abc", "sha512")
     assert digest.raw == sha512(b"abc").digest()
-    assert Digest.parse(digest.sri) == digest != Digest.of(b"abc")
+    assert Digest.parse(digest.sri) == digest != Digest.of_bytes(b"abc")
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_what_is_not_text_is_refused() -> None:
     with pytest.raises(PinwardenError):
         Digest(b"short")
     with pytest.raises(PinwardenError):
-        Digest.of(b"", "md5")
+        Digest.of_bytes(b"", "md5")
 
 
 def test_a_stream_is_digested_to_its_end() -> None:
     data = bytes(range(256)) * 20_000
-    assert Digest.of_stream(io.BytesIO(data)) == Digest.of(data)
+    assert Digest.of_stream(io.BytesIO(data)) == Digest.of_bytes(data)
 
 
 def test_a_digest_does_not_change_and_survives_copying() -> None:
-    digest = Digest.of(b"abc")
+    digest = Digest.of_bytes(b"abc")
     with pytest.raises(AttributeError):
         digest.raw = b""
     assert pickle.loads(pickle.dumps(digest)) == digest

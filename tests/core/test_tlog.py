@@ -16,10 +16,10 @@ from pinwarden.core.tlog import (
     entries_path,
     inclusion_proof,
     leaf_hash,
+    list_tiles,
     pack_entries,
     root_hash,
     tile_path,
-    tiles_of,
     unpack_entries,
     verify_consistency,
     verify_inclusion,
@@ -146,13 +146,13 @@ class TestTiles:
             tile_path(level, index, width)
 
     def test_the_example_tree_of_the_specification_has_its_tiles(self) -> None:
-        tiles = tiles_of(70_000)
+        tiles = list_tiles(70_000)
         assert (0, 273, 112) in tiles  # 273 full tiles and one of 112 on level 0
         assert (1, 1, 17) in tiles
         assert (2, 0, 1) in tiles
         assert len(tiles) == 274 + 2 + 1
-        assert tiles_of(0) == []
-        assert tiles_of(256) == [(0, 0, 256), (1, 0, 1)]
+        assert list_tiles(0) == []
+        assert list_tiles(256) == [(0, 0, 256), (1, 0, 1)]
 
     def test_entries_survive_packing(self) -> None:
         entries = [b"", b"x", b"y" * 65535]

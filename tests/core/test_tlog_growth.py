@@ -9,14 +9,18 @@ from pinwarden.core.tlog import (
     EMPTY_ROOT,
     TILE_HEIGHT,
     TILE_WIDTH,
+    Frontier,
+    TileNodes,
+    TreeNode,
     consistency_proof,
     inclusion_proof,
     leaf_hash,
     root_hash,
+    split_hashes,
+    tile_width,
     verify_consistency,
     verify_inclusion,
 )
-from pinwarden.core.tlog_growth import Frontier, TileNodes, TreeNode, hashes_in, width_of
 from tests.core.node_store import NodeStore
 
 LEAVES = [leaf_hash(b"%d" % number) for number in range(TILE_WIDTH * 3 + 7)]
@@ -24,7 +28,7 @@ LEAVES = [leaf_hash(b"%d" % number) for number in range(TILE_WIDTH * 3 + 7)]
 
 def tiles(nodes: NodeStore, size: int) -> TileNodes:
     def fetch(level: int, index: int, width: int) -> bytes:
-        assert width == width_of(size, level, index)
+        assert width == tile_width(size, level, index)
         first = index * TILE_WIDTH
         return b"".join(nodes.read(level * TILE_HEIGHT, place) for place in range(first, first + width))
 
@@ -35,13 +39,13 @@ def test_the_edge_has_the_root_of_the_whole_tree_at_every_size() -> None:
     edge, nodes = Frontier(), NodeStore()
     assert edge.root == EMPTY_ROOT
     for leaf in LEAVES:
-        edge, made = edge.appended(leaf)
+        edge, made = edge.append(leaf)
         nodes.append(leaf)
         assert edge.root == root_hash(edge.size, nodes.read)
         assert made == tuple(
             TreeNode(level=node.level, index=node.index, hash=nodes.read(node.level, node.index)) for node in made
         )
-        assert Frontier.of_bytes(edge.size, bytes(edge)) == edge
+        assert Frontier.from_bytes(edge.size, bytes(edge)) == edge
 
 
 def test_proofs_from_tiles_equal_proofs_from_all_nodes() -> None:
@@ -82,4 +86,4 @@ def test_a_node_that_is_not_complete_is_not_made_up(level: int, index: int) -> N
 
 
 def test_a_tile_is_cut_into_hashes() -> None:
-    assert hashes_in(b"a" * 32 + b"b" * 32) == (b"a" * 32, b"b" * 32)
+    assert split_hashes(b"a" * 32 + b"b" * 32) == (b"a" * 32, b"b" * 32)

@@ -7,11 +7,9 @@ from base64 import b64encode
 import pytest
 
 from pinwarden import PinwardenError, PrivateKey
-from pinwarden.core.cosignature import Cosigned, WitnessKey, cosigned_by
-from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import replace
+from pinwarden.core.signed_note import Checkpoint, Cosignature, Note, TlogProof, WitnessKey, verify_cosignatures
 from pinwarden.core.tlog import inclusion_proof, leaf_hash, root_hash
-from pinwarden.core.tlog_proof import TlogProof
 from tests.core.node_store import NodeStore
 from tests.support.witnesses import cosign
 
@@ -25,7 +23,7 @@ def proof_of(index: int) -> TlogProof:
     nodes = NodeStore(map(leaf_hash, ENTRIES))
     checkpoint = Checkpoint(origin="log.example", size=11, root=root_hash(11, nodes.read))
     path = tuple(inclusion_proof(index, 11, nodes.read))
-    return TlogProof(index=index, path=path, checkpoint=checkpoint.note().signed("log.example", KEY))
+    return TlogProof(index=index, path=path, checkpoint=checkpoint.note().sign("log.example", KEY))
 
 
 @pytest.mark.parametrize("index", range(11))
@@ -76,10 +74,10 @@ def cosigned() -> Note:
 
 def test_a_witness_that_is_known_is_told_with_the_time_at_which_it_signed() -> None:
     note = Note.parse(bytes(cosigned()))
-    assert cosigned_by(note, [WITNESS_KEY]) == (Cosigned(witness=WITNESS_KEY, time=1700000000),)
+    assert verify_cosignatures(note, [WITNESS_KEY]) == (Cosignature(witness=WITNESS_KEY, time=1700000000),)
     assert WitnessKey.parse(str(WITNESS_KEY)) == WITNESS_KEY
-    assert cosigned_by(note, []) == ()
-    assert cosigned_by(proof_of(0).checkpoint, [WITNESS_KEY]) == ()
+    assert verify_cosignatures(note, []) == ()
+    assert verify_cosignatures(proof_of(0).checkpoint, [WITNESS_KEY]) == ()
 
 
 @pytest.mark.parametrize("what", ["time", "text", "signature", "length"])
@@ -94,14 +92,14 @@ def test_a_cosignature_of_a_known_witness_that_does_not_verify_spoils_the_note(w
     text = note.text.replace("11\n", "12\n") if what == "text" else note.text
     forged = Note(text=text, signatures=(note.signatures[0], replace(line, signature=signature)))
     with pytest.raises(PinwardenError) as caught:
-        cosigned_by(forged, [WITNESS_KEY])
+        verify_cosignatures(forged, [WITNESS_KEY])
     assert caught.value.code == "SIGNATURE_INVALID"
 
 
 def test_the_signature_of_a_log_is_not_taken_for_a_witness() -> None:
     """A line made with the log's own type of key has another key id, and signs other bytes."""
-    signed = proof_of(0).checkpoint.signed(WITNESS_KEY.name, WITNESS)
-    assert cosigned_by(signed, [WITNESS_KEY]) == ()
+    signed = proof_of(0).checkpoint.sign(WITNESS_KEY.name, WITNESS)
+    assert verify_cosignatures(signed, [WITNESS_KEY]) == ()
 
 
 @pytest.mark.parametrize("vkey", ["", "name", "name+00+AAAA", str(WITNESS_KEY)[:-4], "x" + str(WITNESS_KEY)])

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from pinwarden.core.errors import CODES
-from pinwarden.core.report import LEVELS
+from pinwarden.core.report import ROW_SEVERITIES
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from tools import architecture
 from tools.findings_page import SECTIONS, findings_page
@@ -38,5 +38,5 @@ def test_every_code_that_a_row_is_made_with_is_on_a_page() -> None:
 def test_every_row_of_the_page_has_a_known_level_and_a_sentence() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| (.+) \|$", findings_page(), flags=re.MULTILINE)
     assert len(rows) == sum(len(table) for section in SECTIONS for table in section.tables)
-    assert {level for _, level, _ in rows} == set(LEVELS)
+    assert {level for _, level, _ in rows} == set(ROW_SEVERITIES)
     assert [code for code, _, sentence in rows if not sentence.endswith(".") or "|" in sentence] == []

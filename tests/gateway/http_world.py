@@ -30,9 +30,9 @@ from pinwarden.gateway.server_process import Command
 from pinwarden.gateway.step import Step
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
-from pinwarden.system.child_environment import child_environment
+from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.net.network_guard import NetworkRules
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 TOKEN = "pwt_a-token-for-tests"
 OTHER = "pwt_another-token-for-tests"
@@ -122,7 +122,7 @@ class Behind:
         import os
 
         if self.url:
-            address = Address.parse(self.url)
+            address = HttpAddress.parse(self.url)
             self.pool = Pool(address, NetworkRules(allow_private=True), limits)
             server = RemoteServer.of(self.pool, address, {})
             return lambda owner: RemoteLink(server, owner, limits)

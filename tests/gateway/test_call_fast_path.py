@@ -189,7 +189,7 @@ def reset(at: Loops, state: str) -> CallFastPath:
 
 def read(data: bytes) -> Any:
     try:
-        return strict_json.parse(data)
+        return strict_json.parse_json(data)
     except PinwardenError:
         return None
 

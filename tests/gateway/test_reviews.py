@@ -23,7 +23,7 @@ from pinwarden.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.gateway.store.trusted import Trusted
 from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
 from pinwarden.surface.surface import Surface
-from pinwarden.system.database import open_database, schema_of
+from pinwarden.system.database import load_schema, open_database
 from pinwarden.system.sandbox import Sandbox, sandboxed
 from tests.gateway.review_world import CHANGED, EVIL, NOW, READ, SEARCH, ReviewWorld, listing, names, verdicts
 from tests.support.needs import needs
@@ -62,7 +62,7 @@ def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWo
 
 
 def test_a_change_of_a_tool_that_only_the_policy_allows_is_approved_into_the_lock(locked: ReviewWorld) -> None:
-    allowed = AllowedDigest(tool="read", digest=Digest.of(b"the one that the policy allows"))
+    allowed = AllowedDigest(tool="read", digest=Digest.of_bytes(b"the one that the policy allows"))
     (name,) = locked.serve(SEARCH, READ, policy=DigestPolicy(allowlist=(allowed,)))
     assert locked.run("review", "show", name).code == 0
     assert locked.run("review", "approve", name).code == 0
@@ -616,7 +616,7 @@ def test_a_first_use_is_looked_up_at_most_four_times_a_second(world: ReviewWorld
 
 def test_what_was_trusted_still_holds_while_the_database_is_away_and_is_looked_up_seldom(cluster: Cluster) -> None:
     moments = [0.0]
-    database = open_database(cluster.new_database(), schema_of("gateway"))
+    database = open_database(cluster.new_database(), load_schema("gateway"))
     trusted = Trusted(database)
     source = FirstUse("notes", trusted, clock=lambda: moments[0])
     first = source.trust(listing(SEARCH))

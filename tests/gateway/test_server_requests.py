@@ -59,7 +59,7 @@ def opened(rules: GatewayPolicy = DEFAULT_POLICY, **more: Any) -> Desk:
 
 
 def digest(value: Any) -> str:
-    return str(Digest.of(canonicalize(value)))
+    return str(Digest.of_bytes(canonicalize(value)))
 
 
 def test_attack_a_tool_definition_in_a_sampling_request_does_not_reach_the_client() -> None:

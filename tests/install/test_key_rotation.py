@@ -18,10 +18,9 @@ from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import Checkpoint, NoteKey
 from pinwarden.core.record import replace
-from pinwarden.core.tlog import leaf_hash, pack_entries, unpack_entries
-from pinwarden.core.tlog_growth import Frontier
+from pinwarden.core.signed_note import Checkpoint, NoteKey
+from pinwarden.core.tlog import Frontier, leaf_hash, pack_entries, unpack_entries
 from pinwarden.registry import key_change, layout
 from pinwarden.registry.export import export
 from pinwarden.registry.key_change import KeyChange
@@ -59,9 +58,9 @@ def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[Key
     """A log of these entries, with a head that the key signed, and the changes of key that are shown beside it."""
     edge = Frontier()
     for entry in entries:
-        edge, _ = edge.appended(leaf_hash(entry))
+        edge, _ = edge.append(leaf_hash(entry))
     origin = world.registry.identity.log_id
-    note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().signed(origin, key)
+    note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
     shown = to_bytes(key_change.list_value(origin, changes))
     packed = pack_entries(entries)
     return showing(

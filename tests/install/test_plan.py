@@ -23,12 +23,10 @@ from pinwarden.bundle.manifest import Entry
 from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.bundle.trust_files import change_trust, log_state_path
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import Note
 from pinwarden.core.record import replace
+from pinwarden.core.signed_note import Note, TlogProof, WitnessKey
 from pinwarden.core.tlog import leaf_hash
-from pinwarden.core.tlog_proof import TlogProof
 from pinwarden.registry import version
 from pinwarden.registry.authorization import caller_of
 from pinwarden.registry.changes import add_attestation
@@ -330,7 +328,7 @@ def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> No
 
 def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_pointer(user: User) -> None:
     user.publish(FIRST)
-    with user.world.registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with user.world.registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         version = publications.version_of(step, "acme.notes", "1.0.0")
         log_changes(
             step,

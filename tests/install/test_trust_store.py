@@ -13,10 +13,9 @@ from pinwarden.bundle import trust
 from pinwarden.bundle.signatures import to_bytes
 from pinwarden.bundle.trust_files import load_trust
 from pinwarden.cli.main import main
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import NoteKey
+from pinwarden.core.signed_note import NoteKey, WitnessKey
 from pinwarden.registry.version import Identity, identity_value
 from tests.docs.schemas import problems
 from tests.install.world import VERA

@@ -12,11 +12,10 @@ from pinwarden.bundle import trust_store
 from pinwarden.bundle.trust import TrustedKey
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import Note, NoteKey
 from pinwarden.core.record import replace
+from pinwarden.core.signed_note import Note, NoteKey, WitnessKey
 from pinwarden.registry.export import export
 from pinwarden.registry.log_following import verified_head
 from tests.install.world import CHECKPOINT, User, showing

@@ -14,7 +14,7 @@ from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.bundle.trust_store import KnownKey, RegistryRoot
 from pinwarden.core.cid import document_cid
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import NoteKey
+from pinwarden.core.signed_note import NoteKey
 from pinwarden.install.decision import Judged, Question, judge
 from pinwarden.install.sources import RegistrySource
 from pinwarden.registry import layout
@@ -131,7 +131,7 @@ def smuggle(world: World, made: Bundle, **changes: Any) -> None:
             **changes,
         }
     )
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         publications.put_document(step, made.descriptor_cid, to_bytes(described))
         publications.put_manifest(step, made.root_cid, made.descriptor_cid, to_bytes(made.manifest))
         cid = str(document_cid(attestation))

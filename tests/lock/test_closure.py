@@ -34,7 +34,7 @@ def file(name: str = "notes-1.2.3.tgz", **changes: Any) -> ClosureFile:
     made = ClosureFile(
         name=name,
         url=f"https://registry.example/{name}",
-        digest=Digest.of(name.encode()),
+        digest=Digest.of_bytes(name.encode()),
         size=5,
         tree=tree_digest([("index.js", False, "00" * 32)]),
         uploaded_at="2026-01-01T00:00:00Z",
@@ -139,7 +139,7 @@ def test_a_folder_that_leads_out_of_node_modules_is_none(path: str, good: bool) 
 def test_the_lock_pins_the_closure_and_a_changed_one_is_found() -> None:
     data = to_bytes(CLOSURE)
     path = closure_path("mcp-lock", "mcp-lock.surfaces/io.github.acme__notes.json")
-    pin = ClosurePin(packages=2, path=path, file_digest=Digest.of(data))
+    pin = ClosurePin(packages=2, path=path, file_digest=Digest.of_bytes(data))
     lock = relock(None, [extended(entry(), record(surface=None, closure=pin))], NOON)
     again = parse_lock(lock_bytes(lock))
     extension = extension_of(again.entries[0])
@@ -155,7 +155,11 @@ def npm_lock(**packages: Any) -> bytes:
     return json.dumps({"name": "x", "lockfileVersion": 3, "packages": {"": {}, **packages}}).encode()
 
 
-ROW = {"version": "1.0.0", "resolved": "https://registry.example/a.tgz", "integrity": Digest.of(b"a", "sha512").sri}
+ROW = {
+    "version": "1.0.0",
+    "resolved": "https://registry.example/a.tgz",
+    "integrity": Digest.of_bytes(b"a", "sha512").sri,
+}
 
 
 def test_what_npm_resolved_is_read_with_platforms_aliases_and_without_bundled_packages() -> None:
@@ -192,6 +196,6 @@ def test_a_dependency_without_verifiable_bytes_is_refused(row: dict[str, Any]) -
 
 
 def test_only_the_strongest_digests_of_an_integrity_text_count_and_sha1_never_does() -> None:
-    strong, weak = Digest.of(b"a", "sha512"), Digest.of(b"b")
+    strong, weak = Digest.of_bytes(b"a", "sha512"), Digest.of_bytes(b"b")
     assert strongest(f"{weak.sri} {strong.sri}?x=y") == (strong,)
     assert strongest("sha1-qvTGHdzF6KLavt4PO0gs2a6pQ00=") == ()

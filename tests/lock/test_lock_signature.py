@@ -22,7 +22,7 @@ ADA, BOB, EVE = (PrivateKey.from_seed(letter * 32) for letter in (b"a", b"b", b"
 KEYS = {"ada": ADA.public_key, "bob": BOB.public_key}
 PLAIN = lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True))
 SEALED = lockfile.to_bytes(relock(None, [our_entry()], NOON))
-POLICY = Digest.of(b"policy").sri
+POLICY = Digest.of_bytes(b"policy").sri
 ONE = RequiredSigners()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
 from pinwarden.core.digest import Digest
-from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, with_integrity
@@ -62,7 +62,7 @@ JSON_VALUES = st.recursive(
 
 @given(JSON_VALUES)
 def test_what_is_written_is_read_back_as_the_same_value(value: Any) -> None:
-    text = to_javascript_file(value)
+    text = encode_javascript_json(value)
     assert text.endswith(b"\n")
     assert json.loads(text, parse_int=float) == json.loads(json.dumps(value), parse_int=float)
 
@@ -76,7 +76,7 @@ def test_text_is_written_as_javascript_writes_it() -> None:
     ]
     program = "for(const v of JSON.parse(require('fs').readFileSync(0))) console.log(JSON.stringify(v,null,2))"
     done = subprocess.run(["node", "-e", program], input=json.dumps(values).encode(), capture_output=True, check=True)
-    assert b"".join(to_javascript_file(value) for value in values) == done.stdout
+    assert b"".join(encode_javascript_json(value) for value in values) == done.stdout
 
 
 def test_unknown_members_everywhere_survive_reading_and_writing() -> None:
@@ -85,7 +85,7 @@ def test_unknown_members_everywhere_survive_reading_and_writing() -> None:
     for value in document["servers"].values():
         value["later"] = 2
         value["trust"]["later"] = 3
-    data = to_javascript_file(document)
+    data = encode_javascript_json(document)
     assert lockfile.to_bytes(lockfile.parse(data)) == data
 
 
@@ -357,7 +357,7 @@ def test_our_record_comes_back_as_it_was_given() -> None:
         ("surface", {"digest": "sha256:00"}),
         ("surface", None),
         ("artifacts", [{"name": "x"}]),
-        ("artifacts", [{"name": "x", "digest": str(Digest.of(b"")), "size": -1}]),
+        ("artifacts", [{"name": "x", "digest": str(Digest.of_bytes(b"")), "size": -1}]),
         ("image", {"platforms": {"linux/amd64": "latest"}}),
         ("closure", {"packages": 0, "file": {"path": "mcp-lock.closures/x.json", "digest": "sha256:" + "0" * 64}}),
         ("closure", {"packages": 1, "file": {"path": "mcp-lock.surfaces/x.json", "digest": "sha256:" + "0" * 64}}),
@@ -572,7 +572,7 @@ def test_what_was_taken_away_is_told(lock: Lock, edit: Callable[[Any], object], 
 
 def test_two_entries_that_pin_different_closures_in_one_file_are_a_problem() -> None:
     pins = [
-        ClosurePin(packages=1, path="mcp-lock.closures/notes.json", file_digest=Digest.of(data))
+        ClosurePin(packages=1, path="mcp-lock.closures/notes.json", file_digest=Digest.of_bytes(data))
         for data in (b"a", b"b")
     ]
     entries = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.core.remote_address import remote_address
+from pinwarden.core.javascript import parse_whatwg_host
 from pinwarden.lock import server_entry
 from pinwarden.lock.server_entry import OFFICIAL_META, from_value
 
@@ -261,5 +261,5 @@ def test_what_cannot_be_installed_says_why() -> None:
     ],
 )
 def test_hosts_are_those_that_javascript_sees(url: str, host: str | None) -> None:
-    address = remote_address(url)
+    address = parse_whatwg_host(url)
     assert (None if address is None else address.host) == host

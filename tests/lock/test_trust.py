@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.record import replace
-from pinwarden.core.versions import comparable, compare_versions, floats_for_toolpin, is_exact
+from pinwarden.core.versions import are_comparable, compare_versions, is_exact, is_floating_for_toolpin
 from pinwarden.lock.server_entry import OFFICIAL_META
 from pinwarden.lock.target_verification import ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import explain, own_findings
@@ -273,7 +273,7 @@ def test_ranges_tags_and_wildcards_name_no_release(version: str) -> None:
     [("latest", True), (" LATEST ", True), ("1.x", True), ("1.0.0-next.1", True), (">=1", False), ("range", False)],
 )
 def test_what_floats_for_toolpin(version: str, floats: bool) -> None:
-    assert floats_for_toolpin(version) == floats
+    assert is_floating_for_toolpin(version) == floats
 
 
 @pytest.mark.parametrize(
@@ -302,4 +302,4 @@ def test_versions_are_ordered_by_semantic_versioning(ordered: list[str]) -> None
 @pytest.mark.parametrize("other", ["1.0", "V1.0.0", "01.0.0", "1.0.0-01", "1.0.0.0", "latest", ""])
 def test_what_is_no_semantic_version_compares_with_nothing(other: str) -> None:
     assert compare_versions("1.0.0", other) == 0
-    assert not comparable("1.0.0", other)
+    assert not are_comparable("1.0.0", other)

@@ -10,7 +10,7 @@ from sigstore._internal.merkle import verify_merkle_inclusion
 from sigstore._internal.rekor.checkpoint import SignedCheckpoint
 from sigstore.errors import VerificationError
 
-from pinwarden.core.tlog_proof import TlogProof
+from pinwarden.core.signed_note import TlogProof
 from tests.registry.world import World, bundle
 
 

@@ -32,7 +32,7 @@ from pinwarden.registry.official_api import Asked, list_servers
 from pinwarden.registry.registry import RegistryLimits
 from pinwarden.registry.statement import KEYS, POINT, YANK
 from pinwarden.registry.store import pointer_log, publications, publishers
-from pinwarden.system.open_files import most_connections
+from pinwarden.system.processes import max_connections
 from tests.registry.world import ACME, MALLORY, World, attested, bundle, open_world
 
 
@@ -275,7 +275,7 @@ def test_an_attack_with_a_flood_of_requests_ahead_of_their_answers_is_cut_off(se
 
 
 def test_an_attack_with_more_connections_than_there_are_files_leaves_the_registry_its_own(served: Served) -> None:
-    assert most_connections() * 2 <= max(os.sysconf("SC_OPEN_MAX"), 8192)
+    assert max_connections() * 2 <= max(os.sysconf("SC_OPEN_MAX"), 8192)
     with ExitStack() as stack:
         lines = [stack.enter_context(served.line(b"")) for _ in range(60)]
         assert is_let_go(lines[-1])
@@ -300,7 +300,7 @@ def test_an_attack_that_holds_the_database_keeps_nobody_from_reading_and_no_stra
     """While somebody writes, strangers are sent away at once, and those with a token wait in places of their own."""
     asked = "POST /api/change HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 2\r\n\r\n{{}}"
     stranger = {"method": "POST", "data": b"{}", "headers": {"authorization": "Bearer nobody"}}
-    with ExitStack() as stack, served.world.registry.database.transaction(alone=pointer_log.ALONE):
+    with ExitStack() as stack, served.world.registry.database.transaction(exclusive=pointer_log.ALONE):
         assert served.status("api/change", **stranger) == 401
         for _ in range(20):
             stack.enter_context(served.line(asked.format(served.world.token).encode()))

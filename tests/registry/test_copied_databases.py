@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Checkpoint, Note
+from pinwarden.core.signed_note import Checkpoint, Note
 from pinwarden.registry import operator as operating
 from pinwarden.registry.key_rotation import rotate
 from pinwarden.registry.setup import RegistrySettings, open_registry
-from pinwarden.system.clock import present
+from pinwarden.system.clock import wall_clock
 from tests.registry.replica import Replica, identity_of, publish_over_http, writer
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY, World, bundle, open_world
 
@@ -43,7 +43,7 @@ def test_a_stopped_registry_leaves_everything_in_the_file_that_is_copied(tmp_pat
         operating.add_namespace(operated, "acme", ACME.public_key.did)
         token = str(operating.add_token(operated, "acme", "", 30).facts["token"])
         operated.close()
-        publish_over_http(writer(replica.url, token), bundle(), identity_of(replica.url), present(), "1")
+        publish_over_http(writer(replica.url, token), bundle(), identity_of(replica.url), wall_clock(), "1")
     finally:
         code = replica.stop()
     assert code == 0
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_was_cut_short_or_forged_is_an_error_and_not_ignored(t
     path.write_bytes(whole[:-20])
     assert _refused(tmp_path) == "LOG_STATE_CORRUPT"
     log_id = world.registry.identity.log_id
-    path.write_bytes(bytes(Checkpoint(origin=log_id, size=0, root=bytes(32)).note().signed(log_id, MALLORY)))
+    path.write_bytes(bytes(Checkpoint(origin=log_id, size=0, root=bytes(32)).note().sign(log_id, MALLORY)))
     assert _refused(tmp_path) == "LOG_STATE_CORRUPT"
     path.write_bytes(whole)
     open_registry(RegistrySettings(folder=tmp_path), REGISTRY_KEY).close()

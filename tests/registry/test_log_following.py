@@ -10,13 +10,11 @@ import pytest
 from pinwarden.bundle import log_event
 from pinwarden.bundle.signatures import signed
 from pinwarden.core import strict_json
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import replace
-from pinwarden.core.tlog import TILE_WIDTH, leaf_hash, pack_entries, unpack_entries
-from pinwarden.core.tlog_growth import Frontier
+from pinwarden.core.signed_note import Checkpoint, Note, WitnessKey
+from pinwarden.core.tlog import TILE_WIDTH, Frontier, leaf_hash, pack_entries, unpack_entries
 from pinwarden.registry.events import Change, log_changes
 from pinwarden.registry.export import export
 from pinwarden.registry.files import FolderRegistry
@@ -59,7 +57,7 @@ def followed(world: World, state: LogState | None = None) -> Followed:
 
 def grow(world: World, count: int) -> None:
     """Append so many events at once: a few channels, set again and again."""
-    with world.registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with world.registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         version = publications.version_of(step, "acme.notes", "1.0.0")
         changes = [
             Change(tool="acme.notes", channel=f"c{number % 5}", version=version, reason="grow")
@@ -72,9 +70,9 @@ def forge(world: World, entries: list[bytes], key: PrivateKey = REGISTRY_KEY) ->
     """What a registry that lies would show: other entries, under a head that it signs just as well."""
     edge = Frontier()
     for entry in entries:
-        edge, _ = edge.appended(leaf_hash(entry))
+        edge, _ = edge.append(leaf_hash(entry))
     origin = world.registry.identity.log_id
-    note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().signed(origin, key)
+    note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
     files = world.files
     files.instead["log/checkpoint"] = lambda: bytes(note)
     files.instead[f"log/tile/entries/000.p/{edge.size}"] = lambda: pack_entries(entries)
@@ -83,7 +81,7 @@ def forge(world: World, entries: list[bytes], key: PrivateKey = REGISTRY_KEY) ->
 
 def resigned(entry: bytes, key: PrivateKey = REGISTRY_KEY, **changes: object) -> bytes:
     """An event with something changed, signed again."""
-    document = {**strict_json.parse(entry), **changes}
+    document = {**strict_json.parse_json(entry), **changes}
     document.pop("signatures")
     return log_event.leaf_bytes(signed(document, log_event.HARDENED_FIELDS, key))
 
@@ -170,7 +168,7 @@ def test_an_attack_with_a_forked_log_is_refused(world: World) -> None:
     entries = entries_of(world)
     other = resigned(entries[1], new_root_cid=bundle(version="6.6.6", content=b"evil").root_cid)
     assert code_of(lambda: follow_log(forge(world, [entries[0], other]), state, Following())) == "LOG_PROOF_INVALID"
-    third = resigned(entries[1], seq=2, prev_root_cid=strict_json.parse(entries[1])["new_root_cid"])
+    third = resigned(entries[1], seq=2, prev_root_cid=strict_json.parse_json(entries[1])["new_root_cid"])
     longer = forge(world, [entries[0], other, third])
     assert code_of(lambda: follow_log(longer, state, Following())) == "LOG_PROOF_INVALID"
     honest = forge(world, [*entries, third])
@@ -196,7 +194,7 @@ def test_an_attack_with_entries_that_the_head_does_not_cover_is_refused(world: W
 def test_an_attack_with_an_event_that_is_not_the_registrys_is_refused(world: World, lie: str) -> None:
     publish(world, "1.0.0", "1.0.1")
     first, second = entries_of(world)
-    document = strict_json.parse(second)
+    document = strict_json.parse_json(second)
     false = {
         "key": resigned(second, MALLORY),
         "place": resigned(second, seq=7),

@@ -16,8 +16,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
+from pinwarden.core.signed_note import TlogProof
 from pinwarden.core.signing import document_signature_valid
-from pinwarden.core.tlog_proof import TlogProof
 from pinwarden.registry import operator as operating
 from pinwarden.registry.authorization import caller_of
 from pinwarden.registry.changes import add_attestation, carry_out
@@ -66,7 +66,7 @@ def test_a_published_bundle_can_be_read_back_whole(anywhere: World) -> None:
     published = anywhere.publish(made, attestations=[attested(made, ACME)])
     files = anywhere.files
     assert (published.root_cid, published.seq, published.yanked) == (made.root_cid, 0, None)
-    assert published.content_hash == str(Digest.of(made.archive))
+    assert published.content_hash == str(Digest.of_bytes(made.archive))
     assert files.blob(published.archive_cid) == made.archive
     assert as_json(files.document(published.descriptor_cid)) == made.descriptor
     assert as_json(files.find(f"manifests/{made.root_cid}/{made.descriptor_cid}.json")) == made.manifest
@@ -86,7 +86,7 @@ def test_a_pointer_is_signed_by_the_registry_and_its_event_is_proved_to_be_in_th
     assert pointer["pointers"][0]["root_cid"] == bundle(version="1.0.2").root_cid
     entry = files.get("pointers/acme.notes/stable.event")
     proof = TlogProof.parse(files.get("pointers/acme.notes/stable.tlog-proof"))
-    proof.checkpoint.verified_by([anywhere.registry.identity.note_key])
+    proof.checkpoint.verify([anywhere.registry.identity.note_key])
     assert (proof.index, proof.proves(entry).size) == (2, 3)
     event = log_event.of(json.loads(entry))
     assert (event.seq, event.new_root_cid) == (2, pointer["pointers"][0]["root_cid"])

@@ -13,7 +13,7 @@ from threading import Event
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.registry import operator as operating
 from pinwarden.registry.layout import manifest_path, version_path
 from pinwarden.registry.log_client import Following, consistency_checked, follow_log
@@ -92,7 +92,7 @@ class Fleet:
         for number, index in indexes.items():
             made = version(number)
             tool, stated = made.descriptor["tool"]["name"], made.descriptor["tool"]["version"]
-            published = published_version(parse(files.get(version_path(tool, stated))))
+            published = published_version(parse_json(files.get(version_path(tool, stated))))
             assert (published.seq, published.root_cid) == (index, made.root_cid)
             assert files.get(manifest_path(made.root_cid, made.descriptor_cid))
             assert files.document(made.descriptor_cid)

@@ -56,7 +56,7 @@ def test_a_key_is_changed_while_others_publish_and_nothing_is_lost_or_signed_by_
         }
     assert verify(after.files, Following(key=REGISTRY_KEY.public_key)).exit_code == 0
     for tool in as_json(after.files.get("tools.json"))["tools"]:
-        pointer = strict_json.parse(after.files.get(f"pointers/{tool}/stable.json"))
+        pointer = strict_json.parse_json(after.files.get(f"pointers/{tool}/stable.json"))
         assert document_signature_valid(pointer, pointer["signatures"][0], [NEW.public_key])
     with pytest.raises(PinwardenError) as caught:
         anywhere.publish(bundle(version="2.0.0"))

@@ -22,7 +22,7 @@ from pinwarden.cli.main import main
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import NoteKey
+from pinwarden.core.signed_note import NoteKey
 from pinwarden.lock import server_entry
 from pinwarden.lock.mcp_registry import Registries, RegistrySource
 from tests.docs.schemas import problems

@@ -40,7 +40,7 @@ class Blob:
 
     @property
     def digest(self) -> Digest:
-        return Digest.of(self.data, self.algorithm)
+        return Digest.of_bytes(self.data, self.algorithm)
 
     def described(self, **more: Any) -> dict[str, Any]:
         return {"mediaType": self.media_type, "digest": str(self.digest), "size": len(self.data), **more}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import EXTENSION, LOCK_INTEGRITY_EVIDENCE, Entry, entry_key, in_order, with_integrity
 from pinwarden.lock.extension import (
@@ -84,7 +84,7 @@ def new_entry(plan: InstallPlan, locked_at: str) -> Entry:
         "locked": {"selectedTarget": target, "config": plan.config, "capabilityManifest": copied},
     }
     key = entry_key(plan.name, plan.client)
-    check_shape(document, "/servers/" + pointer_step(key))
+    check_shape(document, "/servers/" + escape_pointer_token(key))
     return with_integrity(Entry(key=key, document=document))
 
 
@@ -145,8 +145,8 @@ def record(name: str = "io.github.acme/notes", at: str = NOON, **changes: Any) -
     parts: dict[str, Any] = {
         "surface": pin_surface(SURFACE, surface_path(name)),
         "api_surface": "sha256:" + "ab" * 32,
-        "artifacts": (Artifact(name="notes-1.2.3.tgz", digest=Digest.of(b"bytes", "sha512"), size=5),),
-        "image": ImagePin(index=Digest.of(b"index"), platforms={"linux/amd64": Digest.of(b"amd64")}),
+        "artifacts": (Artifact(name="notes-1.2.3.tgz", digest=Digest.of_bytes(b"bytes", "sha512"), size=5),),
+        "image": ImagePin(index=Digest.of_bytes(b"index"), platforms={"linux/amd64": Digest.of_bytes(b"amd64")}),
         "provenance": {"issuer": "https://token.actions.example", "repository": "https://git.example/acme/notes"},
         "registry": "https://registry.example/v0.1",
         "approval": Approval(by="ada@example.org", at=at, why="read every tool"),

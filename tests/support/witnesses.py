@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.keys import PrivateKey
-from pinwarden.core.note import Note, NoteSignature
+from pinwarden.core.signed_note import Note, NoteSignature, WitnessKey
 
 
 def cosign(note: Note, name: str, key: PrivateKey, time: int) -> NoteSignature:

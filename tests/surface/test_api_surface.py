@@ -94,7 +94,7 @@ def test_every_byte_of_the_worked_example_is_true() -> None:
     search, ping, whole = (text.encode() for text in re.findall(r"```text\n(.*?)\n```", example, re.DOTALL))
     digests = re.findall(r"`(sha256:[0-9a-f]{64})`", example)
     assert [leaf_preimage(tool) for tool in tools] == [search, ping]
-    assert digests == [str(Digest.of(preimage)) for preimage in (search, ping, whole)]
+    assert digests == [str(Digest.of_bytes(preimage)) for preimage in (search, ping, whole)]
     assert digests[2] == str(api_surface_hash(tools))
     assert all(canonicalize(preimage) == preimage for preimage in (search, ping, whole))
 

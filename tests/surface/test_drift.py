@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.core.pointer import resolve
+from pinwarden.core.json_pointer import resolve_pointer
 from pinwarden.core.record import replace
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CUE_ORDER, SEVERITIES
 from pinwarden.surface.drift.surface import ABSENT, blocked_by_default, compare
@@ -135,7 +135,7 @@ def test_any_single_leaf_of_a_real_tool_that_changes_or_goes_is_reported(
     leaf = data.draw(st.sampled_from(_leaves(before)))
     parent, _, token = leaf.rpartition("/")
     after = copy.deepcopy(before)
-    holder = resolve(after, parent)
+    holder = resolve_pointer(after, parent)
     place: Any = int(token) if isinstance(holder, list) else token.replace("~1", "/").replace("~0", "~")
     if data.draw(st.booleans()) and leaf != "/name":
         del holder[place]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, canonicalize, tool_digest
-from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.javascript import locale_sorted
 from pinwarden.surface.api_surface import api_surface_hash, api_surface_leaves
 from pinwarden.surface.foreign_digests import fusion_input_schema_digest, surface_digests, toolpin_hashes
 from pinwarden.surface.surface import TOOL, Item, Surface, from_listing

@@ -18,7 +18,7 @@ from pinwarden.core.record import replace
 from pinwarden.surface.probe.probe import ProbeOptions, Progress, probe, probe_all, probe_as_two_clients
 from pinwarden.surface.probe.session import ClientIdentity
 from pinwarden.surface.surface import Surface, parse, to_bytes
-from pinwarden.system.allowance import ProbeLimits
+from pinwarden.system.probe_budget import ProbeLimits
 from pinwarden.system.sandbox import Sandbox
 from pinwarden.system.target import StdioTarget
 from tests.support.needs import needs
@@ -72,13 +72,13 @@ class TestEras:
         assert modern.digest == older.digest
 
     def test_a_server_that_ignores_what_it_does_not_know_is_asked_in_the_older_way(self) -> None:
-        options = replace(ALLOWED, limits=ProbeLimits(longest_discovery_seconds=0.3))
+        options = replace(ALLOWED, limits=ProbeLimits(max_discovery_seconds=0.3))
         script = {**FULL, "eras": ["initialize"], "silent_discover": True}
         assert probe(scripted(script), options).observed["era"] == "initialize"
 
     def test_a_slow_modern_server_is_not_mistaken_for_an_old_one(self) -> None:
         # With this wait both questions are sent before the interpreter of the server has even started.
-        options = replace(ALLOWED, limits=ProbeLimits(longest_discovery_seconds=0.0001))
+        options = replace(ALLOWED, limits=ProbeLimits(max_discovery_seconds=0.0001))
         assert probe(scripted({**FULL, "eras": ["discover"]}), options).observed["era"] == "discover"
 
     def test_absent_instructions_stay_absent(self) -> None:
@@ -213,7 +213,7 @@ class TestTrouble:
         options = replace(ALLOWED, limits=ProbeLimits(max_stderr_bytes=1_000_000))
         error = failure(scripted({"trouble": "flood-stderr"}), options)
         assert (error.code, error.data["limit"]) == ("PROBE_LIMIT", "bytes on standard error")
-        assert len(str(error.data["stderr"])) <= ProbeLimits().kept_stderr_bytes
+        assert len(str(error.data["stderr"])) <= ProbeLimits().stderr_tail_bytes
 
     def test_a_server_that_writes_much_to_stderr_is_still_heard(self) -> None:
         assert names(probe(scripted({**FULL, "trouble": "chatty-stderr"}), ALLOWED)) == ["a"]

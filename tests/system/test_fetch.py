@@ -20,7 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.endpoint import Endpoint, Origin
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules, Wanted
 from pinwarden.system.net.proxies import proxy_for
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 from tests.servers.authority import Authority
 from tests.servers.plain_http import Asked, Said, files, plain_server
 
@@ -98,7 +98,7 @@ class TestAnswers:
             client = fetcher(on_bytes=seen.append)
             received = client.download(wanted(server.url, "f"), to, algorithms=("sha256", "sha512"))
             client.close()
-        assert received.digests == (Digest.of(body), Digest.of(body, "sha512"))
+        assert received.digests == (Digest.of_bytes(body), Digest.of_bytes(body, "sha512"))
         assert (tmp_path / "f").read_bytes() == body
         assert (received.size, sum(seen)) == (len(body), len(body))
 
@@ -289,7 +289,7 @@ class TestRetries:
             to.seek(5)
             received = client.download(wanted(server.url, "f"), to)
             client.close()
-        assert (to.getvalue(), received.digests) == (b"kept:whole", (Digest.of(b"whole"),))
+        assert (to.getvalue(), received.digests) == (b"kept:whole", (Digest.of_bytes(b"whole"),))
 
     @pytest.mark.parametrize(
         "head", [b"Content-Length: 50\r\n\r\ntrunc", b"Transfer-Encoding: chunked\r\n\r\n50\r\ntrunc"]
@@ -666,10 +666,10 @@ class TestProxies:
         ],
     )
     def test_the_proxy_for_an_address(self, variables: dict[str, str], proxy: str | None) -> None:
-        assert proxy_for(Address.parse("https://a.b.example/x"), variables) == proxy
+        assert proxy_for(HttpAddress.parse("https://a.b.example/x"), variables) == proxy
 
     def test_attack_an_upper_case_http_proxy_can_come_from_a_web_request_and_is_not_used(self) -> None:
-        assert proxy_for(Address.parse("http://a.example/"), {"HTTP_PROXY": "http://evil:1"}) is None
+        assert proxy_for(HttpAddress.parse("http://a.example/"), {"HTTP_PROXY": "http://evil:1"}) is None
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "2130706433", "0x7f.1", "[::1]", "localhost"])
     def test_attack_a_redirect_to_a_private_address_is_refused_behind_a_proxy_too(

@@ -21,7 +21,7 @@ def test_a_file_is_read_and_digested_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * 3_000_000)
     assert read_file(path) == b"x" * 3_000_000
-    assert file_digest(path) == Digest.of(b"x" * 3_000_000)
+    assert file_digest(path) == Digest.of_bytes(b"x" * 3_000_000)
 
 
 def test_a_missing_or_oversized_file_is_an_error(tmp_path: Path) -> None:

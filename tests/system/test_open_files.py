@@ -8,13 +8,13 @@ import sys
 ASK = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
 SCENE = """
 import subprocess, sys, resource
-from pinwarden.system.open_files import OPEN_FILES, most_connections
+from pinwarden.system.processes import OPEN_FILE_LIMIT, max_connections
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))
-print(most_connections(2048))
-OPEN_FILES.allow_more()
-print(most_connections(2048), most_connections(100))
+print(max_connections(2048))
+OPEN_FILE_LIMIT.raise_limit()
+print(max_connections(2048), max_connections(100))
 child = subprocess.Popen([sys.executable, "-c", "input();" + sys.argv[1]], stdin=subprocess.PIPE)
-OPEN_FILES.as_before(child.pid)
+OPEN_FILE_LIMIT.restore_for(child.pid)
 sys.stdout.flush()
 child.communicate(b"\\n")
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.system.programs import find_program
+from pinwarden.system.files import find_program
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def started(
 ) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.defpath, "NICE": str(os.nice(0))}
     command = (sys.executable, "-c", program, *given)
-    line = sandboxed(command, environment, "/", Sandbox(limits=limits, programs=programs))
+    line = sandboxed(command, environment, "/", Sandbox(limits=limits, allow_programs=programs))
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden.system import write_guard
-from pinwarden.system.process_tree import ProcessTree
+from pinwarden.system.processes import ProcessTree
 from pinwarden.system.sandbox import Sandbox, sandboxed
 from tests.support.needs import needs
 
@@ -40,7 +40,7 @@ os.fchdir(here)
 
 def start(folder: Path, code: str) -> subprocess.Popen[bytes]:
     """A server in the sandbox that may write the folder. It plants as soon as a line is written to it."""
-    sandbox = Sandbox(writable=(str(folder),), forbidden=tuple(NAMES))
+    sandbox = Sandbox(writable=(str(folder),), forbidden_names=tuple(NAMES))
     command = sandboxed(("/usr/bin/env", "python3", "-c", code, str(folder)), dict(os.environ), str(folder), sandbox)
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -103,7 +103,7 @@ def test_attack_a_server_that_provokes_its_own_end_does_not_end_the_guard_before
         tree.kill()
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGCONT)
-        tree.end(60, at_once=True)
+        tree.end(60, immediately=True)
     assert repositories(folder) == []
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.clients.table import CLIENTS, Scope
-from pinwarden.core.report import LEVELS
+from pinwarden.core.report import ROW_SEVERITIES
 from pinwarden.lock import shape as lock_shape
 from pinwarden.lock.tier import TIERS_WORST_FIRST
 from pinwarden.lock.verification import PROBLEMS
@@ -31,7 +31,7 @@ from tools.schema_words import (
 )
 
 DID: Schema = {"type": "string", "pattern": "^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$"}
-LEVEL = one_of(LEVELS)
+LEVEL = one_of(ROW_SEVERITIES)
 DOCUMENT_CID: Schema = {"type": "string", "pattern": "^bafyrei[a-z2-7]{52}$"}
 BLOB_CID: Schema = {"type": "string", "pattern": "^bafkrei[a-z2-7]{52}$"}
 CLIENT = one_of(CLIENTS)

@@ -22,7 +22,7 @@ from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, Wanted
 from pinwarden.system.net.fetch_failures import unfetched
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "cargo_manifest_mismatch"
 ARCHIVE_UNSAFE = "cargo_archive_unsafe"
@@ -87,7 +87,7 @@ def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
     config: Any = None
     if answer.found:
         try:
-            config = strict_json.parse(answer.body)
+            config = strict_json.parse_json(answer.body)
         except PinwardenError as err:
             raise unfetched("protocol", f"{answer.address} is not valid JSON: {err}") from err
     template = config.get("dl") if isinstance(config, dict) else None
@@ -99,7 +99,7 @@ def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
 def _checked_host(url: str, endpoint: Endpoint) -> str | None:
     """The download host if it differs from the registry's. Plain HTTP is accepted only for the registry's own host."""
     try:
-        address = Address.parse(url)
+        address = HttpAddress.parse(url)
     except PinwardenError as err:
         raise unfetched("protocol", "the registry's config.json has a dl URL that is not a web address") from err
     base = endpoint.address

@@ -68,7 +68,7 @@ def parse_index(body: bytes, name: str, version: str) -> IndexEntry | None:
     lines = body.split(b"\n", _MAX_LINES)
     if len(lines) > _MAX_LINES:
         _refuse(f"has more than {_MAX_LINES} versions")
-    rows = [strict_json.parse(line, _LINE_LIMITS) for line in lines if line.strip()]
+    rows = [strict_json.parse_json(line, _LINE_LIMITS) for line in lines if line.strip()]
     if not all(isinstance(row, dict) and row.get("name") == name for row in rows):
         _refuse("is about another crate")
     matching = [row for row in rows if row.get("vers") == version]

@@ -139,7 +139,7 @@ def _said(state: _State, reason: str, signer: Certified | None, signed: SignedDa
         reason=reason,
         subject=_name(certificate.subject) if certificate else "",
         issuer=_name(certificate.issuer) if certificate else "",
-        fingerprint=Digest.of(signer.der) if signer else None,
+        fingerprint=Digest.of_bytes(signer.der) if signer else None,
         signed_at=f"{when:%Y-%m-%dT%H:%M:%SZ}" if when else None,
     )
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from pinwarden.core import der
-from pinwarden.core.der import Reader, Value
+from pinwarden.core.der import DerReader, DerValue
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
@@ -69,20 +69,20 @@ class PssParameters(Record):
 
 def parse(data: bytes) -> SignedData:
     """A detached signature from its DER."""
-    outer = der.parse(data, der.SEQUENCE).parts()
+    outer = der.parse_der(data, der.SEQUENCE).children()
     if outer.next().oid != _SIGNED_DATA:
         _refuse("is not SignedData")
-    wrapped = outer.next(_FIRST).parts()
+    wrapped = outer.next(_FIRST).children()
     outer.end()
-    body = wrapped.next(der.SEQUENCE).parts()
+    body = wrapped.next(der.SEQUENCE).children()
     wrapped.end()
     if body.next().integer not in (1, 3, 4, 5):
         _refuse("has an unknown version")
-    digests = {_algorithm(each).oid for each in body.next(der.SET).parts()}
-    _check_detached(body.next(der.SEQUENCE).parts())
+    digests = {_algorithm(each).oid for each in body.next(der.SET).children()}
+    _check_detached(body.next(der.SEQUENCE).children())
     certificates = _certificates(body.optional(_FIRST))
     body.optional(_SECOND)  # revocation lists: not looked at, and nothing follows from their absence
-    signers = list(body.next(der.SET).parts())
+    signers = list(body.next(der.SET).children())
     body.end()
     if len(signers) != 1:
         _refuse(f"has {len(signers)} signers where one belongs")
@@ -91,9 +91,9 @@ def parse(data: bytes) -> SignedData:
 
 def pss_parameters(data: bytes) -> PssParameters:
     """The parameters of RSASSA-PSS. SHA-1, which stands for whatever is left out, is not taken."""
-    parts = der.parse(data, der.SEQUENCE).parts()
+    parts = der.parse_der(data, der.SEQUENCE).children()
     digest = _digest(_inner(parts.next(_FIRST)))
-    mask = _inner(parts.next(_SECOND)).expect(der.SEQUENCE).parts()
+    mask = _inner(parts.next(_SECOND)).expect(der.SEQUENCE).children()
     if mask.next().oid != "1.2.840.113549.1.1.8" or _digest(mask.next()) != digest:
         _refuse("has a PSS mask that is not made with the same hash")
     mask.end()
@@ -108,33 +108,33 @@ def pss_parameters(data: bytes) -> PssParameters:
 
 def issuer_of(certificate: bytes) -> tuple[bytes, bytes, int]:
     """Issuer and subject of a certificate as they are encoded, and its serial number."""
-    parts = der.parse(certificate, der.SEQUENCE).parts().next(der.SEQUENCE).parts()
+    parts = der.parse_der(certificate, der.SEQUENCE).children().next(der.SEQUENCE).children()
     parts.optional(_FIRST)
     serial = parts.next().integer
     parts.next(der.SEQUENCE)
-    issuer = parts.next(der.SEQUENCE).whole
+    issuer = parts.next(der.SEQUENCE).encoded
     parts.next(der.SEQUENCE)
-    return issuer, parts.next(der.SEQUENCE).whole, serial
+    return issuer, parts.next(der.SEQUENCE).encoded, serial
 
 
-def _check_detached(parts: Reader) -> None:
+def _check_detached(parts: DerReader) -> None:
     if parts.next().oid != DATA:
         _refuse("is about something other than plain data")
     if parts.tag is not None:
         _refuse("brings its own content")
 
 
-def _certificates(found: Value | None) -> tuple[bytes, ...]:
+def _certificates(found: DerValue | None) -> tuple[bytes, ...]:
     if found is None:
         return ()
-    certificates = tuple(each.expect(der.SEQUENCE).whole for each in found.parts())
+    certificates = tuple(each.expect(der.SEQUENCE).encoded for each in found.children())
     if len(certificates) > _MAX_CERTIFICATES:
         _refuse(f"brings more than {_MAX_CERTIFICATES} certificates")
     return certificates
 
 
-def _signer(value: Value, digests: set[str], certificates: tuple[bytes, ...]) -> SignedData:
-    parts = value.expect(der.SEQUENCE).parts()
+def _signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...]) -> SignedData:
+    parts = value.expect(der.SEQUENCE).children()
     version = parts.next().integer
     issuer, serial, key_id = _signer_name(parts.next())
     if version != (1 if key_id is None else 3):
@@ -159,7 +159,7 @@ def _signer(value: Value, digests: set[str], certificates: tuple[bytes, ...]) ->
         message_digest=_single(found, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
         signed_at=_time(_single(found, _SIGNING_TIME)) if _SIGNING_TIME in found else None,
         # Signed is the encoding with the tag of a set, not with the tag that stands there (RFC 5652 section 5.4).
-        attributes=bytes([der.SET]) + attributes.whole[1:],
+        attributes=bytes([der.SET]) + attributes.encoded[1:],
         algorithm=algorithm,
         signature=signature,
         signer_issuer=issuer,
@@ -169,20 +169,20 @@ def _signer(value: Value, digests: set[str], certificates: tuple[bytes, ...]) ->
     )
 
 
-def _signer_name(value: Value) -> tuple[bytes, int, bytes | None]:
+def _signer_name(value: DerValue) -> tuple[bytes, int, bytes | None]:
     if value.tag == _KEY_ID:
         return b"", 0, value.content
-    parts = value.expect(der.SEQUENCE).parts()
-    issuer, serial = parts.next(der.SEQUENCE).whole, parts.next().integer
+    parts = value.expect(der.SEQUENCE).children()
+    issuer, serial = parts.next(der.SEQUENCE).encoded, parts.next().integer
     parts.end()
     return issuer, serial, None
 
 
-def _attributes(value: Value) -> dict[str, list[Value]]:
-    found: dict[str, list[Value]] = {}
-    for attribute in value.parts():
-        parts = attribute.expect(der.SEQUENCE).parts()
-        name, values = parts.next().oid, list(parts.next(der.SET).parts())
+def _attributes(value: DerValue) -> dict[str, list[DerValue]]:
+    found: dict[str, list[DerValue]] = {}
+    for attribute in value.children():
+        parts = attribute.expect(der.SEQUENCE).children()
+        name, values = parts.next().oid, list(parts.next(der.SET).children())
         parts.end()
         if name in found:
             _refuse("has a signed attribute twice")
@@ -190,20 +190,20 @@ def _attributes(value: Value) -> dict[str, list[Value]]:
     return found
 
 
-def _single(attributes: Mapping[str, list[Value]], name: str) -> Value:
+def _single(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
     values = attributes.get(name, [])
     return values[0] if len(values) == 1 else _refuse(f"has {len(values)} values of a signed attribute, not one")
 
 
-def _algorithm(value: Value) -> Algorithm:
-    parts = value.expect(der.SEQUENCE).parts()
+def _algorithm(value: DerValue) -> Algorithm:
+    parts = value.expect(der.SEQUENCE).children()
     name = parts.next().oid
-    parameters = b"" if parts.tag is None else parts.next().whole
+    parameters = b"" if parts.tag is None else parts.next().encoded
     parts.end()
     return Algorithm(oid=name, parameters=parameters)
 
 
-def _digest(value: Value) -> str:
+def _digest(value: DerValue) -> str:
     return _digest_name(_algorithm(value))
 
 
@@ -213,14 +213,14 @@ def _digest_name(algorithm: Algorithm) -> str:
     return DIGESTS[algorithm.oid]
 
 
-def _inner(value: Value) -> Value:
-    parts = value.parts()
+def _inner(value: DerValue) -> DerValue:
+    parts = value.children()
     inner = parts.next()
     parts.end()
     return inner
 
 
-def _time(value: Value) -> datetime:
+def _time(value: DerValue) -> datetime:
     text = value.content
     if value.tag == der.UTC_TIME and _UTC_TIME.fullmatch(text):
         text = (b"19" if text >= b"50" else b"20") + text

@@ -17,7 +17,7 @@ from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, Received, Wanted
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = FetchLimits().file_bytes
 _CHUNK = 1 << 20
@@ -75,7 +75,7 @@ def taken_in(
         with _copy_file(Path(package.name), into) as copy:
             yield copy
         return
-    address = Address.parse(package.name)
+    address = HttpAddress.parse(package.name)
     wanted = Wanted(endpoint=endpoint or endpoint_of(package.name), url=package.name)
     with ExitStack() as stack:
         try:
@@ -101,14 +101,14 @@ def is_address(name: str) -> bool:
 
 def endpoint_of(url: str) -> Endpoint:
     """The parent folder of a URL. It must be public, because the user's settings do not name it."""
-    address = Address.parse(url)
+    address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
     return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", said_by="project")
 
 
 def registry_of(name: str) -> str:
     """Where a file comes from, without credentials, for display."""
-    return str(Address.parse(name)) if is_address(name) else name
+    return str(HttpAddress.parse(name)) if is_address(name) else name
 
 
 @contextmanager

@@ -169,7 +169,7 @@ class BundleManifest(Record):
 def parse_manifest(data: bytes) -> BundleManifest:
     """The manifest of a bundle. What cannot be understood in only one way is refused, naming the member."""
     try:
-        document = strict_json.parse(data, LIMITS)
+        document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
         raise PinwardenError("BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} cannot be read: {err.message}") from err
     if not isinstance(document, dict):

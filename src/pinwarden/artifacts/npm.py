@@ -45,7 +45,7 @@ from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, Wanted
 from pinwarden.system.net.fetch_failures import unfetched
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "npm_manifest_mismatch"
 SHASUM_MISMATCH = "npm_shasum_mismatch"
@@ -137,11 +137,11 @@ def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
     The latter follows npm's ``replace-registry-host``. Plain HTTP is accepted only for the registry's own host.
     """
     try:
-        address = Address.parse(release.tarball)
+        address = HttpAddress.parse(release.tarball)
     except PinwardenError as err:
         raise unfetched("protocol", "the packument has a tarball URL that is not a web address") from err
     base = endpoint.address
-    default = Address.parse(default_registry())
+    default = HttpAddress.parse(default_registry())
     if address.host == default.host and base.host != default.host:
         return f"{base.scheme}://{base.host_header}{address.path}"
     if address.scheme != "https" and address.origin != base.origin:
@@ -155,7 +155,7 @@ def _tarball(registry: _Registry, release: VersionDocument, into: Path | None) -
     claims = release.integrity.digests if release.integrity else ()
     algorithms = tuple(dict.fromkeys((*_ALGORITHMS, *(claim.algorithm for claim in claims))))
     wanted = Wanted(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
-    host = Address.parse(wanted.url).host_header
+    host = HttpAddress.parse(wanted.url).host_header
     with downloaded(registry.fetcher, wanted, algorithms=algorithms, into=into) as download:
         problems = _sha1_problems(download.stream, release)
         manifest, unreadable = _manifest(download.stream)
@@ -287,6 +287,6 @@ def _attestation(row: bytes) -> Attestation:
 
 def _json(body: bytes, limits: Limits) -> Any:
     try:
-        return strict_json.parse(body, limits)
+        return strict_json.parse_json(body, limits)
     except PinwardenError as err:
         raise unfetched("protocol", f"the registry sent invalid JSON: {err}") from err

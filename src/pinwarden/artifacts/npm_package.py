@@ -311,7 +311,7 @@ class ResolvedPackage(Record):
 
 def parse_npm_lock(data: bytes) -> tuple[ResolvedPackage, ...]:
     """Every package that npm would install, sorted by folder."""
-    document = strict_json.parse(data, LIMITS)
+    document = strict_json.parse_json(data, LIMITS)
     packages = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(document, dict) or document.get("lockfileVersion") != 3 or not isinstance(packages, dict):
         _invalid("is not a package-lock.json of lockfileVersion 3")

@@ -38,7 +38,7 @@ from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, Wanted
 from pinwarden.system.net.fetch_failures import unfetched
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "nuget_manifest_mismatch"
 ARCHIVE_UNSAFE = "nuget_archive_unsafe"
@@ -112,14 +112,14 @@ class _Source(Record):
     def json(self, url: str) -> Any:
         body = self.get(url)
         try:
-            return None if body is None else strict_json.parse(body)
+            return None if body is None else strict_json.parse_json(body)
         except PinwardenError as err:
             raise unfetched("protocol", f"the package source sent invalid JSON: {err}") from err
 
-    def check(self, url: str) -> Address:
+    def check(self, url: str) -> HttpAddress:
         """Sources may point to other hosts. Plain HTTP is accepted only for the source's own host."""
         try:
-            address = Address.parse(url)
+            address = HttpAddress.parse(url)
         except PinwardenError as err:
             raise unfetched("protocol", "the package source names a URL that is not a web address") from err
         if address.scheme != "https" and address.origin != self.endpoint.address.origin:

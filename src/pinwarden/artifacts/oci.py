@@ -366,7 +366,7 @@ class _BlobFolder:
         with self.incoming() as stream:
             if stream is not None:
                 stream.write(data)
-                self.accept(digest, Digest.of(data), stream)
+                self.accept(digest, Digest.of_bytes(data), stream)
 
     @contextmanager
     def incoming(self) -> Iterator[BinaryIO | None]:

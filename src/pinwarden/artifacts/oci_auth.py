@@ -14,7 +14,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 HUB_KEY = "https://index.docker.io/v1/"
 """How docker's config file and credential helpers name Docker Hub."""
@@ -79,7 +79,7 @@ class DockerConfig(Record):
 def parse_docker_config(data: bytes, source: str) -> DockerConfig:
     """Parse ``config.json`` or ``auth.json``. Errors name ``source`` and never quote its content."""
     try:
-        value = strict_json.parse(data, _LIMITS)
+        value = strict_json.parse_json(data, _LIMITS)
     except PinwardenError as err:
         # The parser's message may quote the file.
         raise PinwardenError("CONFIG_INVALID", f"{source} is not valid JSON") from err
@@ -99,7 +99,7 @@ def parse_docker_config(data: bytes, source: str) -> DockerConfig:
 def parse_helper_answer(data: bytes, source: str) -> Credential | None:
     """Parse the output of a credential helper."""
     try:
-        members = _object(strict_json.parse(data, _LIMITS), source, "the output")
+        members = _object(strict_json.parse_json(data, _LIMITS), source, "the output")
     except PinwardenError as err:
         raise PinwardenError("CONFIG_INVALID", f"{source} printed an invalid response") from err
     user, secret = members.get("Username", ""), members.get("Secret", "")
@@ -193,7 +193,7 @@ def parse_challenges(text: str) -> tuple[Challenge, ...]:
     return tuple(challenges)
 
 
-def may_answer_to(registry: Address, realm: Address) -> bool:
+def may_answer_to(registry: HttpAddress, realm: HttpAddress) -> bool:
     """Whether the credential may be sent to the realm: the registry itself, or a host under the same domain."""
     if realm.host == registry.host:
         return realm.scheme == "https" or registry.scheme == "http"

@@ -133,7 +133,7 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
         raise _invalid("", f"{declared[:80]!a} is not a supported type of image index or manifest")
     if len(data) > IMAGE_LIMITS.document_bytes:
         raise _invalid("", f"it has more than {IMAGE_LIMITS.document_bytes} bytes")
-    document = JsonObject(strict_json.parse(data, _JSON_LIMITS), "", _invalid)
+    document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "", _invalid)
     if document.value.get("schemaVersion") != 2 or isinstance(document.value["schemaVersion"], bool):
         document.fail("schemaVersion", "is not 2")
     inner = document.value.get("mediaType", declared if declared in (OCI_INDEX, OCI_MANIFEST) else None)
@@ -148,7 +148,7 @@ def parse_document(data: bytes, content_type: str) -> ImageIndex | ImageManifest
 
 def parse_config(data: bytes) -> ImageConfig:
     """Parse the config of an image."""
-    document = JsonObject(strict_json.parse(data, _JSON_LIMITS), "config", _invalid)
+    document = JsonObject(strict_json.parse_json(data, _JSON_LIMITS), "config", _invalid)
     inner = document.optional_object("config")
     return ImageConfig(platform=_platform(document), labels=inner.string_map("Labels") if inner is not None else {})
 

@@ -25,7 +25,7 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Answer, Fetcher, Received, Sent, Wanted
 from pinwarden.system.net.fetch_failures import too_large, unfetched
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -139,7 +139,7 @@ class Registry:
         """
         url = self._url(f"blobs/{descriptor.digest}")
         if descriptor.size > max_bytes:
-            raise too_large(Address.parse(url), max_bytes)
+            raise too_large(HttpAddress.parse(url), max_bytes)
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
 
         def download(wanted: Wanted) -> Received:
@@ -250,11 +250,11 @@ class Discarded(io.RawIOBase, BinaryIO):
 def _document(answer: Answer, expected: Digest | None) -> Document:
     header = answer.headers.get("docker-content-digest")
     claim = parse_digest(header) if header is not None else None
-    digest = Digest.of(answer.body, expected.algorithm if expected is not None else "sha256")
+    digest = Digest.of_bytes(answer.body, expected.algorithm if expected is not None else "sha256")
     false = [
         str(stated)
         for stated in (expected, claim)
-        if stated is not None and Digest.of(answer.body, stated.algorithm) != stated
+        if stated is not None and Digest.of_bytes(answer.body, stated.algorithm) != stated
     ]
     return Document(
         content_type=answer.headers.get("content-type", ""),
@@ -279,7 +279,7 @@ def next_query(here: str, target: str) -> str:
 
 def _parse_tags(answer: Answer) -> list[str]:
     try:
-        value: Any = strict_json.parse(answer.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
+        value: Any = strict_json.parse_json(answer.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
     except PinwardenError as err:
         raise unfetched("protocol", f"the registry's tag list is not valid JSON: {err}") from err
     tags = value.get("tags", ()) if isinstance(value, dict) else None
@@ -290,9 +290,9 @@ def _parse_tags(answer: Answer) -> list[str]:
     return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
 
 
-def _realm_address(realm: str) -> Address:
+def _realm_address(realm: str) -> HttpAddress:
     try:
-        return Address.parse(realm)
+        return HttpAddress.parse(realm)
     except PinwardenError as err:
         raise unfetched("protocol", "the registry requests a token from a realm that is not a web address") from err
 
@@ -317,9 +317,9 @@ def _token_request(endpoint: Endpoint, realm: str, service: str, scope: str, cre
     )
 
 
-def _parse_token(answer: Answer, address: Address) -> str:
+def _parse_token(answer: Answer, address: HttpAddress) -> str:
     try:
-        value: Any = strict_json.parse(answer.body, _TOKEN_LIMITS)
+        value: Any = strict_json.parse_json(answer.body, _TOKEN_LIMITS)
     except PinwardenError as err:
         raise unfetched("protocol", f"{address} sent an invalid token response") from err
     token = (value.get("token") or value.get("access_token")) if isinstance(value, dict) else None
@@ -341,7 +341,7 @@ class PushRegistry(Registry):
 
     def put_blob(self, data: bytes) -> Digest:
         """Upload a blob and return its digest. Uploading the same bytes again is harmless."""
-        digest = Digest.of(data)
+        digest = Digest.of_bytes(data)
         started = self._send("POST", self._url("blobs/uploads/"), b"", _BYTES)
         location = self._upload_location(started)
         self._send("PUT", f"{location}{'&' if '?' in location else '?'}digest={digest}", data, _BYTES)
@@ -370,13 +370,13 @@ class PushRegistry(Registry):
             manifest["annotations"] = dict(annotations)
         body = canonicalize(manifest)
         self._send("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
-        return Digest.of(body)
+        return Digest.of_bytes(body)
 
     def _upload_location(self, started: Answer) -> str:
         """Where to upload to. It must be below the registry's URL, because the token is sent along."""
         location = urljoin(self._url("blobs/uploads/"), started.headers.get("location", ""))
         try:
-            is_own = self._endpoint.owns(Address.parse(location))
+            is_own = self._endpoint.owns(HttpAddress.parse(location))
         except PinwardenError:
             is_own = False
         if not is_own:

@@ -12,7 +12,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.core.versions import comparable, compare_versions
+from pinwarden.core.versions import are_comparable, compare_versions
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """The largest records list every version of an operating system's package; they have a few megabytes."""
@@ -66,7 +66,7 @@ class OsvRecord(Record):
 
 def parse_osv(data: bytes) -> OsvRecord:
     """One record. What it adds beyond the fields used here is not looked at."""
-    document = strict_json.parse(data, LIMITS)
+    document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict):
         _invalid("", "is not an object")
     identifier = document.get("id")
@@ -268,7 +268,7 @@ _LONGEST = 256  # no registry has longer ones, and converting digits takes quadr
 
 
 def _semver(one: str, other: str) -> int | None:
-    if max(len(one), len(other)) > _LONGEST or not comparable(one, other):
+    if max(len(one), len(other)) > _LONGEST or not are_comparable(one, other):
         return None
     return compare_versions(one, other)
 

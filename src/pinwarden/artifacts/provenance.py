@@ -235,7 +235,7 @@ def statement_kind(predicate_type: str) -> Kind:
 
 def parse_statement(data: bytes) -> Statement:
     """An in-toto statement of version 1 or 0.1."""
-    document = strict_json.parse(data, LIMITS)
+    document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict) or document.get("_type") not in _STATEMENTS:
         _refuse("is not an in-toto statement")
     predicate_type, predicate = document.get("predicateType"), document.get("predicate")
@@ -269,7 +269,7 @@ def _digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
 
 def parse_simple_signing(data: bytes) -> Digest:
     """The digest of the manifest that one of cosign's older signatures is about."""
-    document = strict_json.parse(data, LIMITS)
+    document = strict_json.parse_json(data, LIMITS)
     critical = _object(_object(document).get("critical"))
     digest = _object(critical.get("image")).get("docker-manifest-digest")
     if critical.get("type") != "cosign container image signature" or not isinstance(digest, str):
@@ -403,7 +403,7 @@ class RegistryKey(Record):
 
 def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
     """The keys of npm's ``-/npm/v1/keys`` document. A row that is not a key is passed over: it verifies nothing."""
-    rows = _object(strict_json.parse(data, LIMITS)).get("keys")
+    rows = _object(strict_json.parse_json(data, LIMITS)).get("keys")
     if not isinstance(rows, list):
         _refuse("is not a list of keys")
     found = []

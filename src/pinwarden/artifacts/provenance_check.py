@@ -114,7 +114,7 @@ class ProvenanceVerifier:
         return self.check(attestation, about)
 
     def _route(self, bundle: bytes, about: About) -> _Check:
-        document = strict_json.parse(bundle, LIMITS)
+        document = strict_json.parse_json(bundle, LIMITS)
         if not isinstance(document, dict):
             _refuse("it is not an object")
         if {"annotations", "mediaType", "payload"} <= document.keys():
@@ -254,7 +254,7 @@ class ProvenanceVerifier:
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
     def _cosign_statement(self, document: Mapping[str, Any], about: About) -> tuple[Identity, str]:
-        envelope = _Envelope.read(strict_json.parse(_base64(document, "payload"), LIMITS))
+        envelope = _Envelope.read(strict_json.parse_json(_base64(document, "payload"), LIMITS))
         return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
 
 
@@ -345,7 +345,9 @@ class _PublicKey(Record):
             raise PinwardenError("KEY_INVALID", "a public key for provenance cannot be read") from err
         if not isinstance(key, ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey):
             raise PinwardenError("KEY_INVALID", "a public key for provenance is neither ECDSA nor Ed25519")
-        return cls(key=key, key_id=str(Digest.of(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))))
+        return cls(
+            key=key, key_id=str(Digest.of_bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)))
+        )
 
     def verify(self, signature: bytes, message: bytes) -> bool:
         """Whether the key made this signature."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record
+from pinwarden.core.report import FindingKinds, kind_table
 from pinwarden.surface.drift.changes import INFO, REVIEW
 
 CHANGED = "provenance_changed"
@@ -21,7 +21,7 @@ UNCHECKED = "provenance_unchecked"
 FAILED = "provenance_failed"
 RENAMED = "provenance_renamed"
 REPOSITORY_MISMATCH = "provenance_repository_mismatch"
-PROVENANCE_KINDS: Kinds = kind_table(
+PROVENANCE_KINDS: FindingKinds = kind_table(
     critical=(
         (CHANGED, "It was proven to come from one builder, and now it comes from another."),
         (WEAKER, "It was proven where it comes from, and now less is proven, or the proof is not good."),

@@ -52,7 +52,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, Wanted
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 _MAX_FILES = 2000  # the largest releases of public packages have about 400
 _PARALLEL_DOWNLOADS = 8
@@ -200,7 +200,7 @@ def _download(
 ) -> _Downloaded:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
     wanted = Wanted(endpoint=above_simple(index), url=file.url)
-    host = Address.parse(file.url).host_header
+    host = HttpAddress.parse(file.url).host_header
     with downloaded(fetcher, wanted, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
         problems: tuple[Problem, ...] = ()

@@ -112,7 +112,7 @@ def parse_simple_page(body: bytes, content_type: str, page_url: str) -> SimplePa
 
 
 def _json_page(body: bytes, page_url: str) -> SimplePage:
-    document = JsonObject(strict_json.parse(body, DOCUMENT_LIMITS), "", _index_error)
+    document = JsonObject(strict_json.parse_json(body, DOCUMENT_LIMITS), "", _index_error)
     api = document.object("meta").value.get("api-version", "1.0") if "meta" in document else "1.0"
     if not isinstance(api, str) or not re.fullmatch(r"1\.[0-9]{1,4}", api):
         _malformed(f"an index page has the unsupported API version {str(api)[:20]!a}")
@@ -253,7 +253,7 @@ def _fragment_digests(fragment: str) -> tuple[Digest, ...]:
 
 def parse_json_release(body: bytes, document_url: str, version: str) -> JsonRelease | None:
     """Parse one release from a release's or project's document. None if the document has no such release."""
-    document = JsonObject(strict_json.parse(body, DOCUMENT_LIMITS), "", _index_error)
+    document = JsonObject(strict_json.parse_json(body, DOCUMENT_LIMITS), "", _index_error)
     info = document.object("info")
     releases = document.value.get("releases")
     if isinstance(releases, dict) and releases:
@@ -401,7 +401,7 @@ def _malformed(message: str) -> NoReturn:
 
 def parse_provenance(data: bytes) -> tuple[ProvenanceStatement, ...]:
     """All attestations of one provenance document."""
-    document = JsonObject(strict_json.parse(data, PROVENANCE_LIMITS), "", _provenance_error)
+    document = JsonObject(strict_json.parse_json(data, PROVENANCE_LIMITS), "", _provenance_error)
     _check_format(document)
     statements: list[ProvenanceStatement] = []
     for bundle in document.objects("attestation_bundles"):
@@ -439,7 +439,7 @@ def _statement(attestation: JsonObject, publisher: Mapping[str, Any]) -> Provena
             "signatures": [{"sig": _base64(envelope, "signature")}],
         },
     }
-    inner = JsonObject(strict_json.parse(b64decode(payload), PROVENANCE_LIMITS), "statement", _provenance_error)
+    inner = JsonObject(strict_json.parse_json(b64decode(payload), PROVENANCE_LIMITS), "statement", _provenance_error)
     predicate_type = inner.string("predicateType")
     if not predicate_type:
         inner.fail("predicateType", "is empty")

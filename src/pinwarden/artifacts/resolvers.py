@@ -15,14 +15,13 @@ from pinwarden.artifacts.python_package import exact_version, normalized_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import LIMITS
-from pinwarden.system.bounded_run import Task, run_bounded
-from pinwarden.system.child_environment import child_environment
-from pinwarden.system.files import read_file
+from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.files import find_program, read_file
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch_failures import unfetched
 from pinwarden.system.net.network_guard import HostNotFoundError, NetworkRules, destinations
 from pinwarden.system.net.proxies import proxy_for
-from pinwarden.system.programs import find_program
+from pinwarden.system.processes import BoundedTask, run_bounded
 
 RESOLVE_SECONDS = 300.0
 """The largest closures take a minute or two over a slow line."""
@@ -32,7 +31,9 @@ def run_resolver(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], *, seconds: float, secrets: Sequence[str] = ()
 ) -> bytes:
     """What the program wrote to its standard output. Its failure is ours, with the end of what it complained about."""
-    task = Task(name=Path(command[0]).name, failure="RESOLVER_FAILED", seconds=seconds, secrets=tuple(secrets))
+    task = BoundedTask(
+        name=Path(command[0]).name, error_code="RESOLVER_FAILED", timeout_seconds=seconds, secrets=tuple(secrets)
+    )
     return run_bounded(command, folder, environment, task)
 
 

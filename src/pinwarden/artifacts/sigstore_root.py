@@ -132,11 +132,13 @@ def open_root(path: Path | None) -> SigstoreRoot:
     else:
         source = "file"
     try:
-        strict_json.parse(data, _ROOT_LIMITS)
+        strict_json.parse_json(data, _ROOT_LIMITS)
         with _checking():
             root = TrustedRoot(Model.from_json(data))
             _check_complete(root)
-            return SigstoreRoot(verifier=Verifier(trusted_root=root), anchor=f"trust root {Digest.of(data)} ({source})")
+            return SigstoreRoot(
+                verifier=Verifier(trusted_root=root), anchor=f"trust root {Digest.of_bytes(data)} ({source})"
+            )
     except (Refused, PinwardenError) as err:
         raise PinwardenError("TRUST_ROOT_INVALID", f"{path or source}: {err}") from err
 
@@ -221,7 +223,7 @@ def _promised(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], da
     from sigstore._internal.trust import KeyringPurpose
     from sigstore._utils import KeyID
 
-    document = strict_json.parse(promise, _ROOT_LIMITS)
+    document = strict_json.parse_json(promise, _ROOT_LIMITS)
     entry = document["Payload"]
     signed = {name: entry[name] for name in ("body", "integratedTime", "logID", "logIndex")}
     verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY).verify(
@@ -229,7 +231,7 @@ def _promised(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], da
         signature=b64decode(document["SignedEntryTimestamp"], validate=True),
         data=canonicalize(signed, "jcs"),
     )
-    body = strict_json.parse(b64decode(entry["body"], validate=True), _ROOT_LIMITS)
+    body = strict_json.parse_json(b64decode(entry["body"], validate=True), _ROOT_LIMITS)
     return body, datetime.fromtimestamp(entry["integratedTime"], tz=UTC)
 
 
@@ -268,7 +270,7 @@ def _check_signature(certificate: Certificate, signature: bytes, message: bytes)
 
 def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/intoto/v0.0.2/intoto_v0_0_2_schema.json
-    entry = strict_json.parse(body, _ROOT_LIMITS)
+    entry = strict_json.parse_json(body, _ROOT_LIMITS)
     content = entry["spec"]["content"]
     recorded = content["envelope"]
     (row,) = recorded["signatures"]
@@ -285,7 +287,7 @@ def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) 
 
 def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
     # https://github.com/sigstore/rekor/blob/main/pkg/types/dsse/v0.0.1/dsse_v0_0_1_schema.json
-    entry = strict_json.parse(body, _ROOT_LIMITS)
+    entry = strict_json.parse_json(body, _ROOT_LIMITS)
     (row,) = entry["spec"]["signatures"]
     same = (
         (entry["kind"], entry["apiVersion"]) == ("dsse", "0.0.1")

@@ -12,7 +12,7 @@ from pinwarden.bundle.shape import LIMITS
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.system.files import read_file
 
 
@@ -29,7 +29,7 @@ class AcceptanceFiles(Record):
 
 def judge(files: AcceptanceFiles, now: str, *, tool: str | None, channel: str | None, literal: bool) -> Report:
     """The report of ``pinwarden bundle accept``."""
-    if moment_of(now) is None:
+    if parse_timestamp(now) is None:
         raise PinwardenError("USAGE", f"{now[:80]!a} is not a moment with its time zone, such as 2026-01-31T00:00:00Z")
     submission = Submission(
         pointer=_read(files.pointer),
@@ -51,7 +51,7 @@ def verdict_report(command: str, subject: str, verdict: Verdict, *, literal: boo
     notes = ("by the letter of the rulebook, which leaves holes open; do not install by it",) if literal else ()
     refusal, provenance = verdict.refusal, verdict.provenance
     if refusal is not None:
-        row = Row(code=refusal.code, level="critical", entity="bundle", name=subject, path="", message=refusal.what)
+        row = Row(code=refusal.code, severity="critical", entity="bundle", name=subject, path="", message=refusal.what)
         return Report(
             command=command,
             subject=subject,

@@ -15,7 +15,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import Signer
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.system.files import write_atomically
 
 
@@ -65,7 +65,7 @@ def attest(attesting: Attesting) -> Report:
 
 def attestation_of(documents: BundleDocuments, attesting: Attesting) -> dict[str, Any]:
     """The signed envelope over a bundle that was checked."""
-    expires, now = moment_of(attesting.expires), moment_of(attesting.now)
+    expires, now = parse_timestamp(attesting.expires), parse_timestamp(attesting.now)
     if attesting.expires is not None and (expires is None or now is None or expires <= now):
         raise PinwardenError("USAGE", f"{attesting.expires[:80]!a} is not a moment to come, with its time zone")
     claims = [_claim(kind, documents, attesting) for kind in attesting.claims]

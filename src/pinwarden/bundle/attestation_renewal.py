@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pinwarden.bundle.attestation import SIGNED_FIELDS, Attestation, Claim
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 
 
 def in_force(found: Mapping[str, Attestation]) -> list[str]:
@@ -31,8 +31,8 @@ def _renews(new: Attestation, old: Attestation) -> bool:
 def _same_for_longer(new: Claim, old: Claim) -> bool:
     if (new.type, new.issuer_key_id, new.issuer_role) != (old.type, old.issuer_key_id, old.issuer_role):
         return False
-    ends, ended = moment_of(new.expires_at_utc), moment_of(old.expires_at_utc)
-    issued, before = moment_of(new.issued_at_utc), moment_of(old.issued_at_utc)
+    ends, ended = parse_timestamp(new.expires_at_utc), parse_timestamp(old.expires_at_utc)
+    issued, before = parse_timestamp(new.issued_at_utc), parse_timestamp(old.issued_at_utc)
     if ended is None or issued is None or before is None or issued <= before:
         return False
     return ends is None or ends > ended

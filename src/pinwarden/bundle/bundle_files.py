@@ -36,7 +36,7 @@ class OpenedBundle(Record):
     @property
     def content_hash(self) -> Digest:
         """Of the archive's bytes."""
-        return Digest.of(self.archive)
+        return Digest.of_bytes(self.archive)
 
 
 def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:

@@ -20,8 +20,7 @@ from pinwarden.core.cid import Cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.closure import tree_digest
-from pinwarden.system.files import read_file
-from pinwarden.system.programs import find_program
+from pinwarden.system.files import find_program, read_file
 
 BUILDER = "bundle/1"
 _SECTION = "bundle"
@@ -39,7 +38,7 @@ def tree_of(entries: Iterable[Entry]) -> Digest:
 
 def environment_key(pin: BundlePin) -> str:
     """The name of the environment: what it is made from."""
-    return Digest.of(f"{BUILDER}\n{pin.root_cid}\n{pin.descriptor_cid}".encode()).hex[:40]
+    return Digest.of_bytes(f"{BUILDER}\n{pin.root_cid}\n{pin.descriptor_cid}".encode()).hex[:40]
 
 
 def missing_files(pin: BundlePin, store: Store) -> list[Digest]:

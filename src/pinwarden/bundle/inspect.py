@@ -8,7 +8,7 @@ from pinwarden.bundle.acceptance.verdict import BundleDocuments
 from pinwarden.bundle.bundle_files import BundleFiles, open_files, read_documents
 from pinwarden.bundle.descriptor import Descriptor
 from pinwarden.core.errors import EXIT_CLEAN
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 
 
 def inspect_bundle(files: BundleFiles) -> Report:
@@ -28,7 +28,7 @@ def inspect_bundle(files: BundleFiles) -> Report:
     return Report(
         command="bundle inspect",
         subject=files.archive.name,
-        summary=f"{descriptor.name} {descriptor.version}: {counted(len(listed), 'file')}, {documents.root_cid}",
+        summary=f"{descriptor.name} {descriptor.version}: {plural(len(listed), 'file')}, {documents.root_cid}",
         exit_code=EXIT_CLEAN,
         notes=(
             f"started with {descriptor.runtime}: {descriptor.target}; asks for {asks}",
@@ -48,7 +48,7 @@ def verify_bundle(files: BundleFiles) -> Report:
     documents = opened.documents
     descriptor = documents.descriptor
     size = sum(entry.size_bytes for entry in documents.manifest.entries)
-    files_told = counted(len(opened.contents), "file")
+    files_told = plural(len(opened.contents), "file")
     return Report(
         command="bundle verify",
         subject=files.archive.name,

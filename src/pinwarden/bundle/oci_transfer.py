@@ -26,7 +26,7 @@ from pinwarden.bundle.signatures import to_bytes
 from pinwarden.bundle.trust import Trust
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 from pinwarden.system.files import read_file, write_atomically
 from pinwarden.system.net.endpoint import Endpoint, Settings
 from pinwarden.system.net.fetch import Fetcher
@@ -219,7 +219,7 @@ def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
     return Report(
         command="bundle pull",
         subject=descriptor.name,
-        summary=f"{written[0]} is {state}: {counted(len(opened.contents), 'file')}, {opened.documents.root_cid}",
+        summary=f"{written[0]} is {state}: {plural(len(opened.contents), 'file')}, {opened.documents.root_cid}",
         exit_code=EXIT_CLEAN,
         notes=doubt,
         facts={

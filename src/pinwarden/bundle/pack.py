@@ -20,7 +20,7 @@ from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 from pinwarden.system.files import write_atomically
 
 
@@ -138,7 +138,7 @@ def _report(packing: Packing, packed: Packed, archive: Path) -> Report:
     return Report(
         command="bundle pack",
         subject=packed.stem,
-        summary=f"{archive} holds {counted(len(packed.manifest['entries']), 'file')}: {packed.root_cid}",
+        summary=f"{archive} holds {plural(len(packed.manifest['entries']), 'file')}: {packed.root_cid}",
         exit_code=EXIT_CLEAN,
         notes=tuple(notes),
         facts={
@@ -147,7 +147,7 @@ def _report(packing: Packing, packed: Packed, archive: Path) -> Report:
             "root_cid": packed.root_cid,
             "descriptor_cid": packed.descriptor_cid,
             "media_type": packing.media_type,
-            "content_hash": str(Digest.of(packed.archive)),
+            "content_hash": str(Digest.of_bytes(packed.archive)),
             "size_bytes": len(packed.archive),
             "files": len(packed.manifest["entries"]),
             "archive": str(archive),

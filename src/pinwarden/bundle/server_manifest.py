@@ -49,7 +49,7 @@ class ServerManifest(Record):
 def parse(data: bytes) -> ServerManifest:
     """A manifest. What cannot be understood in only one way is refused, naming the member."""
     try:
-        document = strict_json.parse(data, LIMITS)
+        document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
         raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME} cannot be read: {err.message}") from err
     if not isinstance(document, dict):

@@ -9,7 +9,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.cid import Cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """A manifest of a hundred thousand files has about this size; the other documents have a few kilobytes."""
@@ -86,7 +86,7 @@ class Shape:
     def moment(self, member: str) -> str:
         """A moment, with its time zone."""
         value = self.text(member)
-        if moment_of(value) is None:
+        if parse_timestamp(value) is None:
             refuse(f"{self.path}/{member}", "is not a moment with its time zone")
         return value
 
@@ -104,7 +104,7 @@ class Shape:
 
 def read(data: bytes) -> Any:
     """The value of a document's bytes, read strictly."""
-    return strict_json.parse(data, LIMITS)
+    return strict_json.parse_json(data, LIMITS)
 
 
 def refuse(path: str, why: str) -> NoReturn:

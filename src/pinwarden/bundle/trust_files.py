@@ -11,7 +11,7 @@ from pinwarden.bundle.shape import LIMITS
 from pinwarden.bundle.trust_store import TrustStore
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import NoteKey
+from pinwarden.core.signed_note import NoteKey
 from pinwarden.lock.lock_store import exclusive
 from pinwarden.system.files import read_file, write_atomically
 
@@ -35,7 +35,7 @@ def policy_path(trust: Path) -> Path:
 
 def log_state_path(trust: Path, log: NoteKey) -> Path:
     """Where it is kept what was last seen of a log. Under another key it is another log."""
-    return trust.parent / "logs" / f"{Digest.of(str(log).encode()).hex[:40]}.json"
+    return trust.parent / "logs" / f"{Digest.of_bytes(str(log).encode()).hex[:40]}.json"
 
 
 def load_trust(path: Path) -> TrustStore:

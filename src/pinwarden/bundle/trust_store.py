@@ -12,13 +12,12 @@ from typing import Any, NoReturn
 from pinwarden.bundle.attestation import ROLES
 from pinwarden.bundle.shape import Shape, read
 from pinwarden.bundle.trust import REGISTRY_ROLE, Trust, TrustedKey, key_value, trusted_key_of
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_file import to_json_file
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import NoteKey
 from pinwarden.core.record import Record, replace
+from pinwarden.core.signed_note import NoteKey, WitnessKey
+from pinwarden.core.strict_json import encode_json_file
 
 FORMAT = "pinwarden-trust/1"
 ALL_ROLES = (*ROLES, REGISTRY_ROLE)
@@ -243,7 +242,7 @@ def to_bytes(store: TrustStore) -> bytes:
             for each in store.revoked
         ],
     }
-    return to_json_file({**document, "integrity": _integrity(document)})
+    return encode_json_file({**document, "integrity": _integrity(document)})
 
 
 def _root_value(root: RegistryRoot) -> dict[str, Any]:
@@ -332,7 +331,7 @@ def _revoked(shape: Shape) -> RevokedKey:
 
 
 def _integrity(document: Mapping[str, Any]) -> str:
-    return str(Digest.of(to_json_file(document)))
+    return str(Digest.of_bytes(encode_json_file(document)))
 
 
 def _invalid(why: str) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import NoReturn
 from pinwarden.cli.commands import COMMANDS, Command, load_command
 from pinwarden.cli.streams import silence_stdout
 from pinwarden.core.errors import CODES, EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.visible import neutralize_log_commands
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _STDERR_LINES = 10
@@ -201,12 +202,12 @@ def _report(err: PinwardenError, invocation: _Invocation) -> None:
     """Print the error to stdout in the chosen format, and for people to stderr."""
     from pinwarden.cli.layout import wrap
     from pinwarden.cli.render import render_error
-    from pinwarden.core.visible import inert_in_log, show_invisible
+    from pinwarden.core.visible import show_invisible
 
     if err.code == "USAGE" and invocation.command and err.hint == CODES["USAGE"].hint:
         err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {invocation.command} --help", data=err.data)
     sys.stdout.write(render_error(err, invocation.command, invocation.form))
-    server_stderr = inert_in_log("".join(f"{show_invisible(line)}\n" for line in _stderr_lines(err)))
+    server_stderr = neutralize_log_commands("".join(f"{show_invisible(line)}\n" for line in _stderr_lines(err)))
     error, hint = (wrap(line, to=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}"))
     sys.stderr.write(f"{error}{server_stderr}{hint}")
     _write_error_files(err, invocation)

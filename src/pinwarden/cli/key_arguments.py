@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
+from pinwarden.system.repository import read_file_at_revision
 
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
@@ -40,10 +41,10 @@ def signer_from(args: Namespace) -> Signer:
     """The signing key that the options name. An encrypted key is decrypted as in ``read_private_keys``."""
     if args.key is not None:
         return _read_private_key(Path(args.key))
-    from pinwarden.system.signers import environment_signer
+    from pinwarden.system.key_files import load_environment_signer
 
     given = os.environ.get(PASSPHRASE_VARIABLE)
-    return environment_signer(args.key_env, os.fsencode(given) if given else None)
+    return load_environment_signer(args.key_env, os.fsencode(given) if given else None)
 
 
 def read_private_keys(names: Sequence[str]) -> tuple[PrivateKey, ...]:
@@ -172,22 +173,22 @@ def signature_count(text: str) -> int:
 
 def read_public_key_file(text: str, max_bytes: int = MAX_PUBLIC_KEY) -> bytes:
     """The bytes of a public key file. A private key is refused, in the file or in place of its name."""
-    from pinwarden.core.key_texts import EXPECTED, refuse_private
+    from pinwarden.core.keys import EXPECTED_KEY_FORMS, refuse_private_key
     from pinwarden.system.files import read_file
 
-    refuse_private(os.fsencode(text), "the given key")
+    refuse_private_key(os.fsencode(text), "the given key")
     path, quoted = Path(text), f"{text[:200]!a}"
     if path.is_dir():
-        raise PinwardenError("KEY_INVALID", f"{quoted} is a folder, not a key", hint=EXPECTED)
+        raise PinwardenError("KEY_INVALID", f"{quoted} is a folder, not a key", hint=EXPECTED_KEY_FORMS)
     if not path.exists():
-        raise PinwardenError("FILE_UNREADABLE", f"there is no file {quoted}", hint=EXPECTED)
+        raise PinwardenError("FILE_UNREADABLE", f"there is no file {quoted}", hint=EXPECTED_KEY_FORMS)
     try:
         data = read_file(path, max_bytes)
     except PinwardenError as err:
         if "larger" not in err.message:
             raise
-        raise PinwardenError("KEY_INVALID", f"{quoted} is too large for a key", hint=EXPECTED) from err
-    refuse_private(data, quoted, f"{text[:200]}.pub" if Path(f"{text}.pub").is_file() else "")
+        raise PinwardenError("KEY_INVALID", f"{quoted} is too large for a key", hint=EXPECTED_KEY_FORMS) from err
+    refuse_private_key(data, quoted, f"{text[:200]}.pub" if Path(f"{text}.pub").is_file() else "")
     return data
 
 
@@ -209,8 +210,7 @@ def _read_private_key(path: Path) -> PrivateKey:
 
 
 def _read_public_key(text: str) -> tuple[str, PublicKey]:
-    from pinwarden.core.key_texts import not_a_key
-    from pinwarden.core.keys import PublicKey
+    from pinwarden.core.keys import PublicKey, not_a_key_error
 
     name, separator, rest = text.partition("=")
     if not separator or Path(text).is_file():
@@ -222,23 +222,22 @@ def _read_public_key(text: str) -> tuple[str, PublicKey]:
     try:
         key = PublicKey.parse(data.decode("ascii").strip())
     except (UnicodeDecodeError, PinwardenError) as err:
-        raise not_a_key(data, f"{rest[:200]!a}") from err
+        raise not_a_key_error(data, f"{rest[:200]!a}") from err
     return name or Path(rest).stem, key
 
 
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
     """The time of the newest known signature: as given, or as in a git revision, whichever is later."""
-    from pinwarden.core.timestamps import moment_of
+    from pinwarden.core.timestamps import parse_timestamp
     from pinwarden.lock.signature import newest_signature
-    from pinwarden.system.repository import file_at
 
     given = None
     if args.signed_since:
-        given = moment_of(args.signed_since)
+        given = parse_timestamp(args.signed_since)
         if given is None:
             raise PinwardenError("USAGE", "--signed-since needs a time with its zone, such as 2026-07-20T12:00:00Z")
     if not args.signed_since_ref:
         return given
-    earlier = [file_at(file, args.signed_since_ref, os.environ) for file in files]
+    earlier = [read_file_at_revision(file, args.signed_since_ref, os.environ) for file in files]
     newest = newest_signature([data for data in earlier if data is not None], keys)
     return max((time for time in (given, newest) if time is not None), default=None)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, TextIO
 
-from pinwarden.core.visible import inert_in_log, show_invisible
+from pinwarden.core.visible import neutralize_log_commands, show_invisible
 
 _MAX_CELL = 60
 
@@ -39,7 +39,7 @@ def wrap(text: str, label: str = "", *, to: TextIO | None = None) -> str:
     shown = show_invisible(text)
     width = _width_of(to)
     if not width:
-        return inert_in_log(f"{label}{shown}\n")
+        return neutralize_log_commands(f"{label}{shown}\n")
     lines = textwrap.wrap(
         shown,
         max(40, width),
@@ -48,7 +48,7 @@ def wrap(text: str, label: str = "", *, to: TextIO | None = None) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return inert_in_log("".join(f"{line}\n" for line in lines))
+    return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
 def truncate(line: str) -> str:
@@ -71,7 +71,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     terminal = _width_of()
     if terminal and sum(widths[:-1]) + 2 * len(widths) > terminal:  # only the last column may exceed the edge
         return "".join(map(_block, repeat(headings), cells))
-    return inert_in_log("".join(f"{line}\n" for line in lines))
+    return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
 def _block(headings: Sequence[str], cells: Sequence[str]) -> str:
@@ -100,7 +100,7 @@ def sections(parts: Iterable[Mapping[str, Any]]) -> str:
             lines += textwrap.wrap(
                 show_invisible(line), width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
             )
-    return inert_in_log("".join(f"{line}\n" for line in lines))
+    return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
 def _cell(text: str, *, last: bool) -> str:

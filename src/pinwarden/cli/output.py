@@ -103,10 +103,10 @@ def format_definition(value: Any) -> str:
     """The definition of a tool, prompt or resource as indented JSON, with invisible characters escaped."""
     import json
 
-    from pinwarden.core.visible import printed_json
+    from pinwarden.core.visible import json_for_log
 
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return printed_json("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))
+    return json_for_log("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))
 
 
 def colour_wanted() -> bool:
@@ -215,9 +215,9 @@ class FormatAction(Action):
 
 def _path_in_repository(file: Path) -> str:
     """A path relative to the root of the repository, as viewers of reports expect."""
-    from pinwarden.system.repository import repository_root
+    from pinwarden.system.repository import find_repository_root
 
-    root = repository_root(file.parent)
+    root = find_repository_root(file.parent)
     return file.resolve().relative_to(root).as_posix() if root is not None else file.as_posix()
 
 

@@ -159,7 +159,7 @@ def open_readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
 
 def log_requirements_from(args: Namespace) -> Following:
     """The key and the witnesses that the options require of a log."""
-    from pinwarden.core.cosignature import WitnessKey
+    from pinwarden.core.signed_note import WitnessKey
     from pinwarden.registry.log_client import Following
 
     witnesses = tuple(dict.fromkeys(WitnessKey.parse(text) for text in args.witness))

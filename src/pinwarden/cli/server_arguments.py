@@ -115,16 +115,16 @@ def is_url(name: str) -> bool:
 
 def mask_target(name: str) -> str:
     """What the user named, for a report: secrets in a URL are masked."""
-    from pinwarden.system.masking import shown_address
+    from pinwarden.system.masking import mask_url
 
-    return shown_address(name)
+    return mask_url(name)
 
 
 def mask_command(command: list[str]) -> str:
     """The command after ``--``, for a report: secrets in arguments are masked."""
-    from pinwarden.system.masking import shown_words
+    from pinwarden.system.masking import mask_words
 
-    return " ".join(shown_words(command))
+    return " ".join(mask_words(command))
 
 
 def probe_target(name: str | None, target: Target, args: Namespace, *, typed: bool = False) -> Surface:

@@ -10,6 +10,8 @@ import io
 import os
 import sys
 
+from pinwarden.core.visible import neutralize_log_commands
+
 _SPINNER = "|/-\\"
 
 
@@ -28,9 +30,9 @@ def print_notice(text: str) -> None:
     """Write a line for people to stderr. Hostile names of servers and files in it are made harmless."""
     from contextlib import suppress
 
-    from pinwarden.core.visible import inert_in_log, show_invisible
+    from pinwarden.core.visible import show_invisible
 
-    line = inert_in_log(f"pinwarden: {show_invisible(text)}\n")
+    line = neutralize_log_commands(f"pinwarden: {show_invisible(text)}\n")
     with suppress(OSError):  # bypasses Python's buffer: its lock would block shutdown if the reader is stuck
         os.write(2, line.encode("utf-8", "backslashreplace"))
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pinwarden.clients.config import ConfiguredServer, DeclaredInput
-from pinwarden.core.patterns import pattern
-from pinwarden.system.masking import addresses_of, looks_secret, shown_words, words_in_the_open
-from pinwarden.system.redirecting_variables import redirects
+from pinwarden.core.lazy_regex import pattern
+from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.masking import looks_secret, mask_words
+from pinwarden.system.redaction import entry_command_lines, entry_urls
 
 _ASKED = pattern(r"\$\{input:([^{}]{1,200})\}")
 _LONGEST = 400
@@ -22,8 +23,8 @@ def proposed_answers(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) 
     """By the question, what its file proposes. Nothing that may be a secret is among it."""
     if not inputs:
         return {}
-    words = [word for words in words_in_the_open(server.entry) for word in words]
-    texts = (*words, *addresses_of(server.entry), *_redirecting(server.entry))
+    words = [word for words in entry_command_lines(server.entry) for word in words]
+    texts = (*words, *entry_urls(server.entry), *_redirecting(server.entry))
     asked = {name for text in texts for name in _ASKED.findall(text)}
     found: dict[str, list[str]] = {}
     for each in inputs:
@@ -39,10 +40,10 @@ def _redirecting(entry: Any) -> Iterator[str]:
     """Values of variables that decide which code is loaded, or from where."""
     variables = entry.get("env") if type(entry) is dict else None
     for name, value in variables.items() if type(variables) is dict else ():
-        if redirects(name) and type(value) is str:
+        if is_redirecting(name) and type(value) is str:
             yield value
 
 
 def _kept(declared: DeclaredInput, text: str) -> str:
     secret = declared.password or len(text) > _LONGEST or looks_secret(declared.id, text)
-    return f"<{declared.id}>" if secret or shown_words([text]) != [text] else text
+    return f"<{declared.id}>" if secret or mask_words([text]) != [text] else text

@@ -14,7 +14,7 @@ from pinwarden.clients.entry_dialects import fields_of, target_of, unwrapped
 from pinwarden.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
 from pinwarden.clients.unsupported_servers import unread_servers
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.target import Target
 
@@ -110,12 +110,12 @@ def _front_matter(data: bytes) -> dict[str, Any]:
 
 def _read_json(data: bytes) -> Any:
     from pinwarden.clients.jsonc import decode, read
-    from pinwarden.core.strict_json import parse
+    from pinwarden.core.strict_json import parse_json
 
     if not data.strip():
         return {}
     try:
-        return parse(data)  # most files are plain JSON, and the strict reader is a hundred times faster
+        return parse_json(data)  # most files are plain JSON, and the strict reader is a hundred times faster
     except PinwardenError:
         return read(decode(data)).value
 
@@ -312,4 +312,4 @@ def _looks_like_server(entry: Any) -> bool:
 
 
 def _pointer(steps: tuple[str, ...]) -> str:
-    return "".join("/" + pointer_step(step) for step in steps)
+    return "".join("/" + escape_pointer_token(step) for step in steps)

@@ -16,13 +16,14 @@ from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.clients.launch.launched import DANGERS, Launched, what_runs
 from pinwarden.clients.near_names import near_name
 from pinwarden.clients.table import Client, client_of
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
 from pinwarden.surface.drift.changes import ABSENT, Change, in_order
 from pinwarden.surface.drift.json_values import same, step
 from pinwarden.system.command_words import program_name
-from pinwarden.system.masking import is_reference, shown_address, shown_kept, shown_text, shown_value, shown_words
-from pinwarden.system.redirecting_variables import redirects
+from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.masking import is_reference, mask_text, mask_url, mask_value, mask_words
+from pinwarden.system.redaction import mask_configured_value
 from pinwarden.system.target import StdioTarget
 
 ENTITY = "config"
@@ -75,9 +76,9 @@ def shown_server(server: ConfiguredServer) -> dict[str, Any]:
     fields = fields_of(server.entry, client_of(server.client))
     shown: dict[str, Any] = {"client": server.client, "scope": server.scope, "file": server.path}
     if fields["command"] is not None:
-        shown["command"] = shown_words([str(word) for word in (fields["command"], *fields["args"])])
+        shown["command"] = mask_words([str(word) for word in (fields["command"], *fields["args"])])
     if type(fields["url"]) is str:
-        shown["url"] = shown_address(fields["url"])
+        shown["url"] = mask_url(fields["url"])
     for member in ("env", "headers"):
         if type(fields[member]) is dict and fields[member]:
             shown[member] = sorted(fields[member])
@@ -255,7 +256,7 @@ def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
         return f"{what}_removed"
     if type(before) is str and type(after) is str and reference_name(before) == reference_name(after) is not None:
         return "placeholder_spelled"
-    if what == "variable" and redirects(name):
+    if what == "variable" and is_redirecting(name):
         return "redirecting_variable"
     if before is ABSENT:
         return f"{what}_added"
@@ -386,25 +387,25 @@ def _emptied(value: Any) -> Any:
 
 
 def _shown(name: str, value: Any) -> Any:
-    return ABSENT if value is ABSENT else shown_kept(name, value)
+    return ABSENT if value is ABSENT else mask_configured_value(name, value)
 
 
 def _shown_program(value: Any) -> Any:
-    return ABSENT if value is None else shown_text(value) if type(value) is str else type(value).__name__
+    return ABSENT if value is None else mask_text(value) if type(value) is str else type(value).__name__
 
 
 def _shown_arguments(fields: Mapping[str, Any]) -> list[str]:
     # The word before the first argument is the program, which can be an option's name for nothing.
-    return shown_words([word if type(word) is str else type(word).__name__ for word in fields["args"]])
+    return mask_words([word if type(word) is str else type(word).__name__ for word in fields["args"]])
 
 
 def _shown_address(value: Any) -> Any:
-    return ABSENT if value is None else shown_address(value) if type(value) is str else type(value).__name__
+    return ABSENT if value is None else mask_url(value) if type(value) is str else type(value).__name__
 
 
 def _shown_member(field: str, value: Any) -> Any:
     if value is ABSENT or type(value) in (bool, int, float):
         return value
     if type(value) is list and all(type(item) is str for item in value):
-        return shown_words(value)
-    return shown_value(field, value) if type(value) is str else type(value).__name__
+        return mask_words(value)
+    return mask_value(field, value) if type(value) is str else type(value).__name__

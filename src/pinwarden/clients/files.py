@@ -24,8 +24,8 @@ from pinwarden.clients.table import (
     client_of,
     installation_place,
 )
-from pinwarden.core.case_folding import folded_name
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.visible import fold_file_name
 from pinwarden.system.files import read_file, write_atomically
 
 if TYPE_CHECKING:
@@ -188,10 +188,10 @@ def _exchanged(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, 
     """The file of a server, and the same file with the other entry."""
     from pinwarden.clients.config import config_with, format_of
     from pinwarden.clients.entry_editing import with_entry, with_entry_at
-    from pinwarden.core.pointer import steps_of
+    from pinwarden.core.json_pointer import pointer_tokens
 
     path, known, name = Path(server.path), client_of(server.client), server.name
-    steps = tuple(steps_of(server.pointer))
+    steps = tuple(pointer_tokens(server.pointer))
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
     if before is None or not steps:
@@ -335,9 +335,9 @@ def _folders_below(folder: Path) -> tuple[list[Path], str | None]:
 
 def _names(folder: Path, pattern: str) -> tuple[list[str], str | None]:
     """The names in a folder that end like the pattern, and why there may be more of them than could be seen."""
-    ending = folded_name(pattern.removeprefix("*"))
+    ending = fold_file_name(pattern.removeprefix("*"))
     try:
-        names = sorted(each.name for each in folder.iterdir() if folded_name(each.name).endswith(ending))
+        names = sorted(each.name for each in folder.iterdir() if fold_file_name(each.name).endswith(ending))
     except (FileNotFoundError, NotADirectoryError):
         return [], None
     except OSError as err:
@@ -361,12 +361,12 @@ def _spellings(path: Path, project: Path, listed: dict[Path, list[str]]) -> Iter
     yield path
     spelt = [project]
     for step in path.relative_to(project).parts:
-        wanted = folded_name(step)
+        wanted = fold_file_name(step)
         spelt = [
             folder / name
             for folder in spelt
             for name in ([step] if step.startswith(("*.", "**")) else _listed(folder, listed))
-            if wanted in ("*", folded_name(name))
+            if wanted in ("*", fold_file_name(name))
         ]
     for other in spelt[:MAX_FILES_PER_PLACE]:
         meant = Path(*(at if step == "*" else step for at, step in zip(other.parts, path.parts, strict=True)))

@@ -14,14 +14,14 @@ from pinwarden.clients.entry_dialects import fields_of
 from pinwarden.clients.launch.launched import DANGERS, what_runs
 from pinwarden.clients.switches import switches_in
 from pinwarden.clients.table import client_of
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record
+from pinwarden.core.report import FindingKinds, kind_table
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.surface.drift.json_values import step
-from pinwarden.system.masking import shown_name
-from pinwarden.system.redirecting_variables import redirects
+from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.masking import mask_name
 
-FINDING_KINDS: Kinds = kind_table(
+FINDING_KINDS: FindingKinds = kind_table(
     critical=(
         ("config_unreadable", "The file could not be read, so nobody knows which servers it starts."),
         ("config_invalid", "The file cannot be understood, and clients may still read something in it."),
@@ -119,7 +119,7 @@ def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
     client = client_of(server.client)
     fields = fields_of(server.entry, client)
     for name in sorted(fields["env"]) if type(fields["env"]) is dict else ():
-        if redirects(name):
+        if is_redirecting(name):
             yield _of_server(server, "redirecting_variable", name)
     for member in client.spelling.consent:
         if server.entry.get(member):
@@ -140,7 +140,7 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
             yield code, f"/{member}", _named(names)
     env = document.get("env")
     for name in sorted(env) if type(env) is dict else ():
-        if redirects(name):
+        if is_redirecting(name):
             code = "assistant_redirected" if name.upper().endswith(_ANSWERING) else "variables_set"
             yield code, step("/env", name), name
     if document.get("hooks"):
@@ -165,7 +165,7 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
 
 
 def _named(names: list[Any]) -> str:
-    return ", ".join(shown_name(str(name)[:80]) for name in names[:20])
+    return ", ".join(mask_name(str(name)[:80]) for name in names[:20])
 
 
 _GEMINI_COMMANDS = (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 
 _FENCED = pattern(rb"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", 0x18)  # MULTILINE and DOTALL
 _SPEAKS_OF_SERVERS = pattern(

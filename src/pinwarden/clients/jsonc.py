@@ -15,10 +15,10 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
-from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record, field
-from pinwarden.core.visible import escape_in_json
+from pinwarden.core.visible import escape_invisible_json
 
 _TRIVIA = pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
 _NUMBER = pattern(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -320,7 +320,7 @@ def _render(value: Any, style: _Style, outer: str) -> str:
 
 def json_text(value: Any) -> str:
     """The value on one line; what a person cannot see is spelt as an escape."""
-    return escape_in_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    return escape_invisible_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def _indent_at(text: str, place: int) -> str:

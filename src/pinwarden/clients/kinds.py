@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pinwarden.core.finding_kinds import Kinds, kind_table
+from pinwarden.core.report import FindingKinds, kind_table
 
-CONFIG_KINDS: Kinds = kind_table(
+CONFIG_KINDS: FindingKinds = kind_table(
     critical=(
         ("command_swapped", "The approved entry now starts another program."),
         ("package_swapped", "The approved entry now runs another package, image, file or address."),

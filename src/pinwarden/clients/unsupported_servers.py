@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 
 _SERVER_MEMBERS = frozenset(
     {"mcpServers", "mcp_servers", "mcp-servers", "context_servers", "amp.mcpServers", "mcp.servers"}
@@ -26,7 +26,7 @@ def unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
         if type(value) is not dict or depth > _MAX_DEPTH or seen > _MAX_VALUES:
             continue
         for name, inner in value.items():
-            below = f"{pointer}/{pointer_step(name)}"
+            below = f"{pointer}/{escape_pointer_token(name)}"
             if name in _SERVER_MEMBERS and _holds_servers(inner):
                 if below not in holders:
                     yield below

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
-from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.record import replace
 
@@ -45,7 +45,7 @@ def to_sorted_file(document: Any, *, keep_proto: bool = True) -> bytes:
 
     The original loses a member named ``__proto__``. A reviewer has to see it, so it is kept unless asked otherwise.
     """
-    return to_javascript_file(_sorted(document, keep_proto=keep_proto))
+    return encode_javascript_json(_sorted(document, keep_proto=keep_proto))
 
 
 def _sorted(value: Any, *, keep_proto: bool) -> Any:

@@ -16,7 +16,7 @@ from pinwarden.contract.digests import file_digest, server_digest_of
 from pinwarden.contract.extension import SOURCE, UNKNOWN, Extension, check_body, surface_of
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript_json import property_order
+from pinwarden.core.javascript import in_property_order
 from pinwarden.core.record import replace
 from pinwarden.surface.drift.json_values import same
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind, Surface
@@ -68,7 +68,7 @@ def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update:
             unchanged=tuple(utf16_sorted(contracts)),
             unchanged_prompts=tuple(utf16_sorted(fresh.prompts)),
         )
-    tools = _sorted_out(lockfile.tools, {name: fresh.tools[name] for name, _ in property_order(contracts)})
+    tools = _sorted_out(lockfile.tools, {name: fresh.tools[name] for name, _ in in_property_order(contracts)})
     prompts = _sorted_out(lockfile.prompts, fresh.prompts)
     result = LockfileCheckResult(
         ok=False,
@@ -108,14 +108,14 @@ def _sorted_out(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Nam
     added: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
-    for name, entry in property_order(now):
+    for name, entry in in_property_order(now):
         if name not in locked:
             added.append(name)
         elif _digest(locked[name], name) == entry["integrityDigest"]:
             unchanged.append(name)
         else:
             changed.append(name)
-    removed = tuple(name for name, _ in property_order(locked) if name not in now)
+    removed = tuple(name for name, _ in in_property_order(locked) if name not in now)
     return tuple(added), removed, tuple(changed), tuple(unchanged)
 
 

@@ -19,8 +19,7 @@ from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.contract.normalise import normalised_digest
 from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.finding_kinds import reasons_of
-from pinwarden.core.report import Report, Row, is_grave, row_facts, weight
+from pinwarden.core.report import Report, Row, is_failing, kind_reasons, row_facts, severity_rank
 from pinwarden.surface.drift.surface import compare
 from pinwarden.surface.rows import row_of
 
@@ -39,8 +38,8 @@ def check(observed: Observed, place: Place, *, compat: bool = False, budget: Bud
     costs = cost_change(surface_of(locked), observed.extension.surface)
     over = () if budget is None else over_budget(observed.name, costs, budget)
     found = () if compat else (*changes(locked, observed, result.changed), *notices(observed, locked))
-    rows = tuple(sorted((*found, *over), key=weight))
-    ok = result.ok and not any(is_grave(row) for row in rows)
+    rows = tuple(sorted((*found, *over), key=severity_rank))
+    ok = result.ok and not any(is_failing(row) for row in rows)
     notes = (*_notes(locked, observed), *unanalysed_note(observed), *costs.notes())
     return Report(
         command="contract check",
@@ -58,7 +57,7 @@ def check(observed: Observed, place: Place, *, compat: bool = False, budget: Bud
             "findings": [row_facts(row) for row in rows],
             "notes": list(notes),
         },
-        rule_texts=reasons_of(CONTRACT_KINDS, COST_KINDS),
+        rule_texts=kind_reasons(CONTRACT_KINDS, COST_KINDS),
     )
 
 
@@ -80,7 +79,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     rows += [
         Row(
             code="contract_changed",
-            level="review",
+            severity="review",
             entity="tool",
             name=name,
             path="",
@@ -96,7 +95,7 @@ def _unsealed(name: str) -> Row:
     """Whoever takes our member out of a lockfile must not get a weaker check for it."""
     return Row(
         code="lock_unsealed",
-        level="review",
+        severity="review",
         entity="server",
         name=name,
         path="",

@@ -6,12 +6,11 @@ from typing import Any
 
 from pinwarden.contract.costs import Costs, costs_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, counted, row_facts
+from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural, row_facts
 from pinwarden.surface.surface import Surface
 
-COST_KINDS: Kinds = kind_table(
+COST_KINDS: FindingKinds = kind_table(
     review=(("over_budget", "What the tools cost in every conversation is more than the budget allows."),)
 )
 
@@ -66,7 +65,7 @@ def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ..
     return tuple(
         Row(
             code="over_budget",
-            level="review",
+            severity="review",
             entity=entity,
             name=name,
             path="",
@@ -84,10 +83,10 @@ def cost_report(server: str, surface: Surface, budget: Budget) -> Report:
     return Report(
         command="contract tokens",
         subject=server,
-        summary=f"{costs.now.total} tokens in every conversation for {counted(len(costs.now.tools), 'tool')}",
+        summary=f"{costs.now.total} tokens in every conversation for {plural(len(costs.now.tools), 'tool')}",
         exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
         rows=rows,
         notes=(f"counted by: {costs.counted_by}",),
         facts={**costs.to_json(), "findings": [row_facts(row) for row in rows]},
-        rule_texts=reasons_of(COST_KINDS),
+        rule_texts=kind_reasons(COST_KINDS),
     )

@@ -11,12 +11,11 @@ from pinwarden.contract.entitlements.values import NATIVE, SUBPROCESS, Entitleme
 from pinwarden.contract.extension import SOURCE, UNKNOWN
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.contract.observation import Observed, located
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import replace
-from pinwarden.core.report import Row
+from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.surface.surface import TOOL
 
-CONTRACT_KINDS: Kinds = kind_table(
+CONTRACT_KINDS: FindingKinds = kind_table(
     critical=(
         (
             "read_only_contradicted",
@@ -65,7 +64,7 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
         rows += [
             Row(
                 code="entitlement_lost",
-                level="info",
+                severity="info",
                 entity="tool",
                 name=name,
                 path="entitlements",
@@ -101,7 +100,7 @@ def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
     return [
         Row(
             code="entitlements_unchecked",
-            level="review",
+            severity="review",
             entity="tool",
             name=name,
             path="entitlements",
@@ -133,7 +132,7 @@ def _unseen_rows(entity: str, name: str, before: Mapping[str, Any], found: Entit
     return [
         Row(
             code="reach_unknown",
-            level="review",
+            severity="review",
             entity=entity,
             name=name,
             path="entitlements",
@@ -182,7 +181,7 @@ def _row(each: Contradiction, level: str) -> Row:
     first = each.findings[0] if each.findings else None
     return Row(
         code=each.code,
-        level=level,
+        severity=level,
         entity="tool",
         name=each.tool,
         path="entitlements",

@@ -19,9 +19,8 @@ from pinwarden.contract.contract import (
     ToolContract,
 )
 from pinwarden.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, ContractDiff, Delta, in_order
-from pinwarden.core.canonical import canonicalize
-from pinwarden.core.javascript_json import property_order
-from pinwarden.core.numbers import ecmascript_number
+from pinwarden.core.canonical import canonicalize, ecmascript_number
+from pinwarden.core.javascript import in_property_order
 from pinwarden.core.record import Record
 from pinwarden.surface.drift.alarms import Approved, new_cues
 
@@ -109,13 +108,13 @@ def _text(category: str, place: str, told: str, sides: _Sides, original: str | N
 
 
 def _actions(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference]:
-    for key, _ in property_order(old.actions):
+    for key, _ in in_property_order(old.actions):
         if key not in new.actions:
             yield _action(key, "", f'Action "{key}" was removed', (key, None), (BREAKING, BREAKING))
-    for key, action in property_order(new.actions):
+    for key, action in in_property_order(new.actions):
         if key not in old.actions:
             yield _action(key, "", f'Action "{key}" was added', (None, key), (SAFE, _severity_of_new(action)))
-    for key, action in property_order(old.actions):
+    for key, action in in_property_order(old.actions):
         if key in new.actions:
             yield from _action_flags(key, action, new.actions[key])
             yield from _action_fields(key, action, new.actions[key])

@@ -13,10 +13,9 @@ from pinwarden.contract.files import read_lockfile
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.contract.server_diff import Finding, ServerDiff, diff_lockfiles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
-from pinwarden.core.report import Report, Row
+from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table
 
-CONTRACT_CHANGE_KINDS: Kinds = kind_table(
+CONTRACT_CHANGE_KINDS: FindingKinds = kind_table(
     critical=(
         (
             BREAKING.lower(),
@@ -59,7 +58,7 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
             "tokens": costs.to_json() if costs else None,
             "notes": list(notes),
         },
-        rule_texts=reasons_of(CONTRACT_CHANGE_KINDS),
+        rule_texts=kind_reasons(CONTRACT_CHANGE_KINDS),
     )
 
 
@@ -98,7 +97,7 @@ def _row(finding: Finding) -> Row:
     kind = CONTRACT_CHANGE_KINDS[delta.severity.lower()]
     return Row(
         code=kind.kind,
-        level=kind.severity,
+        severity=kind.severity,
         entity=finding.entity,
         name=finding.name,
         path=delta.field,

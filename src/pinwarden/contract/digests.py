@@ -19,7 +19,7 @@ from pinwarden.contract.contract import (
     ToolContract,
 )
 from pinwarden.contract.dialect import Dialect
-from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.javascript import locale_sorted
 from pinwarden.core.record import Record
 
 _PROMPTS_FOLLOW = "\n---prompts---\n"

@@ -9,8 +9,7 @@ from pinwarden.contract.denials import CONTRACT_KINDS, notices
 from pinwarden.contract.entitlements.values import Entitlements
 from pinwarden.contract.observation import Observed, located
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.finding_kinds import reasons_of
-from pinwarden.core.report import Report, counted, row_facts
+from pinwarden.core.report import Report, kind_reasons, plural, row_facts
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE
 
 
@@ -24,7 +23,7 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
     return Report(
         command="contract explain",
         subject=observed.name,
-        summary=f"{counted(len(names), 'tool')}; known from: {observed.extension.evidence}",
+        summary=f"{plural(len(names), 'tool')}; known from: {observed.extension.evidence}",
         exit_code=EXIT_CLEAN,
         rows=findings,
         facts={
@@ -36,7 +35,7 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
             "startup": _entitlements(observed.analysis.startup) if observed.analysis is not None else None,
             "findings": [row_facts(row) for row in findings],
         },
-        rule_texts=reasons_of(CONTRACT_KINDS),
+        rule_texts=kind_reasons(CONTRACT_KINDS),
     )
 
 

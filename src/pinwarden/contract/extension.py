@@ -23,7 +23,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signing import dsse_sign, dsse_verify
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, TOOL, Surface, from_listing
 
 KEY = "pinwarden"
@@ -91,7 +91,7 @@ def body_digest(lockfile: Lockfile) -> Digest:
     if lockfile.extension is not None:
         left_out = ("bodyDigest", "signature")
         document[KEY] = {name: each for name, each in lockfile.extension.items() if name not in left_out}
-    return Digest.of(canonicalize(document, "jcs", LOCKFILE_LIMITS))
+    return Digest.of_bytes(canonicalize(document, "jcs", LOCKFILE_LIMITS))
 
 
 def check_body(lockfile: Lockfile) -> bool:
@@ -188,7 +188,7 @@ def verify_lockfile(lockfile: Lockfile, known_keys: Iterable[PublicKey]) -> tupl
     if not check_body(lockfile) or "signature" not in _member(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the lockfile is not signed")
     payload, signers = dsse_verify(_member(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
-    if parse(payload) != _statement(lockfile):
+    if parse_json(payload) != _statement(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the signature is over another lockfile")
     return signers
 
@@ -255,7 +255,7 @@ def tri_state(annotations: Any) -> dict[str, bool | None]:
 
 
 def _digest_or_none(value: Any) -> str | None:
-    return None if value is None else str(Digest.of(canonicalize(value)))
+    return None if value is None else str(Digest.of_bytes(canonicalize(value)))
 
 
 def _member(lockfile: Lockfile) -> Mapping[str, Any]:

@@ -13,10 +13,9 @@ from pinwarden.contract.files import read_lockfile, write_lockfile
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.finding_kinds import reasons_of
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, counted, row_facts
+from pinwarden.core.report import Report, kind_reasons, plural, row_facts
 
 
 class Place(Record):
@@ -68,7 +67,7 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
     same = present is not None and _same(present, made)
     if not same:
         write_lockfile(path, made)
-    told = f"{counted(len(observed.contracts), 'tool')}, {counted(len(observed.prompts), 'prompt')}"
+    told = f"{plural(len(observed.contracts), 'tool')}, {plural(len(observed.prompts), 'prompt')}"
     summary = f"{path} is up to date ({told})" if same else f"{path} written ({told})"
     return Report(
         command="contract lock",
@@ -87,7 +86,7 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
             "dialect": spoken.name,
             "findings": [row_facts(row) for row in rows],
         },
-        rule_texts=reasons_of(CONTRACT_KINDS),
+        rule_texts=kind_reasons(CONTRACT_KINDS),
     )
 
 

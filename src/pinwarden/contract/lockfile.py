@@ -18,7 +18,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.core.visible import escape_in_json
+from pinwarden.core.visible import escape_invisible_json
 
 LOCKFILE_VERSION = 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
@@ -186,7 +186,7 @@ def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
     it the bytes are the original's. The original drops members named ``__proto__``; with ``compat`` so does this.
     """
     data = to_sorted_file(dict(lockfile.document), keep_proto=not compat)
-    return data if compat or lockfile.extension is None else escape_in_json(data.decode()).encode()
+    return data if compat or lockfile.extension is None else escape_invisible_json(data.decode()).encode()
 
 
 # Read
@@ -200,7 +200,7 @@ def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits
     """
     if compat is not None:
         return _parse_as(compat, data, limits)
-    document = strict_json.parse(data, limits)
+    document = strict_json.parse_json(data, limits)
     if not isinstance(document, dict):
         _invalid("it is not an object")
     _check_version(document)

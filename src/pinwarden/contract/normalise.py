@@ -34,7 +34,7 @@ _USUAL_EXTENSION = "io.modelcontextprotocol/ui"
 
 def normalised_digest(surface: Surface) -> Digest:
     """Equal for a server that moved between the official SDK and fastmcp without a change of meaning."""
-    return Digest.of(canonicalize(normalised(surface)))
+    return Digest.of_bytes(canonicalize(normalised(surface)))
 
 
 def normalised(surface: Surface) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _only_a_type(text: str) -> bool:
     Names and values that an author chooses could be words of another sentence.
     """
     try:
-        pending = [strict_json.parse(text.encode())]
+        pending = [strict_json.parse_json(text.encode())]
     except (PinwardenError, UnicodeEncodeError):
         return False
     while pending:

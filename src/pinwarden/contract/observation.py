@@ -31,7 +31,7 @@ from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN, Exten
 from pinwarden.contract.observed import KnownServer, KnownTool, contracts_of, evidence_of, prompts_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import counted
+from pinwarden.core.report import plural
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind, Surface
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def unanalysed_note(observed: Observed) -> tuple[str, ...]:
         f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
     )
     return (
-        f"the code of {counted(len(names), 'tool')} was not analysed, so what it can do is unknown: {shown}. Only "
+        f"the code of {plural(len(names), 'tool')} was not analysed, so what it can do is unknown: {shown}. Only "
         "Python is analysed: --server FILE, or --source FOLDER with --command or --url",
     )
 

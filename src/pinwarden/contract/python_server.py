@@ -154,7 +154,7 @@ def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMa
 def _read(path: Path) -> Mapping[str, Any]:
     """What the process wrote down. It is the server's process: it can write anything, or nothing."""
     try:
-        facts = strict_json.parse(read_file(path))
+        facts = strict_json.parse_json(read_file(path))
     except PinwardenError as err:
         raise PinwardenError("SERVER_IMPORT_FAILED", f"{_UNREADABLE}: {err.message}", data=err.data) from err
     if not isinstance(facts, dict):

@@ -10,7 +10,7 @@ from pinwarden.contract.lock_command import Place, locked_at, place_of
 from pinwarden.contract.normalise import normalised_digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.report import Report, is_grave, row_facts, weight
+from pinwarden.core.report import Report, is_failing, row_facts, severity_rank
 from pinwarden.surface.drift.surface import compare
 from pinwarden.surface.rows import row_of
 from pinwarden.surface.surface import Surface
@@ -33,7 +33,7 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
     if promised is None:
         raise PinwardenError("LOCK_INVALID", f"{path} holds no surface")
     same = promised.digest is not None and promised.digest == seen.digest
-    rows = () if same else tuple(sorted((row_of(each) for each in compare(promised, seen)), key=weight))
+    rows = () if same else tuple(sorted((row_of(each) for each in compare(promised, seen)), key=severity_rank))
     equal = "the server shows what its contract says"
     meaning = seen.problem is None and normalised_digest(promised) == normalised_digest(seen)
     unsigned = () if keys else ("the contract's signature was not checked; name its key with --public-key",)
@@ -41,7 +41,7 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
         command="verify",
         subject=subject,
         summary=equal if same else f"the server does not show what its contract says: {len(rows)} differences",
-        exit_code=EXIT_CLEAN if same or (meaning and not any(map(is_grave, rows))) else EXIT_REFUSED,
+        exit_code=EXIT_CLEAN if same or (meaning and not any(map(is_failing, rows))) else EXIT_REFUSED,
         rows=rows,
         notes=(
             *unsigned,

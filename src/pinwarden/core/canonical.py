@@ -29,7 +29,6 @@ from typing import Any, NoReturn
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
-from pinwarden.core.numbers import MAX_SAFE_INTEGER, ecmascript_number
 from pinwarden.core.record import Record
 
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
@@ -53,7 +52,7 @@ class Profile(Record):
 
 def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMITS) -> bytes:
     """The canonical bytes of a value, or of JSON text if ``data`` is ``bytes``."""
-    form = profile_named(profile)
+    form = get_profile(profile)
     value = form.read(data, limits) if type(data) is bytes else data
     plain = encode_plain(value) if _worth_loading(value) else None
     canonical = plain[0] if plain is not None and form.plain_if(plain[0]) else _encode_exactly(value, form)
@@ -62,7 +61,7 @@ def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMIT
     return canonical
 
 
-def profile_named(name: str) -> Profile:
+def get_profile(name: str) -> Profile:
     """The profile of that name."""
     try:
         return PROFILES[name]
@@ -343,7 +342,7 @@ PROFILES: dict[str, Profile] = {
     for form in (
         Profile(
             name="jcs",
-            read=strict_json.parse,
+            read=strict_json.parse_json,
             members=_by_utf16,
             integer=_jcs_integer,
             double=_strict_double,
@@ -352,7 +351,7 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(
             name="rulebook",
-            read=strict_json.parse,
+            read=strict_json.parse_json,
             members=_by_code_point,
             integer=_rulebook_integer,
             double=_rulebook_double,
@@ -398,3 +397,36 @@ PROFILES: dict[str, Profile] = {
         ),
     )
 }
+
+
+MAX_SAFE_INTEGER = 2**53 - 1
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a JSON number; Python counts true and false among them."""
+    return type(value) is int or type(value) is float
+
+
+def ecmascript_number(value: float) -> str:
+    """The text of a finite double. Python's ``repr`` finds the same shortest digits; only the layout differs."""
+    if value == 0:
+        return "0"  # also for minus zero
+    sign = "-" if value < 0 else ""
+    mantissa, _, exponent = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = whole + fraction
+    point = len(whole) + int(exponent or "0")  # the value is 0.DIGITS times ten to the power of point
+    significant = digits.lstrip("0")
+    point -= len(digits) - len(significant)
+    significant = significant.rstrip("0")
+    count = len(significant)
+    if count <= point <= 21:
+        return sign + significant + "0" * (point - count)
+    if 0 < point <= 21:
+        return sign + significant[:point] + "." + significant[point:]
+    if -6 < point <= 0:
+        return sign + "0." + "0" * -point + significant
+    tail = f"e{point - 1:+d}"
+    if count == 1:
+        return sign + significant + tail
+    return sign + significant[0] + "." + significant[1:] + tail

@@ -1,7 +1,7 @@
 """Content identifiers as the verifier rulebook (v0.1.1, section 4) defines them.
 
-A document's CID is taken over DAG-CBOR of what its canonical JSON reads back to, so that ``1.0`` and ``1`` are
-one document. A blob's is taken over its bytes. Text form: version 1, SHA-256, lower-case base32.
+The CID of a document is computed over the DAG-CBOR encoding of its canonical JSON, so ``1.0`` and ``1`` are the same
+document. The CID of a blob is computed over its bytes. Text form: version 1, SHA-256, lower-case base32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import libipld
 
 from pinwarden.core.canonical import canonicalize, encode_plain
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 
 _DAG_CBOR = b"\x01\x71\x12\x20"  # version 1, codec, sha2-256, 32 bytes
 BLOB_PREFIX = b"\x01\x55\x12\x20"
@@ -28,12 +28,12 @@ class Cid:
 
     def __init__(self, raw: bytes) -> None:
         if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, BLOB_PREFIX):
-            raise PinwardenError("CID_INVALID", "only version 1 CIDs of DAG-CBOR or raw bytes under SHA-256 are used")
+            raise PinwardenError("CID_INVALID", "not a CIDv1 of DAG-CBOR or raw bytes with SHA-256")
         self._bytes = raw
 
     @classmethod
     def parse(cls, text: str) -> Cid:
-        """Read the text form; there is exactly one spelling of each CID."""
+        """Parse the text form. Each CID has exactly one spelling."""
         try:
             raw = libipld.decode_multibase(text)[1]
         except (TypeError, ValueError) as err:
@@ -61,7 +61,7 @@ class Cid:
 
 
 def document_cid(document: Any) -> Cid:
-    """The CID of a whole document, given as a value or as JSON text in ``bytes``."""
+    """The CID of a document, given as a value or as JSON text in ``bytes``."""
     return Cid(_DAG_CBOR + hashlib.sha256(document_cbor(document)).digest())
 
 
@@ -71,11 +71,11 @@ def blob_cid(data: bytes) -> Cid:
 
 
 def manifest_root_cid(manifest: Any) -> Cid:
-    """The root CID of a bundle manifest: only the three members of section 4.2.3, never links to other documents."""
+    """The root CID of a bundle manifest. It covers only the three members of section 4.2.3, no links to documents."""
     if isinstance(manifest, bytes):
-        manifest = parse(manifest)
+        manifest = parse_json(manifest)
     if type(manifest) is not dict:
-        raise PinwardenError("MANIFEST_INVALID", "a manifest is an object")
+        raise PinwardenError("MANIFEST_INVALID", "the manifest is not an object")
     missing = [member for member in _MANIFEST_PREIMAGE if member not in manifest]
     if missing:
         raise PinwardenError("MANIFEST_INVALID", f"the manifest has no {', '.join(missing)}")
@@ -83,12 +83,12 @@ def manifest_root_cid(manifest: Any) -> Cid:
 
 
 def document_cbor(document: Any) -> bytes:
-    """The DAG-CBOR bytes under a document's CID."""
+    """The DAG-CBOR bytes that a document's CID is computed over."""
     if isinstance(document, bytes):
-        document = parse(document)
+        document = parse_json(document)
     plain = encode_plain(document)
     if plain is not None:
         return plain[1]
-    # Section 4.2.1: canonical JSON first, then what it reads back to. This turns 1.0 into 1.
-    cbor: bytes = libipld.encode_dag_cbor(parse(canonicalize(document, "rulebook")))
+    # Section 4.2.1: encode the value parsed back from canonical JSON. This turns 1.0 into 1.
+    cbor: bytes = libipld.encode_dag_cbor(parse_json(canonicalize(document, "rulebook")))
     return cbor

@@ -1,6 +1,6 @@
-"""DER, read strictly: every value has exactly one encoding, and any other one is refused (X.690 sections 8, 10, 11).
+"""A strict DER parser: every value has exactly one encoding, and all others are refused (X.690 sections 8, 10, 11).
 
-Enough for signatures: tags below 31 and definite lengths. There is no recursion; whoever reads says how deep to go.
+It supports what signatures need: tags below 31 and definite lengths. It does not recurse; the caller opens each level.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ INTEGER, OCTET_STRING, NULL, OID = 0x02, 0x04, 0x05, 0x06
 UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
 SEQUENCE, SET = 0x30, 0x31
 _CONSTRUCTED = 0x20
-_NEEDS_PARTS = frozenset({0x10, 0x11})  # sequences and sets have no primitive form, all else here no other
+_NEEDS_PARTS = frozenset({0x10, 0x11})  # sequences and sets are always constructed, all other types here never
 
 
-class Value(Record):
-    """One value: its tag, its content, and both with the length between them as they stood."""
+class DerValue(Record):
+    """One value: its tag, its content, and its complete encoding (tag, length, content)."""
 
     tag: int
     content: bytes = field(repr=False)
-    whole: bytes = field(repr=False)
+    encoded: bytes = field(repr=False)
 
-    def expect(self, tag: int) -> Value:
-        """Itself, if it has that tag."""
-        return self if self.tag == tag else _refuse(f"has tag {self.tag:#04x} where {tag:#04x} belongs")
+    def expect(self, tag: int) -> DerValue:
+        """The value itself if it has this tag; otherwise raises."""
+        return self if self.tag == tag else _refuse(f"has tag {self.tag:#04x} instead of {tag:#04x}")
 
-    def parts(self) -> Reader:
-        """What a sequence, a set or a tagged value consists of."""
+    def children(self) -> DerReader:
+        """A reader of the values inside a sequence, set or tagged value."""
         if not self.tag & _CONSTRUCTED:
-            _refuse("takes apart what has no parts")
-        return Reader(self.content)
+            _refuse(f"has a primitive value with tag {self.tag:#04x} where a constructed one is required")
+        return DerReader(self.content)
 
     @property
     def oid(self) -> str:
@@ -42,15 +42,15 @@ class Value(Record):
 
     @property
     def integer(self) -> int:
-        """A whole number."""
+        """The value of an INTEGER."""
         data = self.expect(INTEGER).content
         if not data or (len(data) > 1 and data[0] in (0, 0xFF) and (data[0] ^ data[1]) < 0x80):
-            _refuse("has a number that is longer than it needs to be")
+            _refuse("has an integer with redundant leading bytes")
         return int.from_bytes(data, "big", signed=True)
 
 
-class Reader:
-    """Values one after another."""
+class DerReader:
+    """Reads a sequence of DER values."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -61,32 +61,32 @@ class Reader:
         """The tag of the next value; None at the end."""
         return self._data[self._at] if self._at < len(self._data) else None
 
-    def next(self, tag: int | None = None) -> Value:
-        """The next value, which must have that tag."""
+    def next(self, tag: int | None = None) -> DerValue:
+        """The next value. Raises unless it has the given tag."""
         start = self._at
         kind = self._byte()
         if kind & 0x1F == 0x1F:
             _refuse("has a tag of more than one byte")
         if kind < 0x40 and (kind & 0x1F in _NEEDS_PARTS) != bool(kind & _CONSTRUCTED):
-            _refuse("has a value in pieces")
+            _refuse("has a primitive value in constructed form, or the reverse")
         size = self._length()
         if size > len(self._data) - self._at:
             _refuse("ends inside a value")
         content = self._data[self._at : self._at + size]
         self._at += size
-        value = Value(tag=kind, content=content, whole=self._data[start : self._at])
+        value = DerValue(tag=kind, content=content, encoded=self._data[start : self._at])
         return value if tag is None else value.expect(tag)
 
-    def optional(self, tag: int) -> Value | None:
-        """The next value if it has that tag."""
+    def optional(self, tag: int) -> DerValue | None:
+        """The next value if it has this tag."""
         return self.next() if self.tag == tag else None
 
     def end(self) -> None:
-        """Refuse anything further."""
+        """Raise if data is left."""
         if self._at != len(self._data):
-            _refuse("goes on where it should end")
+            _refuse("has trailing data")
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[DerValue]:
         while self._at < len(self._data):
             yield self.next()
 
@@ -101,18 +101,18 @@ class Reader:
         if first < 0x80:
             return first
         if first == 0x80 or first > 0x84:
-            _refuse("has a length that DER does not have, or that is far too large")
+            _refuse("has an indefinite length, or one above 4 GiB")
         size = 0
         for _ in range(first - 0x80):
             size = size << 8 | self._byte()
         if size < 0x80 or size >> 8 * (first - 0x81) == 0:
-            _refuse("has a length that is longer than it needs to be")
+            _refuse("has a length that is not in its shortest form")
         return size
 
 
-def parse(data: bytes, tag: int) -> Value:
-    """The one value that the bytes are."""
-    reader = Reader(data)
+def parse_der(data: bytes, tag: int) -> DerValue:
+    """Parse bytes that are exactly one value with this tag."""
+    reader = DerReader(data)
     value = reader.next(tag)
     reader.end()
     return value

@@ -1,4 +1,4 @@
-"""Digests: one value, two spellings (``sha256:<hex>`` and the SRI form ``sha256-<base64>``)."""
+"""Digests, with two text forms: ``sha256:<hex>`` and the SRI form ``sha256-<base64>``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 class Digest:
-    """A digest and the name of its algorithm. Equality takes the same time wherever two digests differ."""
+    """A digest and the name of its algorithm. Comparison takes constant time."""
 
     __slots__ = ("algorithm", "raw")
 
@@ -24,19 +24,19 @@ class Digest:
 
     def __init__(self, raw: bytes, algorithm: str = "sha256") -> None:
         if DIGEST_SIZES.get(algorithm) != len(raw):
-            raise PinwardenError("DIGEST_INVALID", f"{len(raw)} bytes are not a digest named {algorithm[:20]!a}")
+            raise PinwardenError("DIGEST_INVALID", f"{len(raw)} bytes are not a digest of algorithm {algorithm[:20]!a}")
         _SET_ALGORITHM(self, algorithm)
         _SET_RAW(self, raw)
 
     @classmethod
-    def of(cls, data: bytes, algorithm: str = "sha256") -> Digest:
+    def of_bytes(cls, data: bytes, algorithm: str = "sha256") -> Digest:
         """The digest of bytes."""
         raw = hashlib.sha256(data).digest() if algorithm == "sha256" else _hasher(algorithm, data).digest()
         return cls(raw, algorithm)
 
     @classmethod
     def of_stream(cls, stream: BinaryIO, algorithm: str = "sha256") -> Digest:
-        """The digest of all that an open binary file still holds, in constant memory."""
+        """The digest of the rest of an open binary file, in constant memory."""
         hasher = _hasher(algorithm)
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
@@ -46,7 +46,7 @@ class Digest:
 
     @classmethod
     def parse(cls, text: str) -> Digest:
-        """Read either spelling. Hex may be in upper case; base64 must be padded and exact."""
+        """Parse either text form. Hex may be in upper case; base64 must be padded and canonical."""
         algorithm, raw = _split(text)
         if raw is None or DIGEST_SIZES.get(algorithm) != len(raw):
             raise PinwardenError("DIGEST_INVALID", f"{str(text)[:100]!a} is not a digest")
@@ -54,12 +54,12 @@ class Digest:
 
     @property
     def hex(self) -> str:
-        """The digest alone, in lower-case hex."""
+        """The digest without its algorithm, in lower-case hex."""
         return self.raw.hex()
 
     @property
     def sri(self) -> str:
-        """The Subresource Integrity spelling, as npm and ToolPin write it."""
+        """The Subresource Integrity form, as npm and ToolPin write it."""
         return f"{self.algorithm}-{b64encode(self.raw).decode()}"
 
     def __str__(self) -> str:
@@ -77,20 +77,20 @@ class Digest:
         return hash((self.algorithm, self.raw))
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Digest does not change: {name}")
+        raise AttributeError(f"a Digest is immutable: {name}")
 
     def __reduce__(self) -> tuple[type[Digest], tuple[bytes, str]]:
         return Digest, (self.raw, self.algorithm)
 
 
-# The slots themselves, past __setattr__: digests are made by the thousand.
+# Direct slot setters that bypass __setattr__: thousands of digests are made in one run.
 _SET_ALGORITHM = Digest.__dict__["algorithm"].__set__
 _SET_RAW = Digest.__dict__["raw"].__set__
 
 
 def _hasher(algorithm: str, data: bytes = b"") -> hashlib._Hash:
     if algorithm not in DIGEST_SIZES:
-        raise PinwardenError("DIGEST_INVALID", f"no digest is named {str(algorithm)[:20]!a}")
+        raise PinwardenError("DIGEST_INVALID", f"unknown digest algorithm {str(algorithm)[:20]!a}")
     return hashlib.new(algorithm, data)
 
 

@@ -1,7 +1,6 @@
-"""The parts of a JSON text as they were written, without giving them a meaning.
+"""Split JSON text into its outermost members or elements, without parsing them.
 
-When one item of a list cannot be read strictly, the others still must be. These functions cut a text at its
-outermost level, so that each part can be judged on its own bytes.
+When one item of a list is not strict JSON, the others must still be read. Each slice can be parsed on its own.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from json import JSONDecoder
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
 
 _SPACE = " \t\n\r"
-_MARK = pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the begin of another one, a bracket
-# A part of a string. It is bounded so that a string of escapes alone does not fill the memory with ways back.
+_MARK = pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the start of another string, a bracket
+# A part of a string, bounded so that a string of only escapes does not fill the memory with backtracking positions.
 _PIECE = pattern(r'(?:[^"\\]+|\\.){1,4096}', re.DOTALL)
 
 
@@ -24,39 +23,40 @@ def _nothing(_: Any) -> None:
     return None
 
 
-# Values are only skipped, so numbers are not converted and objects not built.
+# Values are skipped: numbers are not converted and objects not built.
 _SKIP = JSONDecoder(object_pairs_hook=_nothing, parse_int=_nothing, parse_float=_nothing, parse_constant=_nothing)
 
 
-class Span(Record):
-    """Where one member or element stands in a text, in characters."""
+class JsonSpan(Record):
+    """The position of one member or element in a text, in characters."""
 
     name: str
-    """The member's name; empty for an element."""
-    begin: int
-    """Where its name starts; for an element, where its value does."""
+    """The name of the member; empty for an element."""
+    name_start: int
+    """Start of the name; for an element, start of the value."""
     start: int
+    """Start of the value."""
     end: int
-    """Where its value starts and ends."""
+    """End of the value."""
 
 
 def array_elements(data: bytes) -> list[bytes]:
-    """The text of each element of an array."""
+    """The bytes of each element of an array."""
     return [element for _, element in _parts(data, "[", "]")]
 
 
 def object_members(data: bytes) -> list[tuple[str, bytes]]:
-    """The name and text of each member of an object, repeated ones included."""
+    """The name and bytes of each member of an object, including repeated members."""
     return _parts(data, "{", "}")
 
 
-def array_spans(text: str, place: int = 0) -> list[Span]:
-    """Where each element of the array stands that begins at a place; what follows the array is not looked at."""
+def array_spans(text: str, place: int = 0) -> list[JsonSpan]:
+    """The position of each element of the array at an offset. Text after the array is ignored."""
     return _guarded(text, place, "[", "]")[0]
 
 
-def object_spans(text: str, place: int = 0) -> list[Span]:
-    """Where each member of the object stands that begins at a place; what follows the object is not looked at."""
+def object_spans(text: str, place: int = 0) -> list[JsonSpan]:
+    """The position of each member of the object at an offset. Text after the object is ignored."""
     return _guarded(text, place, "{", "}")[0]
 
 
@@ -71,25 +71,25 @@ def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
     return [(span.name, text[span.start : span.end].encode()) for span in spans]
 
 
-def _guarded(text: str, place: int, opening: str, closing: str) -> tuple[list[Span], int]:
+def _guarded(text: str, place: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
     try:
         return _spans(text, place, opening, closing)
     except (ValueError, RecursionError) as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
 
 
-def _spans(text: str, place: int, opening: str, closing: str) -> tuple[list[Span], int]:
+def _spans(text: str, place: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
     place = _after_space(text, place)
     if text[place : place + 1] != opening:
         raise PinwardenError("JSON_PARSE_ERROR", f"expected {opening} at character {place}")
     place = _after_space(text, place + 1)
-    spans: list[Span] = []
+    spans: list[JsonSpan] = []
     while text[place : place + 1] != closing or spans:
         name, begin = "", place
         if opening == "{":
             name, place = _name(text, place)
         end = _end(text, place)
-        spans.append(Span(name=name, begin=begin, start=place, end=end))
+        spans.append(JsonSpan(name=name, name_start=begin, start=place, end=end))
         place = _after_space(text, end)
         if text[place : place + 1] != ",":
             break
@@ -100,7 +100,7 @@ def _spans(text: str, place: int, opening: str, closing: str) -> tuple[list[Span
 
 
 def _end(text: str, place: int) -> int:
-    """Where a value ends. One that is nested too deeply to be read is cut at its brackets, and judged by itself."""
+    """The end of a value. One that is nested too deeply to parse is cut at its closing bracket."""
     try:
         return _SKIP.raw_decode(text, place)[1]
     except RecursionError:
@@ -111,7 +111,7 @@ def _end(text: str, place: int) -> int:
 
 
 def _end_of_brackets(text: str, place: int) -> int | None:
-    """Where the outermost bracket is closed; None if it is not, or if a string has no end."""
+    """The end of the outermost bracket; None if it is not closed or a string does not end."""
     depth = 0
     begun = True
     while begun:
@@ -131,7 +131,7 @@ def _end_of_brackets(text: str, place: int) -> int | None:
 
 
 def _after_string(text: str, place: int) -> int:
-    """Behind a string, given where its characters begin; behind the whole text if it has no end."""
+    """The offset after a string, given the offset of its first character; the end of the text if it does not end."""
     while (piece := _PIECE.match(text, place)) is not None:
         place = piece.end()
     return place + 1 if text[place : place + 1] == '"' else len(text)

@@ -1,9 +1,8 @@
-"""Records: classes of named fields that never change.
+"""Records: immutable classes with named fields.
 
-A record behaves like a frozen dataclass with slots and keyword arguments, and type checkers read it as one. What it
-saves is the start: a dataclass writes and compiles the source of its methods each time the program runs, close to a
-millisecond for each of our many classes, and ``dataclasses`` brings ``inspect`` along. All records share the methods
-below instead.
+A record behaves like a frozen, keyword-only dataclass with slots, and type checkers treat it as one. It starts faster:
+a dataclass generates and compiles its methods on every start, which takes close to a millisecond per class, and
+``dataclasses`` imports ``inspect``. All records share the methods below instead. Decision 0004 has the measurements.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _REQUIRED: Any = object()
 
 
 class _Field:
-    """What is said about one field beyond its name."""
+    """The options of one field."""
 
     __slots__ = ("compare", "default", "default_factory", "repr")
 
@@ -41,45 +40,45 @@ def field(
     repr: bool = True,  # noqa: A002
     compare: bool = True,
 ) -> Any:
-    """A field with a default that is made anew each time, or one that ``repr`` or ``==`` leave out."""
+    """Options of a field: a default or default factory, and whether ``repr`` and ``==`` include it."""
     return _Field(default, default_factory, repr=repr, compare=compare)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class _RecordType(type):
-    """Turns the annotations of a class into slots, and sets their defaults aside."""
+    """Turns the annotations of a class into slots and collects their defaults."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _RecordType:
         names = tuple(body.get("__annotations__", ()))
-        stated = {each: body.pop(each) for each in names if each in body}
-        fields = {n: v if isinstance(v, _Field) else _Field(v) for n, v in stated.items()}
+        given = {field_name: body.pop(field_name) for field_name in names if field_name in body}
+        fields = {n: v if isinstance(v, _Field) else _Field(v) for n, v in given.items()}
         made = super().__new__(cls, name, bases, {**body, "__slots__": names})
         made._plan = (
-            tuple((each, made.__dict__[each].__set__) for each in names),
-            {n: each.default for n, each in fields.items() if each.default is not _REQUIRED},
-            tuple((n, each.default_factory) for n, each in fields.items() if each.default_factory),
+            tuple((n, made.__dict__[n].__set__) for n in names),
+            {n: options.default for n, options in fields.items() if options.default is not _REQUIRED},
+            tuple((n, options.default_factory) for n, options in fields.items() if options.default_factory),
         )
         made._checks = "__post_init__" in body
-        made._shown = tuple(each for each in names if each not in fields or fields[each].repr)
-        compared = tuple(each for each in names if each not in fields or fields[each].compare)
+        made._shown = tuple(n for n in names if n not in fields or fields[n].repr)
+        compared = tuple(n for n in names if n not in fields or fields[n].compare)
         made._content = attrgetter(*compared) if compared else None
         return made
 
     _plan: tuple[
-        tuple[tuple[str, Callable[[object, object], None]], ...],  # the slots themselves, past __setattr__
+        tuple[tuple[str, Callable[[object, object], None]], ...],  # slot setters, which bypass __setattr__
         dict[str, object],  # defaults
-        tuple[tuple[str, Callable[[], object]], ...],  # what makes a default
+        tuple[tuple[str, Callable[[], object]], ...],  # default factories
     ]
-    """How a record is made, in one place because it is done by the thousand."""
+    """What ``__init__`` needs, in one attribute because thousands of records are made in one run."""
     _checks: bool
     __slots__: tuple[str, ...]
     _shown: tuple[str, ...]
     _content: Any
-    """Reads all fields at once, for comparison."""
+    """Reads all compared fields in one call."""
 
 
 class Record(metaclass=_RecordType):
-    """The base of all records. A class of records has a field or more, and is not derived from any further."""
+    """The base class of all records. A record class has at least one field and is not subclassed further."""
 
     def __init__(self, **given: Any) -> None:
         kind = type(self)
@@ -99,7 +98,7 @@ class Record(metaclass=_RecordType):
             self.__post_init__()
 
     def __post_init__(self) -> None:
-        """For a class that checks what it was given."""
+        """Override to validate the fields."""
 
     def __eq__(self, other: object) -> bool:
         kind = type(self)
@@ -114,35 +113,35 @@ class Record(metaclass=_RecordType):
         kind = type(self)
         return f"{kind.__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in kind._shown)})"
 
-    if not TYPE_CHECKING:  # a type checker takes this method as leave to set anything
+    if not TYPE_CHECKING:  # with this method, a type checker would allow every assignment
 
         def __setattr__(self, name: str, value: object) -> None:
-            raise AttributeError(f"a {type(self).__name__} does not change: {name}")
+            raise AttributeError(f"a {type(self).__name__} is immutable: {name}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a {type(self).__name__} does not change: {name}")
+        raise AttributeError(f"a {type(self).__name__} is immutable: {name}")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _made_of, (type(self), as_dict(self))
+        return _from_dict, (type(self), as_dict(self))
 
 
 _AnyRecord = TypeVar("_AnyRecord", bound=Record)
 
 
 def replace(record: _AnyRecord, **changes: Any) -> _AnyRecord:
-    """A record like this one, but for what is given."""
+    """A copy of the record with some fields changed."""
     return type(record)(**{**as_dict(record), **changes})
 
 
 def as_dict(record: Record) -> dict[str, Any]:
-    """The fields of a record by name, in their order. Records inside it stay what they are."""
+    """The fields of a record by name, in declaration order. Nested records are not converted."""
     return {name: getattr(record, name) for name in type(record).__slots__}
 
 
 def field_names(kind: type[Record]) -> tuple[str, ...]:
-    """The names of a class's fields, in their order."""
+    """The names of the fields of a record class, in declaration order."""
     return kind.__slots__
 
 
-def _made_of(kind: type[Record], content: dict[str, Any]) -> Record:
+def _from_dict(kind: type[Record], content: dict[str, Any]) -> Record:
     return kind(**content)

@@ -6,18 +6,19 @@ A report holds rows (one per thing a person should look at), facts (what ``--for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
-LEVELS = ("critical", "review", "warning", "info")
+ROW_SEVERITIES = ("critical", "review", "warning", "info")
 """From what looks like an attack to what only deserves a note. Advisory findings are warning or info."""
 
-GRAVE = ("critical", "review")
+FAILING_SEVERITIES = ("critical", "review")
 """The levels that fail a run."""
 
-UNCHECKED = "could_not_check"
+COULD_NOT_CHECK = "could_not_check"
 """The code of a row about something that could not be checked, which is never clean."""
 
 
@@ -25,7 +26,7 @@ class Row(Record):
     """One change or finding, and where it is."""
 
     code: str
-    level: str
+    severity: str
     entity: str
     name: str
     path: str
@@ -57,21 +58,21 @@ class Report(Record):
     """The file that the report is about: the place of rows that name none."""
 
 
-def weight(row: Row) -> int:
+def severity_rank(row: Row) -> int:
     """For sorting: the gravest first."""
-    return LEVELS.index(row.level)
+    return ROW_SEVERITIES.index(row.severity)
 
 
-def is_grave(row: Row) -> bool:
+def is_failing(row: Row) -> bool:
     """Whether a person has to look before anything goes on."""
-    return row.level in GRAVE
+    return row.severity in FAILING_SEVERITIES
 
 
 def row_facts(row: Row) -> dict[str, Any]:
     """A row as JSON; what is not known of it is absent."""
     facts = {
         "code": row.code,
-        "severity": row.level,
+        "severity": row.severity,
         "entity": row.entity,
         "name": row.name,
         "path": row.path,
@@ -84,7 +85,7 @@ def row_facts(row: Row) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def advice(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
+def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
     """What to do next about servers that something failed for: every hint once, with the names that it is for."""
     names: dict[str, dict[str, None]] = {}
     for name, err in failures:
@@ -93,6 +94,34 @@ def advice(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
     return tuple(f"{', '.join(them)}: {hint}" for hint, them in names.items())
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """A count with its noun: ``1 finding``, ``2 findings``, ``2 entries``."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
+class FindingKind(Record):
+    """One row of a table."""
+
+    kind: str
+    severity: str
+    reason: str
+
+
+FindingKinds = Mapping[str, FindingKind]
+"""A table, by kind."""
+
+
+def kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
+    """A table from pairs of kind and reason, under how grave they are."""
+    return MappingProxyType(
+        {
+            kind: FindingKind(kind=kind, severity=severity, reason=reason)
+            for severity, kinds in rows.items()
+            for kind, reason in kinds
+        }
+    )
+
+
+def kind_reasons(*tables: FindingKinds) -> dict[str, str]:
+    """What each kind of these tables means; where two have the same kind, the last says it."""
+    return {kind: row.reason for table in tables for kind, row in table.items()}

@@ -11,11 +11,11 @@ from binascii import Error as BinasciiError
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pinwarden.core import pointer
+from pinwarden.core import json_pointer
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey, PublicKey, Signer, decode_base64url, encode_base64url
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 
 ALGORITHM = "ed25519"
 _MAX_PREIMAGE = 64 * 1024 * 1024
@@ -26,13 +26,13 @@ _MAX_SIGNATURES = 1000  # each is tried with each known key; nobody has that man
 def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
     """The bytes that a signature over ``signed_fields`` covers."""
     if isinstance(document, bytes):
-        document = parse(document)
+        document = parse_json(document)
     if isinstance(signed_fields, str) or not isinstance(signed_fields, list | tuple):
         raise PinwardenError("POINTER_PATH_INVALID", "signed_fields is a list of JSON Pointers")
     parts: list[bytes] = []
     size = 0
     for field in signed_fields:
-        parts.append(canonicalize(pointer.resolve(document, field), "rulebook"))
+        parts.append(canonicalize(json_pointer.resolve_pointer(document, field), "rulebook"))
         size += len(parts[-1]) + 1
         if size > _MAX_PREIMAGE:
             raise PinwardenError("POINTER_PATH_INVALID", f"the signed fields have more than {_MAX_PREIMAGE} bytes")

@@ -1,6 +1,6 @@
 """JSON text to values, and nothing that two readers could understand differently.
 
-``parse`` is the one strict reader. It runs jiter, which is written in Rust and refuses repeated members, and
+``parse_json`` is the one strict reader. It runs jiter, which is written in Rust and refuses repeated members, and
 closes what jiter leaves open: numbers that overflow to infinity and very long numbers. Whenever jiter refuses
 or a guard is unsure, ``_parse_exactly`` decides with the standard library: slower, and the place where the
 choice between the two error codes is made. ``parse_last_wins`` reads the way JavaScript and Python do, for the
@@ -34,7 +34,7 @@ _CONTAINERS = frozenset({dict, list})
 _from_json = jiter.from_json
 
 
-def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
+def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
     """Read strict JSON: UTF-8 without byte order mark, no repeated member, only finite numbers, within limits."""
     if type(data) is not bytes:
         _check_size(data, limits)
@@ -234,7 +234,7 @@ def _check_digits(token: str, limits: Limits) -> None:
         _too_much("digits in a row", longest, limits.max_digits)
 
 
-def depth_of(value: Any) -> int:
+def nesting_depth(value: Any) -> int:
     """How many levels of objects and arrays a value has; no recursion, so any value can be measured."""
     depth = 0
     level = [value] if isinstance(value, dict | list) else []
@@ -251,7 +251,7 @@ def depth_of(value: Any) -> int:
 
 def _check_depth(value: Any, limits: Limits) -> None:
     allowed = min(limits.max_depth, JITER_DEPTH)
-    depth = depth_of(value)
+    depth = nesting_depth(value)
     if depth > allowed:
         _too_much("levels", depth, allowed)
 
@@ -262,3 +262,13 @@ def _too_much(what: str, found: int, allowed: int) -> NoReturn:
         f"too many {what}: {found}, at most {allowed} are read",
         data={"limit": what, "found": found, "allowed": allowed},
     )
+
+
+def encode_json_file(value: Any) -> bytes:
+    """Sorted members, two spaces, a final newline, and every invisible character spelt out as an escape."""
+    import json
+
+    from pinwarden.core.visible import escape_invisible_json
+
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return (escape_invisible_json(text) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Moments as documents write them: with a time zone, or not at all."""
+"""Timestamps in documents. A timestamp without a time zone is invalid."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 
-def moment_of(text: Any) -> datetime | None:
-    """The moment that a text names; None for whatever else it is, a time without its zone too."""
+def parse_timestamp(text: Any) -> datetime | None:
+    """Parse an ISO 8601 timestamp; None for anything else, including a time without a zone."""
     if not isinstance(text, str):
         return None
     try:

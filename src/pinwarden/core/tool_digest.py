@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pinwarden.core.canonical import canonicalize, profile_named
+from pinwarden.core.canonical import canonicalize, get_profile
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS
@@ -25,10 +25,10 @@ def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
         known = ", ".join(TOOL_PROFILES)
         raise PinwardenError("PROFILE_UNKNOWN", f"no tool digest is named {profile!a}; known: {known}") from None
     if type(tool) is bytes:
-        tool = profile_named(form).read(tool, DEFAULT_LIMITS)
+        tool = get_profile(form).read(tool, DEFAULT_LIMITS)
     if type(tool) is not dict:
         raise PinwardenError("TOOL_INVALID", f"a tool is an object, not {type(tool).__name__}")
-    return Digest.of(canonicalize(covered(tool), form))
+    return Digest.of_bytes(canonicalize(covered(tool), form))
 
 
 def _every_member(tool: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Versions: which is newer, and which of them name one release and no other.
 
-``compare_versions`` and ``floats_for_toolpin`` are ToolPin's, because its numbers are hashed. ``is_exact`` is ours.
+``compare_versions`` and ``is_floating_for_toolpin`` are what ToolPin does, because its scores are hashed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def compare_versions(one: str, other: str) -> int:
     return (left > right) - (left < right)
 
 
-def comparable(one: str, other: str) -> bool:
+def are_comparable(one: str, other: str) -> bool:
     """Whether the comparison of two versions says anything."""
     return _SEMVER.fullmatch(one) is not None and _SEMVER.fullmatch(other) is not None
 
@@ -46,7 +46,7 @@ def refuse_older(tool: str, version: str, channel: str, present: str | None) -> 
         )
 
 
-def floats_for_toolpin(version: str) -> bool:
+def is_floating_for_toolpin(version: str) -> bool:
     """Whether ToolPin 0.5.4 holds a version for one that moves.
 
     Its defect is kept, because the score that depends on it is hashed: the letter x anywhere counts as a wildcard, so

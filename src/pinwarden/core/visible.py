@@ -7,8 +7,9 @@ model can hide from the person who approves it.
 from __future__ import annotations
 
 import re
+from unicodedata import normalize
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 
 # Code points that leave no mark, move the cursor, reorder text, look like a plain space, or have no agreed glyph.
 INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
@@ -61,7 +62,7 @@ def show_invisible(text: str) -> str:
 _LOG_COMMAND = pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
 
 
-def inert_in_log(text: str) -> str:
+def neutralize_log_commands(text: str) -> str:
     """Output that no build server takes for a command of its own.
 
     GitHub obeys ``::name::`` at the beginning of a line, after any blanks, and ``##[name]`` anywhere in it; Azure
@@ -71,14 +72,14 @@ def inert_in_log(text: str) -> str:
     return _LOG_COMMAND.sub(lambda found: "<U+0023>" if found[0] == "#" else f"{found[1]}<U+003A>", text)
 
 
-def escape_in_json(json_text: str) -> str:
+def escape_invisible_json(json_text: str) -> str:
     """JSON text with every invisible character as its JSON escape. Line feeds between members stay."""
     return INVISIBLE.sub(_json_escape, json_text)
 
 
-def printed_json(json_text: str) -> str:
+def json_for_log(json_text: str) -> str:
     """The same for output that a build server may read: no text in it is a command. Files keep what was sent."""
-    return _LOG_COMMAND.sub(lambda found: "\\u0023" if found[0] == "#" else found[0], escape_in_json(json_text))
+    return _LOG_COMMAND.sub(lambda found: "\\u0023" if found[0] == "#" else found[0], escape_invisible_json(json_text))
 
 
 def _json_escape(found: re.Match[str]) -> str:
@@ -87,3 +88,11 @@ def _json_escape(found: re.Match[str]) -> str:
         return character
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+
+
+def fold_file_name(name: str) -> str:
+    """What names have in common that name one file somewhere: Windows and macOS ignore case and how an accent is
+    written, macOS passes over characters that nobody sees, Windows over dots and blanks at the end."""
+    if name.isascii():
+        return name.casefold().rstrip(". ")
+    return normalize("NFC", INVISIBLE.sub("", normalize("NFD", name)).casefold()).rstrip(". ")

@@ -76,7 +76,7 @@ def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> t
             continue
         pin = extension.surface
         data = lock_store.read_pinned(path, pin)
-        if data is None or Digest.of(data) != pin.file_digest:
+        if data is None or Digest.of_bytes(data) != pin.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
         return parse(data), str(pin.file_digest)
     raise PinwardenError("SERVER_NOT_LOCKED", f"nothing that {server[:120]!a} tells the model is approved in the lock")

@@ -42,12 +42,12 @@ class Definition(Protocol):
 
 def is_intact(given: Definition) -> bool:
     """Whether a definition is of the item and the digest that it claims. Raises if it is no JSON."""
-    value = strict_json.parse(given.definition.encode())
+    value = strict_json.parse_json(given.definition.encode())
     if given.entity == SERVER_ITEM:
         key = given.item if given.item in SERVER_MEMBERS else ""
     else:
         key = kept_name(_key(given, value))
-    return bool(key) and key == given.item and str(Digest.of(canonicalize(value))) == given.digest
+    return bool(key) and key == given.item and str(Digest.of_bytes(canonicalize(value))) == given.digest
 
 
 def _key(given: Definition, value: Any) -> str:
@@ -72,7 +72,7 @@ def approved_digests(given: Definition, approved: Surface) -> set[str]:
     """The digests that a surface has for the item."""
     if given.entity == SERVER_ITEM:
         said = approved.server or {}
-        return {str(Digest.of(canonicalize(said[given.item])))} if given.item in said else set()
+        return {str(Digest.of_bytes(canonicalize(said[given.item])))} if given.item in said else set()
     items = approved.list_of(KIND_OF[given.entity])
     return {str(item.digest) for item in items if kept_name(item.key) == given.item}
 
@@ -82,7 +82,7 @@ def with_definitions(approved: Surface, definitions: Sequence[Definition]) -> Su
     server = approved.server
     items = dict(approved.items)
     for each in definitions:
-        value = strict_json.parse(each.definition.encode())
+        value = strict_json.parse_json(each.definition.encode())
         if each.entity == SERVER_ITEM:
             server = {**(server or {}), each.item: value}
             continue

@@ -6,7 +6,7 @@ HTTP and the session itself use them. Both look at what the message says, so how
 not matter. They decide as the session would, or leave the message to it.
 
 Reading JSON strictly would take a good part of the time that a call may take, so stdio gives messages to the fast path
-as orjson reads them, with their text. What orjson leaves open is checked here (`core/skimmed_json.py`).
+as orjson reads them, with their text. What orjson leaves open is checked here (`core/fast_json.py`).
 
 What the fast path knows is valid as long as nothing else happened: no other approved surface, policy or notification
 (the guard's stamp), no other kind of message, not too much time, and not too many calls.
@@ -83,7 +83,7 @@ class CallFastPath:
 
     def reader(self) -> Callable[[bytes], Any]:
         """Reads messages that are then given to `admit` and `relays` with their text. Raises ValueError."""
-        from pinwarden.core.skimmed_json import is_strict, loads
+        from pinwarden.core.fast_json import is_strict, loads
 
         self._is_strict = is_strict
         return loads

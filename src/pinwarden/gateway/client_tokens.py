@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 from pinwarden.gateway.store.tokens import Token, new_token
 from pinwarden.lock import lock_store
 
@@ -69,7 +69,7 @@ def list_tokens(state: GatewayState) -> Report:
     return Report(
         command=_COMMAND,
         subject="tokens",
-        summary=f"{counted(good, 'token')} in use, {len(found) - good} revoked",
+        summary=f"{plural(good, 'token')} in use, {len(found) - good} revoked",
         exit_code=EXIT_CLEAN,
         facts={"tokens": [_facts(token) for token in found]},
     )
@@ -82,7 +82,7 @@ def revoke_tokens(state: GatewayState, name: str, now: str) -> Report:
         command=_COMMAND,
         subject=name,
         summary=(
-            f"{counted(len(revoked), 'token')} revoked; running gateways shut out who shows it within seconds"
+            f"{plural(len(revoked), 'token')} revoked; running gateways shut out who shows it within seconds"
             if revoked
             else f"nothing to revoke: every token of {name} was revoked before"
         ),

@@ -126,7 +126,7 @@ def encode(fact: Fact) -> bytes:
 
 def parse(data: bytes) -> Fact:
     """Read what `encode` wrote."""
-    return from_content(strict_json.parse(data))
+    return from_content(strict_json.parse_json(data))
 
 
 def from_content(members: Any) -> Fact:

@@ -219,4 +219,4 @@ _NOTHING = Surface(server=None, items={}, observed={})
 
 
 def _name_of(kind: Kind, body: bytes) -> bytes:
-    return kind.member.encode() + Digest.of(body).raw
+    return kind.member.encode() + Digest.of_bytes(body).raw

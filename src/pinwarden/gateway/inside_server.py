@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.process_facts import ancestors_of, children_of, identity_of, words_of
+from pinwarden.system.processes import ancestor_pids, child_pids, process_identity, read_proc_strings
 
 MARK = "PINWARDEN_STARTED_SERVER"
 """The variable that a started server gets; its value is the server's name."""
@@ -28,7 +28,7 @@ MARK = "PINWARDEN_STARTED_SERVER"
 def running_gateway(folder: Path, *, client: int | None) -> Iterator[None]:
     """Write down that this process is a gateway, and which process is its client, as long as it runs."""
     note = folder / f"{os.getpid()}.gateway"
-    lines = [identity_of(os.getpid()), *([identity_of(client)] if client is not None else [])]
+    lines = [process_identity(os.getpid()), *([process_identity(client)] if client is not None else [])]
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a mode is for the last folder only
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -48,11 +48,11 @@ def refuse_inside_server(folder: Path, variables: Mapping[str, str]) -> None:
         _refuse(f"it runs inside the server {variables[MARK][:120]!a}")
     noted = _noted(folder)
     for number in dict.fromkeys(_above()):
-        if identity_of(number) in noted:
+        if process_identity(number) in noted:
             _refuse(f"process {number}, which started it, is a gateway or the client of one")
         if _has_mark(number):
             _refuse(f"process {number}, which started it, is a server")
-        if not _adopts(number) and any(map(_is_gateway, children_of(number))):
+        if not _adopts(number) and any(map(_is_gateway, child_pids(number))):
             _refuse(f"process {number}, which started it, is the client of a gateway")
 
 
@@ -61,11 +61,11 @@ def _above() -> Iterator[int]:
 
     A process whose parent ended is no longer below it, but stays in its session; and every server has its own.
     """
-    yield from ancestors_of(os.getpid())
+    yield from ancestor_pids(os.getpid())
     leader = os.getsid(0) if hasattr(os, "getsid") else 0
     if leader > 1 and leader != os.getpid():
         yield leader
-        yield from ancestors_of(leader)
+        yield from ancestor_pids(leader)
 
 
 def _refuse(why: str) -> NoReturn:
@@ -81,7 +81,7 @@ def _noted(folder: Path) -> set[str]:
         except OSError:
             continue
         number = lines[0].partition(" ")[0]
-        if number.isdigit() and lines[0] == identity_of(int(number)):
+        if number.isdigit() and lines[0] == process_identity(int(number)):
             found.update(line for line in lines if line)
         else:
             with suppress(OSError):
@@ -91,7 +91,7 @@ def _noted(folder: Path) -> set[str]:
 
 def _is_gateway(number: int) -> bool:
     """Whether a process is ``pinwarden run``, whose client is the process that started it, by its words."""
-    words = words_of(number, "cmdline")
+    words = read_proc_strings(number, "cmdline")
     for place, word in enumerate(words[:-1]):
         if word.rpartition(b"/")[2] in (b"pinwarden", b"pinwarden.exe"):
             return words[place + 1] == b"run"
@@ -100,8 +100,8 @@ def _is_gateway(number: int) -> bool:
 
 def _adopts(number: int) -> bool:
     """Whether a process takes in those whose own parent has gone: it is nobody's client, and above everything."""
-    return words_of(number, "cmdline")[:1] in ([b"/lib/systemd/systemd"], [b"/usr/lib/systemd/systemd"])
+    return read_proc_strings(number, "cmdline")[:1] in ([b"/lib/systemd/systemd"], [b"/usr/lib/systemd/systemd"])
 
 
 def _has_mark(number: int) -> bool:
-    return any(each.startswith(f"{MARK}=".encode()) for each in words_of(number, "environ"))
+    return any(each.startswith(f"{MARK}=".encode()) for each in read_proc_strings(number, "environ"))

@@ -11,7 +11,7 @@ from pinwarden.gateway.gates.verdict import ALLOW, Verdict
 from pinwarden.gateway.store.observed import Observed, Sighting, kept_name
 from pinwarden.gateway.store.reviews import Review, Reviews
 from pinwarden.system.clock import now
-from pinwarden.system.masking import shown_item
+from pinwarden.system.masking import mask_item_key
 
 
 class Sightings:
@@ -77,7 +77,7 @@ def fact_about(review: Review, kind: str, reason: str, by: str = "") -> Fact:
         server=review.server,
         call=review.name,
         item_kind=review.entity,
-        item=shown_item(review.entity, review.item),
+        item=mask_item_key(review.entity, review.item),
         expected=tuple(review.expected.split()),
         observed=review.digest,
         level=review.level,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, counted
-from pinwarden.core.visible import INVISIBLE, inert_in_log, show_invisible
+from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.visible import INVISIBLE, neutralize_log_commands, show_invisible
 from pinwarden.gateway.audit.chain import entries
 from pinwarden.gateway.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.requests import SERVER_REQUESTS
@@ -23,7 +23,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.policy import parse_policy
 from pinwarden.lock.policy_proposal import REASONS, Observation, Proposal, propose
 from pinwarden.surface.surface import KINDS
-from pinwarden.system.masking import shown_item
+from pinwarden.system.masking import mask_item_key
 
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
@@ -102,7 +102,7 @@ def generate_policy(
     rows = tuple(
         Row(
             code=each.code,
-            level="info" if each.code in ("server", "unused") else "review",
+            severity="info" if each.code in ("server", "unused") else "review",
             entity=f"{each.observation.server}: {each.observation.entity}",
             name=each.observation.item,
             path="",
@@ -110,7 +110,7 @@ def generate_policy(
         )
         for each in proposal.left_out
     )
-    told = f"{counted(len(proposal.allow), 'definition')} proposed, {len(proposal.left_out)} left out"
+    told = f"{plural(len(proposal.allow), 'definition')} proposed, {len(proposal.left_out)} left out"
     report = Report(
         command="policy generate",
         subject=covered.lock or ", ".join(covered.servers) or "all servers",
@@ -119,7 +119,7 @@ def generate_policy(
         rows=rows,
         notes=(
             *_notes(observed, covered, {each.server for each in every}),
-            *([f"{counted(elsewhere, 'definition')} {_ELSEWHERE}"] if elsewhere else []),
+            *([f"{plural(elsewhere, 'definition')} {_ELSEWHERE}"] if elsewhere else []),
         ),
         facts={
             "policy": text,
@@ -143,7 +143,7 @@ def _notes(observed: Sequence[Observation], covered: Coverage, every: Collection
     others = len(set(every) - seen)
     if covered.lock is not None and others:
         yield (
-            f"{counted(others, 'other server')} that {covered.lock} does not name left out; --server NAME covers one, "
+            f"{plural(others, 'other server')} that {covered.lock} does not name left out; --server NAME covers one, "
             "--all covers everything that was observed"
         )
 
@@ -195,7 +195,7 @@ def _sum(allowed: Sequence[Observation]) -> str:
     calls = sum(each.calls for each in allowed)
     unused = sum(not each.calls for each in allowed)
     never = f"; {unused} never called" if unused else ""
-    return f"{counted(len(allowed), 'definition')}, {counted(calls, 'call')}{never}"
+    return f"{plural(len(allowed), 'definition')}, {plural(calls, 'call')}{never}"
 
 
 def _observations(state: GatewayState, covered: Coverage) -> tuple[list[Observation], int]:
@@ -259,7 +259,7 @@ class _Uses:
 
     def of(self, sighting: Sighting) -> _Used:
         """Of one definition; a use that does not say of which is counted for all of them."""
-        item = kept_name(shown_item(sighting.entity, sighting.item))
+        item = kept_name(mask_item_key(sighting.entity, sighting.item))
         found = self._found.get((sighting.server, sighting.entity, item), {})  # an event holds no secret of an address
         mine = found.get(sighting.digest, _Used())
         return mine.with_those(found.get("", _Used())) if sighting.digest else mine
@@ -293,7 +293,7 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
         entity=sighting.entity,
         item=sighting.item,
         digest=sighting.digest,
-        value=strict_json.parse(sighting.definition.encode()),
+        value=strict_json.parse_json(sighting.definition.encode()),
         first_seen=sighting.first_seen,
         last_seen=sighting.last_seen,
         sessions=sighting.sessions,
@@ -323,8 +323,8 @@ def _facts(each: Observation) -> dict[str, Any]:
 def _comment(each: Observation) -> str:
     said = [f"{each.entity}{_hints(each)}"]
     if each.listed:
-        said += [f"seen in {counted(each.sessions, 'session')} from {each.first_seen} to {each.last_seen}"]
-    said += [f"{counted(each.calls, 'call')}, the last {each.last_called}" if each.calls else "never called"]
+        said += [f"seen in {plural(each.sessions, 'session')} from {each.first_seen} to {each.last_seen}"]
+    said += [f"{plural(each.calls, 'call')}, the last {each.last_called}" if each.calls else "never called"]
     return ", ".join(said)
 
 
@@ -352,7 +352,7 @@ def _literal(server: str) -> str:
 
 def _inert(text: str) -> str:
     """For a comment: nothing invisible, and nothing that a build server takes for a command."""
-    return inert_in_log(show_invisible(text))
+    return neutralize_log_commands(show_invisible(text))
 
 
 def _toml(text: str) -> str:

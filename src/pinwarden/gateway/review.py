@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, as_dict, replace
-from pinwarden.core.report import Report, Row, counted
+from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.approved_items import (
     KIND_OF,
     approved_digests,
@@ -52,7 +52,7 @@ def list_reviews(
     return Report(
         command="review list",
         subject=server or "all servers",
-        summary=f"{counted(waiting, 'change')} to review" if waiting else "nothing waits for review",
+        summary=f"{plural(waiting, 'change')} to review" if waiting else "nothing waits for review",
         exit_code=EXIT_CLEAN,
         facts={"reviews": [{**review_facts(each), **_left_facts(each, left)} for each in found]},
         notes=tuple(
@@ -96,14 +96,14 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
     """What approving a review would change in the approved surface, all of it, and where that would be written."""
     facts = {
         "review": review_facts(review),
-        "definition": strict_json.parse(review.definition.encode()),
+        "definition": strict_json.parse_json(review.definition.encode()),
         "approval_goes_to": place if _can_be_approved(review) else None,
     }
     subject = f"{review.server}: {review.entity} {review.item}"
     if not _can_be_approved(review):
         row = Row(
             code=review.code or "undigestable",
-            level="critical",
+            severity="critical",
             entity=review.entity,
             name=review.item,
             path="",
@@ -198,7 +198,7 @@ def _who_follows(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[A
     notes = [_LOCK_FOLLOWS]
     if following:
         verb = "takes" if len(following) == 1 else "take"
-        who = f"{counted(len(following), 'other gateway')} of the database {state.shown}"
+        who = f"{plural(len(following), 'other gateway')} of the database {state.shown}"
         notes.append(f"{who} {verb} it over within seconds, and pinwarden review list shows it until then")
         notes += [f"follows: {place}" for place in following[:_SHOWN]]
     else:
@@ -291,7 +291,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
     report = Report(
         command="review reopen",
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
-        summary=f"{counted(len(reviews), 'decision')} taken back by {approver.by}",
+        summary=f"{plural(len(reviews), 'decision')} taken back by {approver.by}",
         exit_code=EXIT_CLEAN,
         facts={"reviews": [review_facts(review) for review in waiting], "by": approver.by, "why": approver.reason},
     )
@@ -469,7 +469,7 @@ def _decided(command: str, reviews: Sequence[Review], state: str, approver: Appr
     return Report(
         command=command,
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
-        summary=f"{counted(len(reviews), 'change')} {state} by {approver.by}",
+        summary=f"{plural(len(reviews), 'change')} {state} by {approver.by}",
         exit_code=EXIT_CLEAN,
         facts={
             "reviews": [review_facts(review) for review in decided],

@@ -140,12 +140,12 @@ def name_of_command(words: tuple[str, ...], cwd: str) -> str:
     """
     from pinwarden.core.canonical import canonicalize
     from pinwarden.core.digest import Digest
-    from pinwarden.system.plain_words import surely_plain
+    from pinwarden.system.command_words import surely_has_no_secret
 
     shown = list(words)
-    if not surely_plain(words):
-        from pinwarden.system.masking import shown_words
+    if not surely_has_no_secret(words):
+        from pinwarden.system.masking import mask_words
 
-        shown = shown_words(words)
+        shown = mask_words(words)
     program = "".join(letter for letter in shown[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
-    return f"{program[:40]}#{Digest.of(canonicalize([cwd, *shown])).hex[:16]}"
+    return f"{program[:40]}#{Digest.of_bytes(canonicalize([cwd, *shown])).hex[:16]}"

@@ -139,7 +139,7 @@ class Session:
         """
         if message is None:
             try:
-                message = strict_json.parse(frame, self._json)
+                message = strict_json.parse_json(frame, self._json)
             except PinwardenError as err:
                 if frame.isspace():
                     return NOTHING
@@ -166,7 +166,7 @@ class Session:
         """A message from the server."""
         if message is None:
             try:
-                message = strict_json.parse(frame, self._json)
+                message = strict_json.parse_json(frame, self._json)
             except PinwardenError as err:
                 return self._unreadable(frame.rstrip(), err, now)
         with self._lock:
@@ -280,7 +280,7 @@ class Session:
     def _members(self, frame: bytes) -> Any:
         """The members of a message that was about to be sent."""
         try:
-            return strict_json.parse(frame, self._json)
+            return strict_json.parse_json(frame, self._json)
         except PinwardenError:
             from pinwarden.surface.probe.message import read_message
 

@@ -221,6 +221,6 @@ class Journal:
 def _item(verdict: Verdict) -> str:
     if verdict.entity != RESOURCE.entity:
         return verdict.key
-    from pinwarden.system.masking import shown_item  # a server without resources starts without it
+    from pinwarden.system.masking import mask_item_key  # a server without resources starts without it
 
-    return shown_item(verdict.entity, verdict.key)
+    return mask_item_key(verdict.entity, verdict.key)

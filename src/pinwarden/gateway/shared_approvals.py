@@ -63,7 +63,7 @@ def server_identity(entries: Iterable[Entry], name: str, client: str | None = No
         identity.folder,
         None if pinned is None else repr(pinned),
     ]
-    return str(Digest.of(canonicalize(about)))
+    return str(Digest.of_bytes(canonicalize(about)))
 
 
 class SharedApprovals:

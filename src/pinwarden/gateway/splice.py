@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from pinwarden.core.json_slices import Span, array_spans, object_spans
+from pinwarden.core.json_slices import JsonSpan, array_spans, object_spans
 
 Edit = tuple[int, int, str]
 """From a character to another, and what stands there instead."""
 
 
-def member(text: str, place: int, name: str) -> Span | None:
+def member(text: str, place: int, name: str) -> JsonSpan | None:
     """Where a member of the object at a place stands; None if it has none of that name."""
     return next((span for span in object_spans(text, place) if span.name == name), None)
 
@@ -29,7 +29,7 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
     return "".join(pieces)
 
 
-def without_elements(text: str, array: Span, gone: Container[int]) -> list[Edit]:
+def without_elements(text: str, array: JsonSpan, gone: Container[int]) -> list[Edit]:
     """What it takes to remove the elements of an array that have these numbers."""
     return _without(array_spans(text, array.start), gone, array.start + 1)
 
@@ -41,7 +41,7 @@ def without_members(text: str, place: int, gone: Container[str]) -> list[Edit]:
     return _without(spans, numbers, text.index("{", place) + 1)
 
 
-def _without(spans: Sequence[Span], gone: Container[int], opened: int) -> list[Edit]:
+def _without(spans: Sequence[JsonSpan], gone: Container[int], opened: int) -> list[Edit]:
     """Each part goes with the comma before it; if none before it stays, with the comma after it."""
     edits: list[Edit] = []
     end = opened
@@ -49,7 +49,7 @@ def _without(spans: Sequence[Span], gone: Container[int], opened: int) -> list[E
     for number, span in enumerate(spans):
         if number not in gone:
             if not kept and number:
-                edits.append((opened, span.begin, ""))  # everything before the first that stays
+                edits.append((opened, span.name_start, ""))  # everything before the first that stays
             kept = True
         elif kept:
             edits.append((end, span.end, ""))

@@ -98,14 +98,14 @@ class GatewayState:
         return self._open("gateway")
 
     def _open(self, tables: str) -> Database:
-        from pinwarden.system.database import empty_database, open_database, schema_of
+        from pinwarden.system.database import empty_database, load_schema, open_database
 
         if self._absent:
-            return empty_database(schema_of(tables))
+            return empty_database(load_schema(tables))
         if not self._reads or self.folder.exists():
             refuse_unsafe(self.folder)
         # A gateway that was killed before its first commit has left a log all the same.
-        return open_database(self.url, schema_of(tables), create=not self._reads or self.has_journals())
+        return open_database(self.url, load_schema(tables), create=not self._reads or self.has_journals())
 
     def has_journals(self) -> bool:
         """Whether events wait for the database."""
@@ -157,7 +157,7 @@ class GatewayState:
     @contextmanager
     def approving(self) -> Iterator[None]:
         """Keep others from approving at the same time: each builds on what is approved."""
-        from pinwarden.system.file_lock import try_lock
+        from pinwarden.system.files import try_lock_file
 
         if self._absent:
             yield
@@ -165,7 +165,7 @@ class GatewayState:
         refuse_unsafe(self.folder)
         descriptor = os.open(self.folder / "approving.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if not try_lock(descriptor):
+            if not try_lock_file(descriptor):
                 raise PinwardenError("LOCK_BUSY", "somebody else approves something right now")
             yield
         finally:

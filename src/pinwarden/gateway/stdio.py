@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.recorder import Recorder
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.step import Step
-    from pinwarden.system.process_tree import ProcessTree
+    from pinwarden.system.processes import ProcessTree
 
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
@@ -43,7 +43,7 @@ class Relay:
     def __init__(
         self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], say: Callable[[str], None]
     ) -> None:
-        from pinwarden.system.process_tree import ProcessTree
+        from pinwarden.system.processes import ProcessTree
 
         if process.stdin is None or process.stdout is None:
             raise PinwardenError("PROGRAM_UNKNOWN", "the server has no standard streams")

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog
@@ -174,7 +174,7 @@ class StdioLoops:
 
     def _is_json(self, frame: bytes) -> bool:
         try:
-            parse(frame, self._json)
+            parse_json(frame, self._json)
         except PinwardenError:
             return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 
 _EXPRESSION = pattern(r"\{[^{}]*\}")
 

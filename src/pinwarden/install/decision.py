@@ -23,7 +23,7 @@ from pinwarden.bundle.trust_store import RegistryRoot, TrustStore
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
-from pinwarden.core.versions import comparable, compare_versions
+from pinwarden.core.versions import are_comparable, compare_versions
 from pinwarden.install.freshness import Fresh, check_fresh, renewed_trust
 from pinwarden.install.sources import BundleSource
 from pinwarden.registry.names import DEFAULT_CHANNEL
@@ -269,7 +269,7 @@ def _check_floor(question: Question, version: str) -> None:
     if question.floor is None:
         return
     # What cannot be compared is not above: descriptors may have versions that are none by Semantic Versioning.
-    if not comparable(version, question.floor) or compare_versions(version, question.floor) < 0:
+    if not are_comparable(version, question.floor) or compare_versions(version, question.floor) < 0:
         raise PinwardenError(
             "VERSION_BELOW_FLOOR",
             f"{question.tool} on {question.channel} is {version}, below {question.floor}",

@@ -14,8 +14,8 @@ from pinwarden.bundle.trust_store import (
     with_ended_keys,
 )
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Checkpoint, Note, NoteKey
 from pinwarden.core.record import Record, replace
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
 from pinwarden.install.sources import BundleSource
 from pinwarden.lock.lock_store import exclusive
 from pinwarden.registry import layout

@@ -120,7 +120,7 @@ def refused_report(question: Question, judged: Judged, command: str = "install")
         raise TypeError("a refused install has a refusal")
     row = Row(
         code=refusal.code,
-        level="critical" if judged.exit_code == EXIT_REFUSED else "review",
+        severity="critical" if judged.exit_code == EXIT_REFUSED else "review",
         entity="bundle",
         name=question.tool,
         path="",

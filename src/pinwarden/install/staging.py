@@ -20,7 +20,7 @@ from pinwarden.project.installed_bundles import bundle_sandbox, ready_bundle
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.api_surface import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
-from pinwarden.system.clock import present
+from pinwarden.system.clock import wall_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,8 @@ def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, liter
         archive=opened.content_hash,
         archive_cid=archive_cid(opened.archive),
         size=len(opened.archive),
-        descriptor=Digest.of(to_bytes(dict(descriptor.document))),
-        manifest=Digest.of(to_bytes(dict(documents.manifest.document))),
+        descriptor=Digest.of_bytes(to_bytes(dict(descriptor.document))),
+        manifest=Digest.of_bytes(to_bytes(dict(documents.manifest.document))),
         tree=bundle_environment.tree_of(documents.manifest.entries),
         runtime=descriptor.runtime,
         target=descriptor.target,
@@ -98,7 +98,7 @@ def keep_files(accepted: Accepted, pin: BundlePin, store: Store) -> None:
 
 def keep(store: Store, digest: Digest, data: bytes) -> None:
     """Bytes into the store, if they are those of the digest."""
-    if Digest.of(data) != digest:
+    if Digest.of_bytes(data) != digest:
         raise PinwardenError(
             "ARTIFACT_MISMATCH", "a file of the bundle is not the one that was locked", data={"wanted": str(digest)}
         )
@@ -153,12 +153,12 @@ def _registry_surface(accepted: Accepted, source: BundleSource) -> Surface | Non
 def _asked(project: Project, pin: BundlePin, folder: Path) -> Surface:
     from pinwarden.project.server_start import ask, prepare_probe
     from pinwarden.surface.probe.probe import ProbeOptions
-    from pinwarden.system.sandbox import ASKED_ONCE
+    from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS
     from pinwarden.system.target import StdioTarget
 
     command = bundle_environment.start_command(folder, pin, project.variables.get("PATH", ""))
     sandbox, cwd = bundle_sandbox(project, pin, folder)
-    bounded = replace(sandbox, limits=ASKED_ONCE)
+    bounded = replace(sandbox, limits=PROBE_SANDBOX_LIMITS)
     options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_SECONDS)
     return ask(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))
 
@@ -198,7 +198,7 @@ class PinnedBundles:
         place = self.place_of(pin)
         if root is not None and not place.startswith(OCI):  # an artifact has no log beside it
             counted = replace(root, witnesses=trusted.counted(root.witnesses))
-            follow_root(self._places.files(place), counted, self._trust, present())
+            follow_root(self._places.files(place), counted, self._trust, wall_clock())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Bring the three files of a bundle into the store, each checked against its digest.

@@ -9,12 +9,11 @@ from pinwarden.bundle import trust_store
 from pinwarden.bundle.trust import REGISTRY_ROLE, TrustedKey
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.bundle.trust_store import MAX_AGE_DAYS, KnownKey, RegistryRoot, RevokedKey, TrustStore
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import NoteKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
+from pinwarden.core.signed_note import NoteKey, WitnessKey
 
 
 class Trusting(Record):
@@ -125,7 +124,7 @@ def _revocable(store: TrustStore, text: str) -> TrustedKey:
 def list_trust(path: Path) -> Report:
     """The report of ``pinwarden trust list``."""
     store = load_trust(path)
-    registries, people = counted(len(store.roots), "registry", "registries"), counted(len(store.keys), "key")
+    registries, people = plural(len(store.roots), "registry", "registries"), plural(len(store.keys), "key")
     return _report(
         "trust list", str(path), f"{registries} and {people} are trusted, {len(store.revoked)} revoked", store
     )

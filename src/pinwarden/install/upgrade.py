@@ -13,7 +13,7 @@ from pinwarden.bundle.environment import check_described
 from pinwarden.bundle.installer_policy import InstallerPolicy
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import UNCHECKED, Report, Row, counted
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.install.decision import Question, judge
 from pinwarden.install.install import Placed, lock_bundle
@@ -81,7 +81,7 @@ class BundleUpdate(Record):
     @property
     def failed(self) -> bool:
         """Whether it could not be looked at."""
-        return any(row.code == UNCHECKED for row in self.rows)
+        return any(row.code == COULD_NOT_CHECK for row in self.rows)
 
 
 def update_bundles(names: Sequence[str], updating: Updating) -> list[BundleUpdate]:
@@ -100,7 +100,7 @@ def update_bundles(names: Sequence[str], updating: Updating) -> list[BundleUpdat
 
 def _blocked(each: BundleUpdate, on_drift: str) -> bool:
     return on_drift == BLOCK and (
-        _has_open_warnings(each) or any(row.level == "critical" and row.code != _REVOKED for row in each.rows)
+        _has_open_warnings(each) or any(row.severity == "critical" and row.code != _REVOKED for row in each.rows)
     )
 
 
@@ -129,7 +129,7 @@ def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating
         brought = _newest(pin, updating)
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
-        row = _row(pin, err.code if refused else UNCHECKED, "critical" if refused else "review", err.message)
+        row = _row(pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message)
         return replace(same, rows=(*same.rows, row, *_yanked_rows(pin, updating.trust_path)))
     same = replace(same, rows=(*same.rows, *_yanked_rows(pin, updating.trust_path)))
     new = brought.pin
@@ -272,7 +272,7 @@ def _surface_rows(old: BundlePin, approved: Surface | None, brought: Brought) ->
 def _row(pin: BundlePin, code: str, level: str, message: str, texts: tuple[str, str] | None = None) -> Row:
     before, after = texts or (None, None)
     return Row(
-        code=code, level=level, entity="bundle", name=pin.tool, path="", message=message, before=before, after=after
+        code=code, severity=level, entity="bundle", name=pin.tool, path="", message=message, before=before, after=after
     )
 
 
@@ -283,14 +283,14 @@ def merged(report: Report, found: Sequence[BundleUpdate], updating: Updating) ->
     offered = [each for each in found if each.brought is not None]
     blocked = [each for each in offered if _blocked(each, updating.on_drift)]
     rows = tuple(row for each in found for row in each.rows)
-    checked = tuple(row for row in rows if row.code != UNCHECKED)
-    failed = tuple(row for row in rows if row.code == UNCHECKED)
-    grave = any(row.level == "critical" for row in checked) if updating.on_drift == BLOCK else False
+    checked = tuple(row for row in rows if row.code != COULD_NOT_CHECK)
+    failed = tuple(row for row in rows if row.code == COULD_NOT_CHECK)
+    grave = any(row.severity == "critical" for row in checked) if updating.on_drift == BLOCK else False
     warned = [each for each in offered if _has_open_warnings(each)]
     refused = grave or bool(warned) or (bool(offered) and not updating.agreed)
     code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
     codes = {report.exit_code, code}
-    told = f"{counted(len(found), 'bundle')} looked up, {len(offered)} with another version"
+    told = f"{plural(len(found), 'bundle')} looked up, {len(offered)} with another version"
     notes = [f"{each.pin.tool} was not updated: what changed looks like an attack" for each in blocked]
     notes += [
         f"the new text of {each.pin.tool} is not approved, because of scan warnings; read it, then pinwarden approve "

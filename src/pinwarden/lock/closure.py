@@ -15,8 +15,8 @@ from typing import Any, Literal, NoReturn
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.limits import Limits
-from pinwarden.core.patterns import pattern
 from pinwarden.core.record import Record
 
 FORMAT = "pinwarden-closure/1"
@@ -156,7 +156,7 @@ def _file_json(file: ClosureFile) -> dict[str, Any]:
 
 def parse(data: bytes) -> Closure:
     """A closure from its file. What cannot be understood is refused, never skipped."""
-    document = strict_json.parse(data, LIMITS)
+    document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _invalid(f"is not of format {FORMAT}")
     ecosystem = document.get("ecosystem")

@@ -191,7 +191,7 @@ def integrity_of(document: Mapping[str, Any]) -> str:
 
 def integrity_of_payload(payload: Mapping[str, Any]) -> str:
     """The same, of a view that was already taken."""
-    return Digest.of(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
+    return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
 def integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import EXTENSION, Entry
 from pinwarden.lock.seal import seal_of, with_record
@@ -126,7 +126,7 @@ def pin_surface(surface: Surface, path: str) -> SurfacePin:
     for kind in KINDS:
         if len(items.get(kind.member, {})) != len(surface.list_of(kind)):
             raise PinwardenError("SURFACE_INVALID", f"two items of {kind.member} have the same {kind.key}")
-    return SurfacePin(digest=digest, items=items, path=path, file_digest=Digest.of(to_bytes(surface)))
+    return SurfacePin(digest=digest, items=items, path=path, file_digest=Digest.of_bytes(to_bytes(surface)))
 
 
 def surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
@@ -149,7 +149,7 @@ def _file_stem(name: str) -> str:
         stem = _escaped(stem[:1]) + stem[1:] if stem else "_"
         stem = stem[:-1] + "_2e" if stem.endswith(".") else stem
     if len(stem) > _MAX_STEM:  # no short name holds "=", so none looks like this
-        stem = stem[: _MAX_STEM - 65] + "=" + Digest.of(name.encode("utf-8", "surrogatepass")).hex
+        stem = stem[: _MAX_STEM - 65] + "=" + Digest.of_bytes(name.encode("utf-8", "surrogatepass")).hex
     return stem
 
 

@@ -219,7 +219,7 @@ def gateway_policy(value: Any) -> GatewayPolicy:
         results=_results(results) if results else ResultPolicy(),
         relist_seconds=30 if seconds is None else seconds,
         relist_calls=100 if calls is None else calls,
-        digest=str(Digest.of(canonicalize(table.value))),
+        digest=str(Digest.of_bytes(canonicalize(table.value))),
     )
 
 
@@ -254,7 +254,7 @@ def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
         results=ResultPolicy(max_bytes=min(sizes, default=0), hidden_characters=hidden),
         relist_seconds=min(policy.relist_seconds, other.relist_seconds),
         relist_calls=min(calls, default=0),
-        digest=str(Digest.of(canonicalize([policy.digest, other.digest]))),
+        digest=str(Digest.of_bytes(canonicalize([policy.digest, other.digest]))),
         tightened_by=other,
     )
 
@@ -346,5 +346,5 @@ def _pattern_or_any(table: Table, key: str) -> Pattern:
     return table.pattern(table.required_text(key)) if key in table.value else _ANY
 
 
-DEFAULT_POLICY = GatewayPolicy(answers={}, digest=str(Digest.of(canonicalize({}))))
+DEFAULT_POLICY = GatewayPolicy(answers={}, digest=str(Digest.of_bytes(canonicalize({}))))
 """What holds where nobody wrote a policy. It has a digest too, so that the log says which one decided."""

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import CODES, PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.verification import file_pins
-from pinwarden.system.file_lock import try_lock
-from pinwarden.system.files import read_file, write_atomically
+from pinwarden.system.files import read_file, try_lock_file, write_atomically
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -109,7 +108,7 @@ def _text_of(path: Path, pin: FilePin) -> bytes | None:
 
 
 def _fits(text: bytes | None, pin: FilePin) -> bool:
-    return text is not None and Digest.of(text) == pin.file_digest
+    return text is not None and Digest.of_bytes(text) == pin.file_digest
 
 
 def _read_if_there(path: Path) -> bytes | None:
@@ -219,7 +218,7 @@ def _locked(sibling: Path, deadline: float) -> int:
         try:
             descriptor = os.open(sibling, flags, 0o666)
             try:
-                held = try_lock(descriptor) and _is_still(sibling, descriptor)
+                held = try_lock_file(descriptor) and _is_still(sibling, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -261,7 +260,7 @@ def _finish_earlier_write(path: Path) -> None:
     for file in pending:
         _refuse_link(file)
         place = file.with_name(file.name.removesuffix(_PENDING))
-        if place in pins and Digest.of(read_file(file, LOCK_LIMITS.max_bytes)) == pins[place]:
+        if place in pins and Digest.of_bytes(read_file(file, LOCK_LIMITS.max_bytes)) == pins[place]:
             _settle(place)
         else:
             _remove(file)

@@ -15,8 +15,8 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript_json import to_javascript_file
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.javascript import encode_javascript_json
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload
@@ -57,7 +57,7 @@ class Lock(Record):
 
 def parse(data: bytes) -> Lock:
     """Read a lockfile strictly. Reading does not verify: see ``lock_verification.verify``."""
-    document = strict_json.parse(data, LOCK_LIMITS)
+    document = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(document, dict):
         invalid("", "is not an object")
     _check_version(document)
@@ -71,7 +71,7 @@ def parse(data: bytes) -> Lock:
     if EXTENSION in document and not isinstance(seal, dict):
         invalid(f"/{EXTENSION}", "is not an object")
     for key, entry in servers.items():
-        check_shape(entry, f"/servers/{pointer_step(key)}")
+        check_shape(entry, f"/servers/{escape_pointer_token(key)}")
     known = ("lockfileVersion", "generatedAt", "updatedAt", "servers", EXTENSION)
     return Lock(
         generated_at=document["generatedAt"],
@@ -95,7 +95,7 @@ def _check_version(document: Mapping[str, Any]) -> None:
 
 def to_bytes(lock: Lock, *, plain_v2: bool = False) -> bytes:
     """The file as ``JSON.stringify`` would write it. ``plain_v2`` leaves out all that v2 does not know."""
-    return to_javascript_file(_document(plain(lock) if plain_v2 else lock))
+    return encode_javascript_json(_document(plain(lock) if plain_v2 else lock))
 
 
 def _document(lock: Lock) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def digest(lock: Lock) -> str:
     """ToolPin's whole-lock digest: all entries and their keys, without timestamps of the file and what v2 ignores."""
     servers = {entry.key: integrity_payload(entry.document) for entry in lock.entries}
     payload = {"lockfileVersion": VERSION, "servers": servers}
-    return Digest.of(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
+    return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
 def plain(lock: Lock) -> Lock:
@@ -136,4 +136,4 @@ def seal_integrity(lock: Lock) -> str:
     """The digest of everything in the file but the entries, whose digests the seal lists, and itself."""
     seal = {member: value for member, value in (lock.seal or {}).items() if member != "integrity"}
     content = {**_header(lock), EXTENSION: seal, "others": lock.others}
-    return Digest.of(canonicalize(content, "jcs", LOCK_LIMITS)).sri
+    return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri

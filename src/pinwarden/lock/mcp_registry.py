@@ -19,9 +19,9 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.system.files import read_file, write_atomically
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 OFFICIAL = "official"
 _OFFICIAL_URL = "https://registry.modelcontextprotocol.io"
@@ -177,9 +177,9 @@ class _Conversation:
     """All requests to one registry for one question: one connection, one deadline, answers kept by their ETag."""
 
     def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
-        from pinwarden.system.allowance import Allowance, ProbeLimits
         from pinwarden.system.net.http_client import HttpClient, HttpOptions
         from pinwarden.system.net.network_guard import NetworkRules
+        from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits
 
         self.source = source
         self._cache = cache_folder
@@ -188,8 +188,8 @@ class _Conversation:
             self._headers["Authorization"] = f"Bearer {_bearer(source, source.auth_env)}"
         rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
         # Redirects are not followed: whoever the registry points to was not named by anybody, least of all for a token.
-        options = HttpOptions(address=Address.parse(source.url or ""), headers={}, rules=rules)
-        self._client = HttpClient(options, Allowance(ProbeLimits(max_message_bytes=_MAX_ANSWER), seconds))
+        options = HttpOptions(address=HttpAddress.parse(source.url or ""), headers={}, rules=rules)
+        self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_ANSWER), seconds))
 
     def __enter__(self) -> _Conversation:
         return self
@@ -208,7 +208,7 @@ class _Conversation:
         if status != 200:
             raise _unavailable(self.source, f"it answered with status {status}")
         try:
-            answer = parse(body, Limits(max_bytes=_MAX_ANSWER))
+            answer = parse_json(body, Limits(max_bytes=_MAX_ANSWER))
         except PinwardenError as err:
             raise _unavailable(self.source, f"its answer is not strict JSON: {err.message}") from err
         if answer is None:
@@ -222,7 +222,7 @@ class _Conversation:
 
         headers = self._headers | ({"If-None-Match": etag} if etag else {})
         try:
-            response = self._client.request(Request(method="GET", address=Address.parse(url), headers=headers))
+            response = self._client.request(Request(method="GET", address=HttpAddress.parse(url), headers=headers))
             return response.status, response.header("etag"), response.body(_MAX_ANSWER)
         except Unanswered as err:
             raise _unavailable(self.source, "it gave no complete answer") from err
@@ -249,18 +249,18 @@ class _Conversation:
         try:
             if not _is_ours(path):
                 return None
-            kept = parse(read_file(path, 2 * _MAX_ANSWER), Limits(max_bytes=2 * _MAX_ANSWER))
+            kept = parse_json(read_file(path, 2 * _MAX_ANSWER), Limits(max_bytes=2 * _MAX_ANSWER))
             whole = kept["url"] == url and kept["digest"] == _digest(kept["body"])
         except (OSError, PinwardenError, KeyError, TypeError):
             return None
         return kept if whole and isinstance(kept["etag"], str) and _HEADER_TEXT.fullmatch(kept["etag"]) else None
 
     def _cache_path(self, url: str) -> Path:
-        return (self._cache or Path()) / f"{Digest.of(url.encode()).hex}.json"
+        return (self._cache or Path()) / f"{Digest.of_bytes(url.encode()).hex}.json"
 
 
 def _digest(answer: Any) -> str:
-    return str(Digest.of(json.dumps(answer, sort_keys=True).encode()))
+    return str(Digest.of_bytes(json.dumps(answer, sort_keys=True).encode()))
 
 
 def _is_ours(path: Path) -> bool:
@@ -279,7 +279,7 @@ def load_registries(project: Path, *, offline: bool = False, cache_folder: Path 
     switches: Mapping[str, Any] = {}
     path = project / _SOURCES_FILE
     if path.is_file():
-        document = parse(read_file(path))
+        document = parse_json(read_file(path))
         rows = document.get("registries", []) if isinstance(document, dict) else None
         switches = document.get("sources", {}) if isinstance(document, dict) else {}
         if not isinstance(rows, list) or not isinstance(switches, dict):
@@ -333,7 +333,7 @@ def _may_be_near(url: str) -> bool:
 
     A repository can come from anybody, and must not choose which hosts of the user's network are asked.
     """
-    return Address.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
+    return HttpAddress.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
 
 
 def _bearer(source: RegistrySource, variable: str) -> str:
@@ -358,7 +358,7 @@ def _cached_entries(project: Path) -> tuple[RegistryAnswer, ...]:
     path = project / _CACHE_FILE
     if not path.is_file():
         return ()
-    document = parse(read_file(path))
+    document = parse_json(read_file(path))
     entries = document.get("entries") if isinstance(document, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise PinwardenError("CONFIG_INVALID", f"{path} is not a registry cache")
@@ -369,7 +369,7 @@ def _local_entries(source: RegistrySource) -> Iterator[RegistryAnswer]:
     root = source.path or Path()
     files = sorted(root.glob("*.json")) if root.is_dir() else [root]
     for path in files:
-        document = parse(read_file(path))
+        document = parse_json(read_file(path))
         rows = document
         if isinstance(document, dict):
             rows = next((document[member] for member in ("servers", "entries") if member in document), [document])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pinwarden.core.versions import floats_for_toolpin
+from pinwarden.core.versions import is_floating_for_toolpin
 from pinwarden.lock.server_entry import ATTESTATIONS_META, EVIDENCE_META, Package, ServerEntry
 
 Evidence = Mapping[str, Any]
@@ -73,7 +73,7 @@ def _metadata_row(code: str, status: str, message: str, claim: str, failure: str
 
 def pinned_version(package: Package) -> bool:
     """Whether ToolPin holds the package for pinned by its version."""
-    return bool(package.version) and not floats_for_toolpin(package.version or "")
+    return bool(package.version) and not is_floating_for_toolpin(package.version or "")
 
 
 def oci_pin_problem(identifier: str) -> str | None:

@@ -73,7 +73,7 @@ class ToolPinPolicy(Record):
     @property
     def digest(self) -> Digest:
         """The digest that a lock signature names."""
-        return Digest.of(canonicalize(dict(self.members), "toolpin"))
+        return Digest.of_bytes(canonicalize(dict(self.members), "toolpin"))
 
     def listed(self, member: str) -> tuple[str, ...]:
         """One of the lists; empty if absent."""
@@ -86,7 +86,7 @@ class ToolPinPolicy(Record):
 
 def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
     """Read ``.toolpin/policy.json``."""
-    value = strict_json.parse(data)
+    value = strict_json.parse_json(data)
     if not isinstance(value, dict):
         _invalid("policy", "is not an object")
     for key in value:
@@ -220,7 +220,7 @@ class Policy(Record):
     @property
     def digest(self) -> Digest:
         """The digest of everything the policy says."""
-        return Digest.of(canonicalize(dict(self.table)))
+        return Digest.of_bytes(canonicalize(dict(self.table)))
 
 
 _CHOICES = ("servers", "namespaces", "hosts", "registries", "clients", "package-types", "transports")

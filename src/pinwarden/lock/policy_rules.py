@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from pinwarden.core.canonical import ecmascript_number
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.numbers import ecmascript_number
 from pinwarden.core.record import Record
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.lock.metadata_evidence import oci_pin_problem
 from pinwarden.lock.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver
 from pinwarden.lock.policy_table import plain_host
@@ -210,7 +210,7 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
 
     A rule that cannot be checked is broken: a release of unknown age is not old enough.
     """
-    moment = moment_of(now)
+    moment = parse_timestamp(now)
     if moment is None:
         raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is no moment that a policy could be judged at")
     day = max(moment.date(), today or moment.date())
@@ -317,7 +317,7 @@ def _age_findings(
     name = plan["name"]
     if policy.minimum_age_days is None or any(pattern.matches(name) for pattern in policy.age_exempt):
         return
-    published = moment_of(published_at)
+    published = parse_timestamp(published_at)
     if published is None:
         yield "release_age_unknown", f"nobody says when this version of {name} was published"
     elif now - published < timedelta(days=policy.minimum_age_days):

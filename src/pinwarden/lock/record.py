@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.lock.entry import EXTENSION, Entry
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def extension_of(entry: Entry) -> Extension | None:
         return None
     from pinwarden.lock.extension import parse_record
 
-    path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}"
+    path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}"
     return parse_record(entry.manifest[EXTENSION], path)
 
 

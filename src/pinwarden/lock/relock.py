@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import replace
 from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, as_reread
 from pinwarden.lock.entry import plain as plain_entry
@@ -57,7 +57,7 @@ def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
 def _refuse_tampered(problems: Iterable[Problem], replaced: Iterable[str]) -> None:
     """By place and not by server: a forged entry under another key is not replaced by the honest one."""
     places = tuple(
-        f"{parent}/{pointer_step(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
+        f"{parent}/{escape_pointer_token(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
     )
     refuse_if_tampered(
         problem

@@ -20,7 +20,7 @@ def seal_of(entry: Entry) -> str:
 def whole_digest(entry: Entry) -> str:
     """The digest of an entry, its key and everything in it."""
     content = {"key": entry.key, "entry": entry.document}
-    return Digest.of(canonicalize(content, "jcs", LOCK_LIMITS)).sri
+    return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
 
 
 def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:

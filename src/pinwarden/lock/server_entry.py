@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.javascript import locale_sorted
 from pinwarden.core.record import Record
 
 OFFICIAL_META = "io.modelcontextprotocol.registry/official"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from pinwarden.core.canonical import is_number
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.numbers import is_number
 from pinwarden.lock.tier import TIERS_WORST_FIRST
 
 LOCK_CLIENTS = (

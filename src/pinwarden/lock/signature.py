@@ -23,11 +23,11 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.core.record import Record
 from pinwarden.core.signing import dsse_preimage, dsse_sign, dsse_verify
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 
@@ -96,7 +96,7 @@ def verify(envelope: Envelope, lock_digest: str, key: PublicKey, *, policy_diges
 
 def to_bytes(envelope: Envelope) -> bytes:
     """The envelope as a file."""
-    return to_javascript_file({**_payload(envelope), "signature": b64encode(envelope.signature).decode()})
+    return encode_javascript_json({**_payload(envelope), "signature": b64encode(envelope.signature).decode()})
 
 
 def _payload(envelope: Envelope) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _payload(envelope: Envelope) -> dict[str, Any]:
 
 def parse(data: bytes) -> Envelope | dict[str, Any]:
     """Read an envelope of either format; a DSSE envelope is returned as it is."""
-    value = strict_json.parse(data, LOCK_LIMITS)
+    value = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(value, dict):
         _malformed("it is not an object")
     if "payloadType" in value:
@@ -148,7 +148,7 @@ def sign_file(
     """A DSSE envelope over the whole file, signed with each key."""
     statement = {
         "_type": _IN_TOTO,
-        "subject": [{"name": lockfile.FILE_NAME, "digest": {"sha256": Digest.of(lock_bytes).hex}}],
+        "subject": [{"name": lockfile.FILE_NAME, "digest": {"sha256": Digest.of_bytes(lock_bytes).hex}}],
         "predicateType": PREDICATE_TYPE,
         "predicate": {"signedAt": signed_at, **({} if policy_digest is None else {"policyDigest": policy_digest})},
     }
@@ -171,12 +171,12 @@ def countersigned(
 
 def dsse_to_bytes(envelope: Mapping[str, Any]) -> bytes:
     """A DSSE envelope as a file."""
-    return to_javascript_file(envelope)
+    return encode_javascript_json(envelope)
 
 
 def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | None) -> Any:
     """When the statement says that it was signed."""
-    statement: Any = strict_json.parse(payload)
+    statement: Any = strict_json.parse_json(payload)
     if not isinstance(statement, dict) or statement.get("_type") != _IN_TOTO:
         _malformed("it is not an in-toto statement")
     subjects, predicate = statement.get("subject"), statement.get("predicate")
@@ -184,7 +184,7 @@ def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | Non
         _malformed("it is not a statement about a lockfile")
     if not isinstance(subjects, list) or len(subjects) != 1 or not isinstance(subjects[0], dict):
         _malformed("it is not about one file")
-    if subjects[0].get("digest") != {"sha256": Digest.of(lock_bytes).hex}:
+    if subjects[0].get("digest") != {"sha256": Digest.of_bytes(lock_bytes).hex}:
         _malformed("it is about another file, or this one was changed")
     if predicate.get("policyDigest") != policy_digest:
         _malformed("it was made under another policy")
@@ -275,7 +275,7 @@ def _check_moment(signed_at: Any, required: RequiredSigners) -> None:
     since = required.signed_since
     if since is None:
         return
-    moment = moment_of(signed_at)
+    moment = parse_timestamp(signed_at)
     if moment is None:
         _malformed("it does not say when it was signed")
     if moment < since:
@@ -289,7 +289,7 @@ def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, Public
     moments: list[datetime] = []
     for data in envelopes:
         try:
-            moment = moment_of(_signed_at(parse(data), known_keys))
+            moment = parse_timestamp(_signed_at(parse(data), known_keys))
         except PinwardenError:
             continue
         if moment is not None:
@@ -303,7 +303,7 @@ def _signed_at(envelope: Envelope | dict[str, Any], known_keys: Mapping[str, Pub
         known = any(key.verifies(signed, envelope.signature) for key in known_keys.values())
         return envelope.signed_at if known else None
     payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
-    statement: Any = strict_json.parse(payload)
+    statement: Any = strict_json.parse_json(payload)
     predicate = statement.get("predicate") if isinstance(statement, dict) else None
     return predicate.get("signedAt") if signers and isinstance(predicate, dict) else None
 

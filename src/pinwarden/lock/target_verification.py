@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from pinwarden.core.locale_order import locale_sorted
-from pinwarden.core.patterns import pattern
+from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
-from pinwarden.core.remote_address import remote_address
 from pinwarden.lock.launch_choice import LaunchTarget, choose_target
 from pinwarden.lock.metadata_evidence import (
     MISSING_FILE_HASH,
@@ -145,7 +144,7 @@ def verify_metadata(
 
 def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
     """What the metadata says a server can do and needs: kinds, transports, hosts and secrets."""
-    addresses = [remote_address(remote.url) for remote in entry.remotes]
+    addresses = [parse_whatwg_host(remote.url) for remote in entry.remotes]
     secrets, _ = entry.secrets()
     manifest: dict[str, Any] = {
         "version": 1,
@@ -205,7 +204,7 @@ def _read_metadata(found: _Findings, entry: ServerEntry, metadata: TrustReport) 
 def _judge_remote(found: _Findings, remote: Remote) -> bool:
     """Whether the address may be contacted at all."""
     found.badges.append("remote-target")
-    address = remote_address(remote.url)
+    address = parse_whatwg_host(remote.url)
     if address is None:
         found.issue("critical", "invalid_remote_url", "Remote MCP URL is invalid: Invalid URL.")
         found.evidence.append(_transport_row("failed", "Remote MCP target URL could not be parsed.", remote.url))
@@ -339,7 +338,7 @@ def _unavailable(kind: str, message: str, claim: str, reason: str, *, anchor: st
 
 def bundle_anchor(identifier: str) -> str | None:
     """The host of a bundle's address, if it is one that ToolPin trusts; on whatever port."""
-    address = remote_address(identifier)
+    address = parse_whatwg_host(identifier)
     host = "" if address is None or address.scheme != "https" else address.host.partition(":")[0]
     return host if host in TRUSTED_BUNDLE_HOSTS else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pinwarden.core.record import Record, replace
-from pinwarden.core.versions import floats_for_toolpin, is_exact
+from pinwarden.core.versions import is_exact, is_floating_for_toolpin
 from pinwarden.lock.metadata_evidence import pinned_version
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.lock.tier import Tier
@@ -147,7 +147,7 @@ def _own_findings(entry: ServerEntry) -> Iterator[Issue]:
                 code="version_is_a_range",
                 message=f"Version {version} of {package.identifier} does not name one release.",
             )
-        if version and is_exact(version) and floats_for_toolpin(version):
+        if version and is_exact(version) and is_floating_for_toolpin(version):
             yield Issue(
                 severity="info",
                 code="version_is_exact",

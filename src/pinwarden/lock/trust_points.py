@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pinwarden.core.remote_address import remote_address
+from pinwarden.core.javascript import parse_whatwg_host
 from pinwarden.lock.launch_choice import PACKAGE_TYPES
 from pinwarden.lock.metadata_evidence import (
     Evidence,
@@ -117,7 +117,7 @@ def _collect_package(tally: Tally, package: Package) -> None:
 
 def _collect_remote(tally: Tally, remote: Remote) -> None:
     tally.merit(6, remote.type)
-    address = remote_address(remote.url)
+    address = parse_whatwg_host(remote.url)
     if address is None:
         message = f"Remote MCP endpoint is not a valid URL: {remote.url}"
         tally.flaw(-15, "critical", "invalid_remote_url", message)

@@ -12,7 +12,7 @@ from math import floor
 from typing import Any
 
 from pinwarden.core.record import Record, replace
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.lock.metadata_evidence import Evidence, unique_evidence
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.lock.tier import Tier
@@ -162,12 +162,12 @@ def artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
     anchored = [row for row in checked if row.get("trustedAnchor") is True]
     if not anchored:
         return "artifact evidence used an untrusted anchor"
-    moment = moment_of(now)
+    moment = parse_timestamp(now)
     if not any(_is_fresh(row.get("verifiedAt"), moment) for row in anchored):
         return "trusted artifact evidence is stale"
     return None
 
 
 def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
-    then = moment_of(verified_at)
+    then = parse_timestamp(verified_at)
     return then is not None and now is not None and now - _FRESH_FOR <= then <= now + _CLOCK_SKEW

@@ -14,9 +14,9 @@ from unicodedata import normalize
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.lock.entry import (
     EXTENSION,
     LOCK_LIMITS,
@@ -100,7 +100,7 @@ def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...
         problems += _entry_problems(entry, seal_holds=seal_holds, required=require_extension)
     if not seal_holds:
         problems += (
-            Problem(code="member_unprotected", path=f"/{pointer_step(member)}", detail=repr(member)[:80])
+            Problem(code="member_unprotected", path=f"/{escape_pointer_token(member)}", detail=repr(member)[:80])
             for member in lock.others
         )
     problems += _equal_keys(lock.entries)
@@ -134,7 +134,7 @@ def refuse_if_tampered(problems: Iterable[Problem]) -> None:
 
 
 def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[Problem]:
-    path = f"/servers/{pointer_step(entry.key)}"
+    path = f"/servers/{escape_pointer_token(entry.key)}"
 
     def problem(code: str, step: str = "", detail: str = "") -> Problem:
         return Problem(code=code, path=path + step, detail=detail, server=entry.name, client=entry.client)
@@ -166,7 +166,7 @@ def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterat
         yield problem("entry_inconsistent", step)
     if not (record_holds or seal_holds):
         for steps in uncovered(entry.document, payload):
-            yield problem("member_unprotected", "".join("/" + pointer_step(step) for step in steps))
+            yield problem("member_unprotected", "".join("/" + escape_pointer_token(step) for step in steps))
 
 
 def _entry_seal_problem(entry: Entry) -> str | None:
@@ -239,7 +239,7 @@ def _sealed_entry_problems(entries: Iterable[Entry], digests: Mapping[str, Any])
     present = set()
     for entry in entries:
         present.add(entry.key)
-        where = f"/servers/{pointer_step(entry.key)}"
+        where = f"/servers/{escape_pointer_token(entry.key)}"
         if entry.key not in digests:
             code = "sealed_entry_added"
         elif digests[entry.key] != _whole_digest(entry):
@@ -249,7 +249,7 @@ def _sealed_entry_problems(entries: Iterable[Entry], digests: Mapping[str, Any])
         yield Problem(code=code, path=where, server=entry.name, client=entry.client)
     for key in digests:
         if key not in present:
-            step = f"/{EXTENSION}/entries/{pointer_step(key)}"
+            step = f"/{EXTENSION}/entries/{escape_pointer_token(key)}"
             yield Problem(code="sealed_entry_removed", path=step, detail=f"{key[:120]!a}")
 
 
@@ -266,7 +266,7 @@ def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
     for entry in entries:
         normal = entry.key if entry.key.isascii() else normalize("NFC", entry.key)
         if normal in seen:
-            path = f"/servers/{pointer_step(entry.key)}"
+            path = f"/servers/{escape_pointer_token(entry.key)}"
             detail = "another key is equal after Unicode normalisation"
             yield Problem(code="not_canonical", path=path, detail=detail, server=entry.name, client=entry.client)
         seen.add(normal)
@@ -274,11 +274,11 @@ def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
 
 def _timestamp_problems(lock: Lock) -> Iterator[Problem]:
     """A file that is older than its entries by more than clocks differ. A plain v2 file protects no timestamp."""
-    updated = moment_of(lock.updated_at)
-    newest = max((time for entry in lock.entries if (time := moment_of(entry.locked_at))), default=None)
+    updated = parse_timestamp(lock.updated_at)
+    newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
         yield Problem(code="timestamps_inconsistent", path="/updatedAt")
-    generated = moment_of(lock.generated_at)
+    generated = parse_timestamp(lock.generated_at)
     if generated and updated and generated - updated > _MAX_CLOCK_SKEW:
         yield Problem(code="timestamps_inconsistent", path="/generatedAt")
 
@@ -307,7 +307,7 @@ def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
             detail = _difference(pin, files[pin.path])
             code = f"{member}_mismatch" if detail else ""
         if code:
-            path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
+            path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
             detail = detail or pin.path
             problems.append(Problem(code=code, path=path, detail=detail, server=entry.name, client=entry.client))
     return tuple(problems)
@@ -322,7 +322,7 @@ def _difference(pin: FilePin, data: bytes) -> str:
 def _closure_difference(pin: ClosurePin, data: bytes) -> str:
     from pinwarden.lock import closure
 
-    if Digest.of(data) != pin.file_digest:
+    if Digest.of_bytes(data) != pin.file_digest:
         return f"{pin.path} has other bytes"
     try:
         found = closure.parse(data)
@@ -335,7 +335,7 @@ def _surface_difference(pin: SurfacePin, data: bytes) -> str:
     from pinwarden.lock.extension import pin_surface
     from pinwarden.surface import surface as surface_document
 
-    if Digest.of(data) != pin.file_digest:
+    if Digest.of_bytes(data) != pin.file_digest:
         return f"{pin.path} has other bytes"
     try:
         found = pin_surface(surface_document.parse(data), pin.path)
@@ -353,6 +353,6 @@ def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
             continue
         for member, pin in (("surface", extension.surface), ("closure", extension.closure)):
             if pin is not None and pinned.setdefault(pin.path, pin.file_digest) != pin.file_digest:
-                path = f"/servers/{pointer_step(entry.key)}/capabilityManifest/{EXTENSION}/{member}/file"
+                path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}/file"
                 code = f"{member}_conflict"
                 yield Problem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)

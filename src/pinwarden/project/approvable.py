@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row, counted, row_facts
+from pinwarden.core.report import Row, plural, row_facts
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import Extension, extended, surface_path
 from pinwarden.lock.record import extension_of
@@ -93,7 +93,7 @@ def not_approved(offered: Approvable, hint: str | None = None) -> PinwardenError
     """The refusal to approve what the scan warns of."""
     return PinwardenError(
         "WARNINGS_NOT_APPROVED",
-        f"{offered.server[:120]}: {counted(len(offered.warnings), 'scan warning')} in text that is not approved yet",
+        f"{offered.server[:120]}: {plural(len(offered.warnings), 'scan warning')} in text that is not approved yet",
         hint=hint,
         data={"warnings": warning_facts(offered.warnings)},
     )

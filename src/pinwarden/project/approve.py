@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import SURFACE_OF
@@ -57,7 +57,7 @@ def _joined(reports: Sequence[Report]) -> Report:
         **first.facts,
         "changes": list(shown.values()),
         "blocked_by_default": any(report.facts["blocked_by_default"] for report in reports),
-        "counts": {level: sum(row.level == level for row in shown) for level in first.facts["counts"]},
+        "counts": {level: sum(row.severity == level for row in shown) for level in first.facts["counts"]},
     }
     exit_code = max(report.exit_code for report in reports)
     return replace(first, rows=tuple(shown), facts=facts, exit_code=exit_code)
@@ -78,7 +78,7 @@ def _difference(project: Project, entry: Entry, seen: Surface) -> Report:
     return replace(
         report,
         command="approve",
-        summary=f"{entry.name}: {counted(len(report.rows), 'item')} to approve for the first time",
+        summary=f"{entry.name}: {plural(len(report.rows), 'item')} to approve for the first time",
         rows=tuple(replace(row, message="Nobody has approved it yet.") for row in report.rows),
         notes=notes,
         facts={**report.facts, "notes": list(notes)},
@@ -135,12 +135,12 @@ def approve(project: Project, server: LockedServer, seen: Surface, approver: App
     shown = _with_warnings(changed, offered)
     name = server.entry.name
     if offered.blocked:
-        told = counted(len(offered.warnings), "scan warning")
+        told = plural(len(offered.warnings), "scan warning")
         summary = f"{name}: nothing was approved, because of {told}; if you approve them too: {OPTION}"
         return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
     approve_surfaces(project, [(entry, offered) for entry in server.entries], approver, now)
     place = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
-    changes = counted(len(changed.rows), "change")
+    changes = plural(len(changed.rows), "change")
     return replace(
         shown,
         exit_code=EXIT_CLEAN,

@@ -17,7 +17,7 @@ from pinwarden.clients.launch.values import Launched
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import GRAVE, Row, is_grave
+from pinwarden.core.report import FAILING_SEVERITIES, Row, is_failing
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension
 from pinwarden.lock.launch_choice import LaunchTarget
@@ -48,7 +48,7 @@ class Examined(Record):
     @property
     def refused(self) -> bool:
         """Whether it may not be used as it is."""
-        return any(map(is_grave, self.rows))
+        return any(map(is_failing, self.rows))
 
 
 def examine(entry: Entry, shop: Workshop, now: str) -> Examined:
@@ -90,7 +90,7 @@ def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: Artifac
         yield from _release_rows(server, pinned, facts, now)
     for issue in outcome.issues:
         level = "critical" if issue.severity == "critical" else "info"
-        yield Row(code=issue.code, level=level, entity="artifact", name=server, path="", message=issue.message)
+        yield Row(code=issue.code, severity=level, entity="artifact", name=server, path="", message=issue.message)
 
 
 def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
@@ -104,7 +104,7 @@ def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str
         if finding.kind in ("file_added", "file_unchecked"):
             yield Row(
                 code=finding.kind,
-                level=finding.severity,
+                severity=finding.severity,
                 entity="artifact",
                 name=server,
                 path="",
@@ -114,9 +114,9 @@ def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str
 
 def first_refusal(examined: Examined) -> PinwardenError | None:
     """The gravest reason not to use an artifact."""
-    for level in GRAVE:
+    for level in FAILING_SEVERITIES:
         for row in examined.rows:
-            if row.level == level:
+            if row.severity == level:
                 return PinwardenError("ARTIFACT_MISMATCH", row.message, data={"code": row.code})
     return None
 
@@ -294,7 +294,7 @@ def provenance_of(server: str, pinned: Extension, facts: ArtifactFacts, shop: Wo
     rows = tuple(
         Row(
             code=finding.code,
-            level=finding.severity if locked is not None or finding.code != "provenance_unchecked" else "info",
+            severity=finding.severity if locked is not None or finding.code != "provenance_unchecked" else "info",
             entity="artifact",
             name=server,
             path="",

@@ -11,16 +11,15 @@ from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import install_entry, remove_entry
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import replace
-from pinwarden.core.report import Report, Row
+from pinwarden.core.report import FindingKinds, Report, Row, kind_table
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import locked_config
 from pinwarden.project.configs import view_of
 from pinwarden.project.lock import remove_from_lock
-from pinwarden.system.masking import lockable_entry
+from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
     from pinwarden.project.lock import Wanted
@@ -82,7 +81,7 @@ def _path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
 
 
 NOT_UPDATED = "config_not_updated"
-REINSTALLING_KINDS: Kinds = kind_table(
+REINSTALLING_KINDS: FindingKinds = kind_table(
     review=(
         (
             NOT_UPDATED,
@@ -141,7 +140,7 @@ def _of(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer |
 def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
     """Whether a server stands in its client's file as it was approved."""
     approved = locked_config(entry.key, entry.document).entry
-    changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
+    changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)
 
 
@@ -158,7 +157,7 @@ def not_updated(name: str, message: str) -> Row:
     """That a server stays at the older release, in the lock and in every client's file."""
     return Row(
         code=NOT_UPDATED,
-        level=REINSTALLING_KINDS[NOT_UPDATED].severity,
+        severity=REINSTALLING_KINDS[NOT_UPDATED].severity,
         entity="config",
         name=name,
         path="",

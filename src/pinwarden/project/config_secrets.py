@@ -15,7 +15,7 @@ from pinwarden.clients.entry_dialects import fields_of
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record
 from pinwarden.lock.locked_config import LockedConfig, Place, installed
-from pinwarden.system.masking import MASK, is_reference, looks_secret, shown_address, shown_words
+from pinwarden.system.masking import MASK, is_reference, looks_secret, mask_url, mask_words
 
 _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("GitHub token", re.compile(r"ghp_|github_pat_")),
@@ -224,10 +224,10 @@ def _secret_places(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
         if looks_secret(name, value):
             yield source, name
     words = [word for word in (fields["command"], *fields["args"]) if type(word) is str]
-    for place, (word, shown) in enumerate(zip(words, shown_words(words), strict=True)):
+    for place, (word, shown) in enumerate(zip(words, mask_words(words), strict=True)):
         if MASK in shown and MASK not in word:
             yield "args", str(place - 1) if place else "command"
-    if type(fields["url"]) is str and MASK in shown_address(fields["url"]):
+    if type(fields["url"]) is str and MASK in mask_url(fields["url"]):
         yield "url", "address"
     known = ("command", "args", "env", "url", "headers")
     for member, value in fields.items():

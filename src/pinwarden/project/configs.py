@@ -21,7 +21,7 @@ from pinwarden.lock.lockfile import Lock
 from pinwarden.project.config_diagnosis import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers
 from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.surface.drift.changes import INFO
-from pinwarden.system.masking import lockable_entry
+from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
@@ -146,7 +146,7 @@ def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
             continue
         answers = proposed_answers(server, file.inputs if file else ())
         changes = (
-            *compare_entries(each.entry.name, each.locked.entry, lockable_entry(server.entry), client_of(each.client)),
+            *compare_entries(each.entry.name, each.locked.entry, redact_entry(server.entry), client_of(each.client)),
             *compare_answers(each.entry.name, approved_answers(each.entry), answers),
         )
         if any(change.severity != INFO for change in changes):
@@ -218,7 +218,7 @@ def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
     if policies.own is not None and code in SETTING_CODES:
         answer = waived(policies.own, file, code, message, policies.today)
         level, message = level if answer.refuses else "info", answer.told
-    return Row(code=code, level=level, entity="config", name=finding.name, path="", message=message, file=file)
+    return Row(code=code, severity=level, entity="config", name=finding.name, path="", message=message, file=file)
 
 
 def _change_row(change: Change, file: str) -> Row:
@@ -231,7 +231,7 @@ def located_finding_row(project: Project, finding: ConfigFinding) -> Row:
     """What is wrong with a configuration by itself, as a row of a report."""
     return Row(
         code=finding.code,
-        level=finding.severity,
+        severity=finding.severity,
         entity="config",
         name=finding.name,
         path=finding.pointer,

@@ -27,7 +27,8 @@ from pinwarden.lock.shape import LOCK_CLIENTS
 from pinwarden.lock.tier import tier_rank
 from pinwarden.lock.verification import same_json
 from pinwarden.project.locked_servers import approve_command, locked_server
-from pinwarden.system.masking import lockable_entry, shown_name
+from pinwarden.system.masking import mask_name
+from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 def fragment_of(server: ConfiguredServer) -> dict[str, Any]:
     """The entry inside its client's root, without any literal value that could be a secret."""
-    return config_with(client_of(server.client), server.name, lockable_entry(server.entry))
+    return config_with(client_of(server.client), server.name, redact_entry(server.entry))
 
 
 _PROJECT_FOLDERS = ("${workspaceFolder}",)
@@ -169,7 +170,7 @@ def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -
     own = next((entry for entry in known if entry.key == key), None)
     if own is not None and own.name == start.name and _says_what_starts(own):
         return own
-    shown = shlex.quote(shown_name(start.name))
+    shown = shlex.quote(mask_name(start.name))
     try:
         entry = resolved_start(start, (each for each in known if each.key != key))
     except PinwardenError as err:

@@ -11,9 +11,8 @@ from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, findings_in
 from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, counted, is_grave, weight
+from pinwarden.core.report import FindingKinds, Report, Row, is_failing, kind_reasons, kind_table, plural, severity_rank
 from pinwarden.lock.verification import PROBLEMS
 from pinwarden.project.config_diagnosis import DoctorIssue, Stranger
 from pinwarden.project.configs import ConfigView, config_issues, config_strangers, located_finding_row, view_configs
@@ -21,7 +20,7 @@ from pinwarden.project.configured_entry import unresolved_starts
 from pinwarden.project.lock_documents import problem_facts, problem_rows
 from pinwarden.surface.rows import row_of
 from pinwarden.system.command_words import program_name
-from pinwarden.system.programs import find_program, relative_folders
+from pinwarden.system.files import find_program, relative_search_folders
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 RUNNERS = ("npx", "node", "uvx", "python", "docker")
 """What most servers are started with."""
 
-ISSUE_KINDS: Kinds = kind_table(
+ISSUE_KINDS: FindingKinds = kind_table(
     critical=(("config_unreadable", "A configuration could not be read, so nobody knows which servers it starts."),),
     review=(
         ("config_missing", "A locked server is not configured where it was approved."),
@@ -39,7 +38,7 @@ ISSUE_KINDS: Kinds = kind_table(
         ("config_invalid", "The lock holds no configuration that could be compared."),
     ),
 )
-MACHINE_KINDS: Kinds = kind_table(
+MACHINE_KINDS: FindingKinds = kind_table(
     warning=(
         ("program_missing", "A server is started with a program that is not on the search path."),
         ("program_in_project", "A server is started with a program that lies inside the project."),
@@ -76,15 +75,15 @@ def examine(project: Project, scope: str = "all") -> Report:
         *(row for issue in issues for row in _issue_rows(project, issue)),
         *(replace(row_of(each.change), file=project.shown(each.server.path)) for each in unknown),
         *(located_finding_row(project, finding) for finding in findings),
-        *_program_rows(project, programs, relative_folders(search_path)),
+        *_program_rows(project, programs, relative_search_folders(search_path)),
     ]
-    ok = not issues and not any(map(is_grave, rows))
+    ok = not issues and not any(map(is_failing, rows))
     return Report(
         command="doctor",
         subject=project.lock.name,
         summary=_summary(view, rows, ok),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
-        rows=tuple(sorted(rows, key=weight)),
+        rows=tuple(sorted(rows, key=severity_rank)),
         notes=tuple(_notes(project, view, programs)),
         facts={
             "ok": ok,
@@ -99,7 +98,7 @@ def examine(project: Project, scope: str = "all") -> Report:
                 "problems": problem_facts(view.document.problems if view.document else ()),
             },
         },
-        rule_texts={**PROBLEMS, **reasons_of(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
+        rule_texts={**PROBLEMS, **kind_reasons(FINDING_KINDS, CONFIG_KINDS, ISSUE_KINDS, MACHINE_KINDS)},
     )
 
 
@@ -159,7 +158,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _machine_row(code: str, name: str, message: str) -> Row:
-    return Row(code=code, level=MACHINE_KINDS[code].severity, entity="program", name=name, path="", message=message)
+    return Row(code=code, severity=MACHINE_KINDS[code].severity, entity="program", name=name, path="", message=message)
 
 
 # Rows, facts and words
@@ -169,11 +168,11 @@ def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
     file = project.shown(issue.file) if issue.file and ", " not in issue.file else None
     rows = [replace(row_of(change), file=file) for change in issue.changes]
     yield from rows
-    if not any(map(is_grave, rows)):
+    if not any(map(is_failing, rows)):
         code = f"config_{issue.kind}"
         yield Row(
             code=code,
-            level=ISSUE_KINDS[code].severity,
+            severity=ISSUE_KINDS[code].severity,
             entity="config",
             name=issue.name,
             path="",
@@ -243,8 +242,8 @@ def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> I
 
 def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
     files, servers = len(view.files), len(view.servers)
-    looked = f"{len(view.locked)} locked and {servers} configured servers in {counted(files, 'file')}"
+    looked = f"{len(view.locked)} locked and {servers} configured servers in {plural(files, 'file')}"
     if ok:
         return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: nothing stands out"
-    grave = sum(map(is_grave, rows))
+    grave = sum(map(is_failing, rows))
     return f"{looked}: {grave} thing{'' if grave == 1 else 's'} to look at"

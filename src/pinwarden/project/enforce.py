@@ -19,7 +19,7 @@ from pinwarden.clients.launch.own_command import own_start
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import Report, Row, advice, counted, row_facts
+from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import configured_in
@@ -35,7 +35,7 @@ from pinwarden.project.configured_entry import resolved_start
 from pinwarden.project.locked_servers import not_locked
 from pinwarden.project.server_identity import entry_identity
 from pinwarden.project.server_start import ask, finding_its_store, prepare_run_probe
-from pinwarden.system.masking import lockable_entry
+from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     return Report(
         command="enforce",
         subject=project.lock.name,
-        summary=f"{counted(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} left as they are",
-        exit_code=EXIT_REFUSED if any(row.level != "info" for row in rows) else EXIT_CLEAN,
+        summary=f"{plural(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} left as they are",
+        exit_code=EXIT_REFUSED if any(row.severity != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
-        notes=(*advice(failures), *_start_note(done, probe)),
+        notes=(*hints_for_failures(failures), *_start_note(done, probe)),
         facts={"entries": done, "findings": [row_facts(row) for row in rows]},
     )
 
@@ -109,7 +109,7 @@ def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -
 
 def _row(entry: Entry, err: PinwardenError) -> Row:
     level = "info" if err.code == "NOTHING_TO_RUN" else "review"
-    return Row(code=err.code.lower(), level=level, entity="server", name=entry.name, path="", message=err.message)
+    return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
 def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | None = None) -> dict[str, str]:
@@ -137,7 +137,7 @@ def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | N
     arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
     words = _words(project, entry, client, arguments)
     _check_start(how, entry, words, server)
-    lock_form = with_command(approved if server is None else lockable_entry(server.entry), client, words)
+    lock_form = with_command(approved if server is None else redact_entry(server.entry), client, words)
     fragment = config_with(client, entry.name, lock_form)
     # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.
     copy = entry.document.get("locked")
@@ -200,7 +200,7 @@ def _as_approved(
     """The server in its client's file, if it is there; one that is not as it was approved is not touched."""
     for server in servers:
         if server.name == entry.name and server.client == client.id and server.target is not None:
-            changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
+            changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
             if all(change.severity == "info" for change in changes):
                 return server
             raise PinwardenError(

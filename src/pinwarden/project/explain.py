@@ -25,7 +25,7 @@ from pinwarden.lock.trust_tiers import gated, judge
 from pinwarden.lock.trust_verdict import verdict_of
 from pinwarden.lock.verification import PROBLEMS
 from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_lock
-from pinwarden.system.masking import shown_address, shown_text
+from pinwarden.system.masking import mask_text, mask_url
 
 if TYPE_CHECKING:
     from pinwarden.lock.extension import Extension
@@ -90,7 +90,7 @@ def explain_registered(project: Project, server: str, *, now: str) -> Report:
         rows=tuple(
             Row(
                 code=issue.code,
-                level=_LEVELS[issue.severity],
+                severity=_LEVELS[issue.severity],
                 entity="server",
                 name=entry.name,
                 path="",
@@ -390,9 +390,9 @@ _OF_THIS_MACHINE = {"script": "script", "path": "program", "module": "module", "
 def target_in_words(target: Mapping[str, Any]) -> str:
     """The selected target: a package with its release, or an address."""
     if target.get("kind") == "remote":
-        return f"{target.get('type')} {shown_address(str(target.get('url')))}"
+        return f"{target.get('type')} {mask_url(str(target.get('url')))}"
     kind, version = str(target.get("registryType")), target.get("version")
-    identifier = shown_text(str(target.get("identifier")))
+    identifier = mask_text(str(target.get("identifier")))
     release = f" {version}" if isinstance(version, str) and version not in identifier else ""
     if kind in _OF_THIS_MACHINE:
         return f"{_OF_THIS_MACHINE[kind]} {identifier}{release}"

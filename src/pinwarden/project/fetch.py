@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from pinwarden.clients.launch.values import Launched
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, advice, counted, row_facts
+from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_launch import locked_launch
@@ -70,17 +70,17 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
             rows.append(_row(entry, err, _level(err, frozen=how.frozen)))
             failures.append((entry.name, err))
     rows += _yanked(project, names, how)
-    failed = [row for row in rows if row.level != "warning"]
+    failed = [row for row in rows if row.severity != "warning"]
     exit_code = EXIT_CLEAN
     if failed:
-        exit_code = EXIT_REFUSED if any(row.level == "critical" for row in failed) else EXIT_UNCHECKED
+        exit_code = EXIT_REFUSED if any(row.severity == "critical" for row in failed) else EXIT_UNCHECKED
     return Report(
         command="fetch",
         subject=project.lock.name,
         summary=_summary(len(done), rows),
         exit_code=exit_code,
         rows=tuple(rows),
-        notes=advice(failures),
+        notes=hints_for_failures(failures),
         facts={
             "servers": done,
             "findings": [row_facts(row) for row in rows],
@@ -90,7 +90,7 @@ def fetch(project: Project, names: Sequence[str], shop: Workshop, how: How) -> R
 
 def _summary(done: int, rows: Sequence[Row]) -> str:
     without = sum(row.code == "nothing_to_run" for row in rows)
-    told = f"{counted(done, 'server')} ready to run, {len(rows) - without} not"
+    told = f"{plural(done, 'server')} ready to run, {len(rows) - without} not"
     return f"{told}, {without} with nothing to fetch" if without else told
 
 
@@ -195,4 +195,4 @@ def _refuse_unbuilt(runs: Launched) -> None:
 
 
 def _row(entry: Entry, err: PinwardenError, level: str) -> Row:
-    return Row(code=err.code.lower(), level=level, entity="server", name=entry.name, path="", message=err.message)
+    return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)

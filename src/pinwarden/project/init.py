@@ -32,16 +32,8 @@ from pinwarden.project.init_decisions import Accepted, Approved, Discovery, Foun
 from pinwarden.project.init_report import init_report
 from pinwarden.project.lock import approval_of, asked_release, with_earlier_pins
 from pinwarden.surface.drift.changes import CRITICAL
-from pinwarden.system.masking import (
-    MASK,
-    addresses_of,
-    is_secret_name,
-    looks_secret,
-    names_in,
-    shown_address,
-    shown_words,
-    words_in_the_open,
-)
+from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
+from pinwarden.system.redaction import entry_command_lines, entry_names, entry_urls
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
@@ -141,7 +133,7 @@ def _with_text(approved: Approved, each: Found) -> Found:
     if open_warnings and standing.state in ("first", "new"):
         how = f"what it tells the model looks like an attack. If you read it and it is none: {each.how_to_accept}"
         return replace(each, refused=how)
-    grave = standing.attacks or any(row.level == CRITICAL for row in standing.rows)
+    grave = standing.attacks or any(row.severity == CRITICAL for row in standing.rows)
     return replace(each, accepted=each.named and not open_warnings if grave else each.accepted)
 
 
@@ -178,7 +170,7 @@ def _why_not(server: ConfiguredServer) -> str | None:
     launched = what_runs(server.target)
     if not (launched.via or launched).identity:
         return "its command does not say what to run"
-    if any(map(is_secret_name, (server.name, *names_in(server.entry)))):
+    if any(map(is_secret_name, (server.name, *entry_names(server.entry)))):
         return "a secret stands where a name is expected, of the server, a member or a variable; names are written down"
     if _secret_in_the_open(server.entry):
         return "a secret stands in its arguments or address, where every process can read it; move it into a variable"
@@ -196,12 +188,12 @@ def _loop(server: ConfiguredServer, key: str, approved: Approved) -> str | None:
 
 def _secret_in_the_open(entry: Any) -> bool:
     """Whether an argument or an address holds a secret: a lock must not, and neither should a command line."""
-    for url in addresses_of(entry):
+    for url in entry_urls(entry):
         place, _, query = url.partition("?")
-        if MASK in shown_address(place) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
+        if MASK in mask_url(place) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
             return True
-    lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in words_in_the_open(entry)]
-    return any(shown_words(words) != words for words in lines)
+    lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in entry_command_lines(entry)]
+    return any(mask_words(words) != words for words in lines)
 
 
 def _ask_all(

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import client_of
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row
+from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock.configured import configured_in
 from pinwarden.lock.locked_config import locked_config
 from pinwarden.lock.record import extension_of
@@ -23,7 +22,7 @@ from pinwarden.project.configured_entry import entry_behind
 from pinwarden.surface.drift.surface import compare
 from pinwarden.surface.rows import row_of
 from pinwarden.surface.surface import KINDS, Surface, parse
-from pinwarden.system.masking import lockable_entry
+from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
     from pinwarden.surface.drift.changes import Change
 
-LOCKING_KINDS: Kinds = kind_table(
+LOCKING_KINDS: FindingKinds = kind_table(
     critical=(("not_locked", "A configured server was not locked."),),
     review=(("surface_new", "A server's tools were not pinned so far, and what it says now would be approved."),),
 )
@@ -139,7 +138,7 @@ def _first_text(name: str, seen: Surface) -> Row:
     names = ", ".join(f"{kind.entity} {item.name}" for kind in KINDS for item in seen.list_of(kind))
     return Row(
         code="surface_new",
-        level=LOCKING_KINDS["surface_new"].severity,
+        severity=LOCKING_KINDS["surface_new"].severity,
         entity="server",
         name=name,
         path="",
@@ -153,7 +152,7 @@ def _differences(server: ConfiguredServer, entry: Entry) -> tuple[Change, ...]:
     if configured_in(entry) is None:
         return ()
     approved = locked_config(entry.key, entry.document).entry
-    return compare_entries(server.name, approved, lockable_entry(server.entry), client_of(server.client))
+    return compare_entries(server.name, approved, redact_entry(server.entry), client_of(server.client))
 
 
 def _place(server: ConfiguredServer) -> tuple[str, str]:

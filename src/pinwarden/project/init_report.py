@@ -10,14 +10,13 @@ from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.clients.launch.launched import what_runs
 from pinwarden.clients.table import CLIENTS, clients_looked_for
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.finding_kinds import reasons_of
-from pinwarden.core.report import UNCHECKED, Report, Row, counted, row_facts, weight
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, kind_reasons, plural, row_facts, severity_rank
 from pinwarden.lock.configured import uncovered
 from pinwarden.project.configs import located_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.surface.rows import last_words
-from pinwarden.system.masking import lockable_entry, shown_name
-from pinwarden.system.unseen import unseen_members
+from pinwarden.system.masking import mask_name
+from pinwarden.system.redaction import redact_entry, redacted_members
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -44,7 +43,7 @@ def init_report(discovery: Discovery) -> Report:
         subject=project.lock.name,
         summary=_summary(discovery, unread, len(findings) + len(_refusals(project, found)) + len(_attacks(found))),
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread or _unasked(project, found) else EXIT_CLEAN,
-        rows=tuple(sorted([*rows, *findings], key=weight)),
+        rows=tuple(sorted([*rows, *findings], key=severity_rank)),
         notes=tuple(_notes(discovery)),
         facts={
             "clients": list(CLIENTS),
@@ -59,7 +58,7 @@ def init_report(discovery: Discovery) -> Report:
                 for row in (*_refusals(project, found), *_attacks(found), *_unasked(project, found), *findings)
             ],
         },
-        rule_texts=reasons_of(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
+        rule_texts=kind_reasons(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
 
 
@@ -72,10 +71,10 @@ def _unasked(project: Project, found: Sequence[Found]) -> list[Row]:
     """Servers that were to be asked and could not be, with their last words."""
     return [
         Row(
-            code=UNCHECKED,
-            level="review",
+            code=COULD_NOT_CHECK,
+            severity="review",
             entity="config",
-            name=shown_name(each.server.name),
+            name=mask_name(each.server.name),
             path="",
             message=f"could not be asked, so its tools are not pinned: {each.failure.message}",
             excerpt=last_words(each.failure),
@@ -90,9 +89,9 @@ def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
     return [
         Row(
             code="not_locked",
-            level=LOCKING_KINDS["not_locked"].severity,
+            severity=LOCKING_KINDS["not_locked"].severity,
             entity="config",
-            name=shown_name(each.server.name),
+            name=mask_name(each.server.name),
             path="",
             message=f"not locked: {each.refused}",
             file=project.shown(each.server.path),
@@ -105,18 +104,18 @@ def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
 def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:
     found, undecided = discovery.found, discovery.undecided
     name = discovery.project.lock.name
-    broken = f"{counted(len(unread), 'configuration')} could not be read" if unread else ""
+    broken = f"{plural(len(unread), 'configuration')} could not be read" if unread else ""
     if not found:
         return f"{broken}; no MCP servers were found in the others" if unread else _NONE
     if undecided:
-        what = f"{counted(len(undecided), 'configured server')} new or different"
-        saved = counted(len(discovery.saved), "server")
+        what = f"{plural(len(undecided), 'configured server')} new or different"
+        saved = plural(len(discovery.saved), "server")
         told = f"{saved} locked in {name}; {what}" if discovery.saved else f"{name} was not changed: {what}"
     else:
         locked = [each for each in found if each.refused is None]
         pinned = sum(discovery.is_pinned(each) for each in locked)
         told = f"{len(locked)} of {len(found)} configured servers locked in {name}, {pinned} with their live surface"
-    return "; ".join(part for part in (told, broken, counted(findings, "finding")) if part)
+    return "; ".join(part for part in (told, broken, plural(findings, "finding")) if part)
 
 
 def _notes(discovery: Discovery) -> Iterator[str]:
@@ -133,7 +132,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
         if each.refused is None and each.unasked and each.failure is None and not discovery.is_pinned(each):
             yield f"{each.server.name}: its tools are not pinned: {each.unasked}"
     for each in discovery.found:
-        unseen = unseen_members(lockable_entry(each.server.entry)) if each.refused is None else []
+        unseen = redacted_members(redact_entry(each.server.entry)) if each.refused is None else []
         if unseen:
             yield uncovered(each.server.name, unseen)
 
@@ -143,7 +142,7 @@ def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
     launched = what_runs(each.server.target) if each.server.target else None
     seen = each.surface or (discovery.approved.surface(each.key) if discovery.is_pinned(each) else None)
     facts: Mapping[str, Any] = {
-        "name": shown_name(each.server.name),
+        "name": mask_name(each.server.name),
         "client": each.server.client,
         "scope": each.server.scope,
         "file": project.shown(each.server.path),
@@ -161,7 +160,7 @@ def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
 def _row_facts(row: Row) -> dict[str, Any]:
     return {
         "code": row.code,
-        "severity": row.level,
+        "severity": row.severity,
         "server": row.name,
         "file": row.file,
         "pointer": row.path,

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pinwarden.artifacts.environments import node
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record
-from pinwarden.core.report import Row
+from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.lock.extension import Extension
@@ -26,7 +25,7 @@ from pinwarden.lock.script_approvals import (
 LEFT_OUT = "install_script_left_out"
 UNKNOWN = "install_script_unknown"
 LOST = "script_approval_lost"
-SCRIPT_KINDS: Kinds = kind_table(
+SCRIPT_KINDS: FindingKinds = kind_table(
     review=(
         (UNKNOWN, "A script was to be approved, and no locked package of that name and version has one."),
         (LOST, "A script was approved for other bytes than the newer ones, so it will not be run."),
@@ -78,7 +77,7 @@ def _told(package: ClosurePackage, store: Store) -> str:
 def _row(server: str, package: ClosurePackage, told: str = "") -> Row:
     return Row(
         code=LEFT_OUT,
-        level="info",
+        severity="info",
         entity="closure",
         name=server,
         path="",
@@ -92,7 +91,7 @@ def unknown_rows(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterat
     for name in allowed.names:
         if name not in known:
             message = f"no package {name[:120]!a} with an install script is locked; nothing was approved for it"
-            yield Row(code=UNKNOWN, level="review", entity="closure", name="", path="", message=message)
+            yield Row(code=UNKNOWN, severity="review", entity="closure", name="", path="", message=message)
 
 
 def lost_rows(server: str, known: Extension | None, closure: Closure) -> Iterator[Row]:
@@ -101,7 +100,7 @@ def lost_rows(server: str, known: Extension | None, closure: Closure) -> Iterato
     for each in script_approvals(known):
         if each.digest not in here:
             message = f"the install script of {each.package[:120]} was approved for other bytes; it will not be run"
-            yield Row(code=LOST, level="review", entity="closure", name=server, path="", message=message)
+            yield Row(code=LOST, severity="review", entity="closure", name=server, path="", message=message)
 
 
 def gate_rows(lock: Lock, files: Mapping[str, bytes]) -> Iterator[Row]:

@@ -12,8 +12,7 @@ from pinwarden.bundle import environment as bundle_environment
 from pinwarden.bundle.bundle_pin import BundlePin, bundle_of
 from pinwarden.bundle.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table
-from pinwarden.core.report import Row
+from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.core.visible import show_invisible
 from pinwarden.project.writable_folders import writable_folders
 from pinwarden.registry.log_client import load_state
@@ -62,7 +61,7 @@ def bundle_sandbox(
     network = pin.policy.network == "allow" and (rule is None or rule.network)
     programs = pin.policy.exec == "allow"
     if pin.policy.filesystem == "deny":
-        return Sandbox(readable=own, network=network, programs=programs), str(folder / TREE)
+        return Sandbox(readable=own, allow_network=network, allow_programs=programs), str(folder / TREE)
     read, write = _paths(project, rule)
     if pin.policy.filesystem != "read_write":
         read, write = (*read, *write), ()
@@ -72,10 +71,10 @@ def bundle_sandbox(
     return Sandbox(
         readable=(*own, *read),
         writable=writable.folders,
-        kept=writable.kept,
-        forbidden=writable.forbidden,
-        network=network,
-        programs=programs,
+        read_only=writable.kept,
+        forbidden_names=writable.forbidden,
+        allow_network=network,
+        allow_programs=programs,
     ), cwd
 
 
@@ -108,7 +107,7 @@ def _refuse_everything(project: Project, shown: tuple[str, ...]) -> None:
             )
 
 
-YANK_KINDS: Kinds = kind_table(
+YANK_KINDS: FindingKinds = kind_table(
     warning=(("version_yanked", "The publisher yanked the locked version; its registry's log says why."),)
 )
 _MOST_REASON = 200
@@ -142,4 +141,4 @@ def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
             continue
         if why is not None:
             told.add(entry.name)
-            yield Row(code="version_yanked", level="warning", entity="server", name=entry.name, path="", message=why)
+            yield Row(code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=why)

@@ -125,7 +125,7 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     made = [_entry(plan, offered, project, writing, entry.published_at) for plan in plans]
     write_entries(project, made, offered, writing)
     findings = tuple(
-        Row(code=issue.code, level="review", entity="server", name=entry.name, path="", message=issue.message)
+        Row(code=issue.code, severity="review", entity="server", name=entry.name, path="", message=issue.message)
         for issue in own_findings(entry)
     )
     return Report(

@@ -72,13 +72,13 @@ def problem_rows(document: LockDocument) -> tuple[Row, ...]:
     """Each problem of a lockfile as a row of a report, with its line."""
     if not document.problems:
         return ()
-    from pinwarden.core.json_locations import places
+    from pinwarden.core.json_pointer import locate_pointers
 
-    found = places(document.data, [problem.path for problem in document.problems])
+    found = locate_pointers(document.data, [problem.path for problem in document.problems])
     return tuple(
         Row(
             code=problem.code,
-            level=problem.level,
+            severity=problem.level,
             entity="lock" if problem.server is None else "server",
             name="" if problem.server is None else f"{problem.server}:{problem.client}",
             path=problem.path,

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row
+from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.signature import ENVELOPE_SCHEMA, RequiredSigners, SignatureReport
@@ -136,7 +135,7 @@ def verify_lock_signatures(
             "rejected": list(found.rejected),
             "problems": problem_facts(document.problems),
         },
-        rule_texts={**PROBLEMS, **reasons_of(SIGNATURE_KINDS)},
+        rule_texts={**PROBLEMS, **kind_reasons(SIGNATURE_KINDS)},
     )
 
 
@@ -159,7 +158,7 @@ def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) 
     return (*_rows(found), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
 
 
-SIGNATURE_KINDS: Kinds = kind_table(
+SIGNATURE_KINDS: FindingKinds = kind_table(
     critical=(("signature_missing", "A signature that is required is not there."),),
     warning=(("signature_rejected", "An envelope does not count, for the reason given."),),
 )
@@ -173,7 +172,9 @@ def _rows(found: SignatureReport) -> tuple[Row, ...]:
 
 
 def _row(code: str, message: str) -> Row:
-    return Row(code=code, level=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message)
+    return Row(
+        code=code, severity=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message
+    )
 
 
 def _why_not(lock: Path, missing: Sequence[str], document: LockDocument) -> str:

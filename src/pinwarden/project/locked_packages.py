@@ -12,9 +12,8 @@ from pinwarden.artifacts.osv_export import read_export
 from pinwarden.artifacts.sbom import cyclonedx, spdx
 from pinwarden.artifacts.sbom.bill import bill_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import Report, Row, counted
+from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry
@@ -25,12 +24,12 @@ from pinwarden.lock.verification import file_pins, refuse_if_tampered
 from pinwarden.project.lock_documents import read_lock
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle
-from pinwarden.system.masking import shown_address
+from pinwarden.system.masking import mask_url
 
 VULNERABLE = "vulnerable_package"
 UNCERTAIN = "vulnerability_unclear"
 NOT_LOOKED_UP = "dependencies_not_looked_up"
-VULNERABILITY_KINDS: Kinds = kind_table(
+VULNERABILITY_KINDS: FindingKinds = kind_table(
     critical=((VULNERABLE, "A locked version is one that a published record calls vulnerable or malicious."),),
     review=(
         (
@@ -59,7 +58,7 @@ def look_up(project: Project, export: Path) -> Report:
     return Report(
         command="advisories",
         subject=project.lock.name,
-        summary=f"{counted(len(packages), 'locked package')} looked up, {counted(len(found), 'record')} about them",
+        summary=f"{plural(len(packages), 'locked package')} looked up, {plural(len(found), 'record')} about them",
         exit_code=EXIT_REFUSED if found else EXIT_CLEAN,
         rows=rows,
         facts={
@@ -67,7 +66,7 @@ def look_up(project: Project, export: Path) -> Report:
             "findings": [_facts(each, packages) for each in found],
             "not_looked_up": [row.name for row in rows if row.code == NOT_LOOKED_UP],
         },
-        rule_texts=reasons_of(VULNERABILITY_KINDS),
+        rule_texts=kind_reasons(VULNERABILITY_KINDS),
     )
 
 
@@ -123,7 +122,7 @@ def _not_looked_up(lock: Lock) -> Iterator[Row]:
         what = "its version is open, or it is no package" if _own_package(entry) is None else "only its own version was"
         yield Row(
             code=NOT_LOOKED_UP,
-            level="warning",
+            severity="warning",
             entity="server",
             name=entry.name,
             path="",
@@ -136,7 +135,7 @@ def vulnerable_rows(found: tuple[Vulnerable, ...], packages: Mapping[PackageName
     return tuple(
         Row(
             code=VULNERABLE if each.certain else UNCERTAIN,
-            level="critical" if each.certain else "review",
+            severity="critical" if each.certain else "review",
             entity="package",
             name=str(each.package),
             path="",
@@ -173,7 +172,7 @@ def _facts(each: Vulnerable, packages: Mapping[PackageName, tuple[str, ...]]) ->
 Kind = Literal["cyclonedx", "spdx"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NO_CLOSURE = "closure_not_locked"
-BILL_KINDS: Kinds = kind_table(warning=((NO_CLOSURE, "Nobody has worked out yet what this server depends on."),))
+BILL_KINDS: FindingKinds = kind_table(warning=((NO_CLOSURE, "Nobody has worked out yet what this server depends on."),))
 
 
 class BillOfMaterials(Record):
@@ -198,14 +197,14 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         for _, member, pin in file_pins(lock)
         if member == "closure"
     }
-    bill = bill_of(lock, closures, shown_address)
+    bill = bill_of(lock, closures, mask_url)
     bundled = {each.name for each in lock.entries if is_bundle(each)}  # a bundle brings everything along
     packaged = {each.name for each in lock.entries if each.selected_target.get("registryType") in _PROVED}
     to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
     rows = tuple(
         Row(
             code=NO_CLOSURE,
-            level="warning",
+            severity="warning",
             entity="server",
             name=server.name,
             path="",
@@ -217,7 +216,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
     report = Report(
         command="sbom",
         subject=lock_path.name,
-        summary=f"{counted(len(bill.servers), 'server')}, {counted(len(bill.packages), 'package')} that they depend on",
+        summary=f"{plural(len(bill.servers), 'server')}, {plural(len(bill.packages), 'package')} that they depend on",
         exit_code=EXIT_CLEAN,
         rows=rows,
         facts={
@@ -227,6 +226,6 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
             "serial": bill.serial.urn,
             "incomplete": [row.name for row in rows],
         },
-        rule_texts=reasons_of(BILL_KINDS),
+        rule_texts=kind_reasons(BILL_KINDS),
     )
     return BillOfMaterials(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)

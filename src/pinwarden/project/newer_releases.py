@@ -22,9 +22,8 @@ from pinwarden.clients.launch.values import Launched
 from pinwarden.clients.table import client_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import UNCHECKED, Row
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
@@ -242,7 +241,7 @@ def _at_newest(each: Release, server: ConfiguredServer, launch: LockedLaunch) ->
 MAX_LOOKED_UP = 50
 """Of how many changed packages it is looked up who published them; a review of more begins with the lock's diff."""
 
-DEPENDENCY_KINDS: Kinds = kind_table(
+DEPENDENCY_KINDS: FindingKinds = kind_table(
     critical=(("dependency_bytes", "The same version of a dependency now has other bytes."),),
     review=(
         ("dependency_scripts", "A dependency would now run scripts on installation."),
@@ -265,7 +264,7 @@ class Renewal(Record):
     @property
     def offered(self) -> bool:
         """Whether there is something to agree to, and nothing that must not be agreed to."""
-        return self.proof is not None and bool(self.rows) and not any(row.level == "critical" for row in self.rows)
+        return self.proof is not None and bool(self.rows) and not any(row.severity == "critical" for row in self.rows)
 
 
 def renewals(
@@ -288,8 +287,8 @@ def write_renewal(project: Project, renewal: Renewal, now: str) -> None:
 def _renewal(project: Project, entry: Entry, shop: Workshop, now: str) -> Renewal:
     try:
         examined = examine(entry, shop, now)
-        rows = [row for row in examined.rows if row.level != "info"]
-        if any(row.level == "critical" for row in rows):
+        rows = [row for row in examined.rows if row.severity != "info"]
+        if any(row.severity == "critical" for row in rows):
             return Renewal(entry=entry, proof=None, rows=tuple(rows))
         proof = _fresh(examined, shop)
         before = _pinned_closure(project, entry)
@@ -299,8 +298,8 @@ def _renewal(project: Project, entry: Entry, shop: Workshop, now: str) -> Renewa
         return Renewal(entry=entry, proof=proof if rows else None, rows=tuple(rows))
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
-        code, level = (err.code.lower(), "critical") if refused else (UNCHECKED, "review")
-        row = Row(code=code, level=level, entity="server", name=entry.name, path="", message=err.message)
+        code, level = (err.code.lower(), "critical") if refused else (COULD_NOT_CHECK, "review")
+        row = Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
         return Renewal(entry=entry, proof=None, rows=(row,))
 
 
@@ -318,7 +317,7 @@ def _pinned_closure(project: Project, entry: Entry) -> Closure | None:
     if extension is None or extension.closure is None:
         return None
     data = lock_store.read_pinned(project.lock, extension.closure)
-    if data is None or Digest.of(data) != extension.closure.file_digest:
+    if data is None or Digest.of_bytes(data) != extension.closure.file_digest:
         raise PinwardenError("LOCK_TAMPERED", f"{extension.closure.path} is not the file that the lock pins")
     return closure_document.parse(data)
 
@@ -332,7 +331,7 @@ def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], shop: Workshop
         kind = DEPENDENCY_KINDS[f"dependency_{change.kind}"]
         yield Row(
             code=kind.kind,
-            level=kind.severity,
+            severity=kind.severity,
             entity="closure",
             name=entry.name,
             path="",
@@ -357,14 +356,16 @@ def package_rows(entry: Entry, wanted: PackageName, shop: Workshop, now: str) ->
         before = _as_pinned(entry, facts_of(package_of(entry)[0], shop, now=now, server=entry.name))
         after = facts_of(wanted, shop, now=now, server=entry.name)
     except PinwardenError as err:
-        yield Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=err.message)
+        yield Row(
+            code=COULD_NOT_CHECK, severity="review", entity="server", name=entry.name, path="", message=err.message
+        )
         return
     for change in compare_releases(entry.name, before, after):
         yield row_of(change)
     for issue in judge_artifact(after).issues:
         if issue.severity == "critical":
             yield Row(
-                code=issue.code, level="critical", entity="artifact", name=entry.name, path="", message=issue.message
+                code=issue.code, severity="critical", entity="artifact", name=entry.name, path="", message=issue.message
             )
 
 

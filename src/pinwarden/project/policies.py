@@ -189,7 +189,7 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
 def _row(entry: Entry, rule: PolicyFinding) -> Row:
     return Row(
         code=rule.code,
-        level="critical" if rule.refuses else "info",
+        severity="critical" if rule.refuses else "info",
         entity="server",
         name=entry.key,
         path="",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.javascript_json import to_javascript_file
+from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.report import Report
 from pinwarden.lock.policy import RECOMMENDED, parse_policy, parse_toolpin_policy
 from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
@@ -72,7 +72,7 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
     """The report of ``pinwarden policy init``. A policy that is there stays, unless its replacement is forced."""
     if toolpin:
         path = project.root / TOOLPIN_POLICY
-        data = to_javascript_file(RECOMMENDED if recommended else _MINIMAL)
+        data = encode_javascript_json(RECOMMENDED if recommended else _MINIMAL)
         digest = parse_toolpin_policy(data).digest.sri
     else:
         path = project.root / OWN_POLICY

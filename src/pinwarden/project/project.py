@@ -90,7 +90,7 @@ class Policies(Record):
 
         stated = {"pinwarden": self.own, "toolpin": self.toolpin}
         policies = {name: str(policy.digest) for name, policy in stated.items() if policy is not None}
-        return Digest.of(canonicalize({"lock": seal, "policies": policies})).sri
+        return Digest.of_bytes(canonicalize({"lock": seal, "policies": policies})).sri
 
 
 def load_policies(project: Project, environment: str = "default") -> Policies:

@@ -14,7 +14,7 @@ from pinwarden.artifacts.provenance import to_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import UNCHECKED, Report, Row, advice, counted, is_grave, row_facts
+from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, hints_for_failures, is_failing, plural, row_facts
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, closure_path
@@ -89,17 +89,17 @@ def prove(
             rows.append(_failure(entry, err))
             failures.append((entry.name, err))
     rows += unknown_rows(allowed, closures)
-    open_rows = [row for row in rows if is_grave(row)]
+    open_rows = [row for row in rows if is_failing(row)]
     exit_code = EXIT_CLEAN
     if open_rows:
-        exit_code = EXIT_UNCHECKED if all(row.code == UNCHECKED for row in open_rows) else EXIT_REFUSED
+        exit_code = EXIT_UNCHECKED if all(row.code == COULD_NOT_CHECK for row in open_rows) else EXIT_REFUSED
     return Report(
         command="prove",
         subject=project.lock.name,
         summary=_summary(done, open_rows, failures),
         exit_code=exit_code,
         rows=tuple(rows),
-        notes=advice(failures),
+        notes=hints_for_failures(failures),
         facts={"servers": done, "findings": [row_facts(row) for row in rows]},
     )
 
@@ -112,7 +112,7 @@ def prove_entry(project: Project, key: str, shop: Workshop, now: str) -> None:
         raise PinwardenError("SERVER_NOT_LOCKED", f"{key[:120]!a} is not locked")
     examined = examine(entry, shop, now)
     if examined.refused:
-        reason = next(row.message for row in examined.rows if is_grave(row))
+        reason = next(row.message for row in examined.rows if is_failing(row))
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of its new release were refused: {reason}")
     write_proof(project, entry, _proof(project, entry, examined, shop), now)
 
@@ -121,15 +121,15 @@ def _summary(
     done: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
 ) -> str:
     """What was pinned now, what was refused, and what nobody could look at: that says nothing about earlier pins."""
-    missed = {row.name for row in open_rows if row.code == UNCHECKED}
+    missed = {row.name for row in open_rows if row.code == COULD_NOT_CHECK}
     refused = {row.name for row in open_rows} - missed
-    parts = [f"the bytes of {counted(len(done), 'server')} are pinned"] if done or not missed else []
+    parts = [f"the bytes of {plural(len(done), 'server')} are pinned"] if done or not missed else []
     if refused:
-        parts.append(f"{'those' if parts else 'the bytes'} of {counted(len(refused), 'server')} were refused")
+        parts.append(f"{'those' if parts else 'the bytes'} of {plural(len(refused), 'server')} were refused")
     if missed:
         hosts = dict.fromkeys(str(err.data["host"]) for _, err in failures if "host" in err.data)
         why = f" ({', '.join(hosts)} not reached)" if hosts else ""
-        whose = counted(len(missed), "server")
+        whose = plural(len(missed), "server")
         what = f"{'those' if parts else 'the bytes'} of {whose} could not be fetched{why}"
         parts.append(f"{what}, so nothing about them changed in the lock")
     return "; ".join(parts)
@@ -138,8 +138,8 @@ def _summary(
 def _failure(entry: Entry, err: PinwardenError) -> Row:
     code, level = err.code.lower(), "info" if err.code == "NOTHING_TO_RUN" else "critical"
     if level == "critical" and err.exit_code != EXIT_REFUSED:
-        code, level = UNCHECKED, "review"
-    return Row(code=code, level=level, entity="server", name=entry.name, path="", message=err.message)
+        code, level = COULD_NOT_CHECK, "review"
+    return Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
 def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -> Proof:
@@ -151,7 +151,7 @@ def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -
         return Proof(examined=examined, closure=None)
     if known is not None and known.closure is not None:
         data = lock_store.read_pinned(project.lock, known.closure)
-        if data is None or Digest.of(data) != known.closure.file_digest:
+        if data is None or Digest.of_bytes(data) != known.closure.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{known.closure.path} is not the file that the lock pins")
         return Proof(examined=examined, closure=closure_document.parse(data), data=data)
     closure = closure_for(examined.package, shop)
@@ -223,7 +223,7 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
     known, facts = extension_of(entry) or Extension(), proof.examined.facts
     pin = None
     if proof.closure is not None:
-        pin = ClosurePin(packages=len(proof.closure.packages), path=path, file_digest=Digest.of(proof.data))
+        pin = ClosurePin(packages=len(proof.closure.packages), path=path, file_digest=Digest.of_bytes(proof.data))
     scripts = still_approved(with_new(known, proof.scripts), proof.closure) if proof.closure is not None else []
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
     fresh = replace(

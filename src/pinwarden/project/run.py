@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
@@ -28,8 +28,8 @@ from pinwarden.lock.script_approvals import approved_digests
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.project import Project, store_folder
 from pinwarden.project.server_environments import Scripts, environment_of, is_mcpb, ready
-from pinwarden.system.child_environment import child_environment
-from pinwarden.system.target import fill_in
+from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.target import expand_placeholders
 
 if TYPE_CHECKING:
     from pinwarden.bundle.bundle_pin import BundlePin
@@ -177,7 +177,7 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     pin = extension.closure
     data = lock_store.read_pinned(project.lock, pin)
-    if data is None or Digest.of(data) != pin.file_digest:
+    if data is None or Digest.of_bytes(data) != pin.file_digest:
         raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
     return closure_document.parse(data), pin.file_digest
 
@@ -194,7 +194,7 @@ def _container_line(
 ) -> tuple[str, ...]:
     from pinwarden.artifacts.environments.images import Engine
     from pinwarden.project.server_environments import locked_digest, name_to_start
-    from pinwarden.system.programs import find_program
+    from pinwarden.system.files import find_program
 
     runs = launch.runs
     locked_digest(entry, runs)  # an image that is not locked is refused before anybody looks for an engine
@@ -227,7 +227,7 @@ def _is_approved(locked: str, given: str) -> bool:
 
 
 def _filled(word: str, variables: Mapping[str, str]) -> str:
-    return fill_in(word, variables) if "${" in word else word
+    return expand_placeholders(word, variables) if "${" in word else word
 
 
 def _sandbox_rule(project: Project, name: str) -> SandboxRule | None:

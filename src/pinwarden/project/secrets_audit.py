@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
-from pinwarden.core.report import Report, Row, weight
+from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, severity_rank
 from pinwarden.project.config_secrets import SecretFinding, audit_inputs, audit_locked, audit_servers
 from pinwarden.project.configs import ConfigView, view_configs
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
-SECRET_KINDS: Kinds = kind_table(
+SECRET_KINDS: FindingKinds = kind_table(
     critical=(
         ("plaintext_secret", "A secret stands in a file in plain text."),
         ("secret_prefix", "A value has the form of a key that a service gives out."),
@@ -43,14 +42,14 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
     findings = _unique((*declared, *configured, *_in_the_lock(project, view)))
     findings += _unread(view, findings)
     rows = [_row(project, finding) for finding in findings]
-    open_secrets = sum(row.level == "critical" for row in rows)
-    unread = sum(row.level == "review" for row in rows)
+    open_secrets = sum(row.severity == "critical" for row in rows)
+    unread = sum(row.severity == "review" for row in rows)
     return Report(
         command="secrets audit",
         subject=project.lock.name,
         summary=_summary(view, open_secrets, unread),
         exit_code=EXIT_REFUSED if open_secrets else EXIT_UNCHECKED if unread else EXIT_CLEAN,
-        rows=tuple(sorted(rows, key=weight)),
+        rows=tuple(sorted(rows, key=severity_rank)),
         notes=() if view.document else (f"there is no {project.lock.name}; only configurations were looked at",),
         facts={
             "ok": not open_secrets and not unread,
@@ -58,7 +57,7 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
             "servers": len(view.servers),
             "findings": [_facts(project, finding) for finding in findings],
         },
-        rule_texts=reasons_of(SECRET_KINDS),
+        rule_texts=kind_reasons(SECRET_KINDS),
     )
 
 
@@ -102,7 +101,7 @@ def _row(project: Project, finding: SecretFinding) -> Row:
     several = ", " in finding.file
     return Row(
         code=finding.kind,
-        level=SECRET_KINDS[finding.kind].severity,
+        severity=SECRET_KINDS[finding.kind].severity,
         entity="config",
         name=finding.name,
         path="",

@@ -69,7 +69,7 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
         return node.build(folder, key, packages, store, how)
 
     def command(folder: Path, program: str | None) -> list[str]:
-        from pinwarden.system.programs import find_program
+        from pinwarden.system.files import find_program
 
         interpreter = find_program("node", search_path)
         if interpreter is None:
@@ -200,7 +200,7 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
     """What starts the server of a built bundle, with the user's settings from variables."""
     from pinwarden.artifacts.environments import mcpb
     from pinwarden.artifacts.environments.python import Interpreter
-    from pinwarden.system.programs import find_program
+    from pinwarden.system.files import find_program
 
     runtimes = mcpb.Runtimes(node=find_program("node", variables.get("PATH", "")), python=Interpreter.here())
     settings = {

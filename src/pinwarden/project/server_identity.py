@@ -21,7 +21,7 @@ from pinwarden.lock.configured import configured_in
 from pinwarden.lock.launch_choice import variable_name
 from pinwarden.lock.locked_config import locked_config
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
-from pinwarden.system.masking import UNNAMED, lockable_entry
+from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget, Target
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def entry_identity(entry: Entry) -> ServerIdentity | None:
     where = configured_in(entry)
     client = client_of(where["client"] if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
-    target = configured_server(entry.name, lockable_entry(approved), client).target
+    target = configured_server(entry.name, redact_entry(approved), client).target
     bundle = bundle_of(entry)
     if isinstance(target, StdioTarget) and bundle is not None:
         return ServerIdentity(starts=("bundle", bundle.tool), values=_values(target.env))
@@ -71,7 +71,7 @@ def entry_identity(entry: Entry) -> ServerIdentity | None:
 
 def configured_identity(name: str, entry: Any, client: Client) -> ServerIdentity | None:
     """Which server an entry of a client's file means, compared as a lock would hold it: without secrets."""
-    target = configured_server(name, lockable_entry(entry), client).target
+    target = configured_server(name, redact_entry(entry), client).target
     return None if target is None else target_identity(target)
 
 
@@ -142,7 +142,7 @@ def _values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _value(name: str, value: str) -> str:
     """A value that only its user knows, asked for or left out of the lock, counts as that of the variable's name."""
-    if _INPUT.fullmatch(value) or value == f"<{name}>{UNNAMED}":
+    if _INPUT.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
         return f"${{{variable_name(name)}}}"
     if found := _MASKED.fullmatch(value):
         return f"${{{variable_name(found[1])}}}"

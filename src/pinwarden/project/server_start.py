@@ -138,9 +138,9 @@ def _sandbox(project: Project, policy: Policy | None, name: str, started: Starte
     return Sandbox(
         readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
         writable=writable.folders,
-        kept=writable.kept,
-        forbidden=writable.forbidden,
-        network=rule.network,
+        read_only=writable.kept,
+        forbidden_names=writable.forbidden,
+        allow_network=rule.network,
     )
 
 
@@ -205,7 +205,7 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     from pinwarden.clients.table import client_of
     from pinwarden.lock.configured import configured_in
     from pinwarden.lock.locked_config import locked_config
-    from pinwarden.system.masking import lockable_entry
+    from pinwarden.system.redaction import redact_entry
 
     where = configured_in(entry)
     client = client_of(where["client"] if where else entry.client)
@@ -213,7 +213,7 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     for file in files:
         for server in file.servers:
             if server.name == entry.name and server.client == client.id and server.target is not None:
-                changes = compare_entries(entry.name, approved, lockable_entry(server.entry), client)
+                changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
                     return finding_its_store(server.target)
     server = configured_server(entry.name, approved, client)

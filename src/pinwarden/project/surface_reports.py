@@ -8,9 +8,8 @@ from typing import Any
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
-from pinwarden.core.finding_kinds import reasons_of
 from pinwarden.core.record import as_dict
-from pinwarden.core.report import Report, Row
+from pinwarden.core.report import Report, Row, kind_reasons
 from pinwarden.surface.drift.changes import CHANGE_KINDS
 from pinwarden.surface.drift.surface import blocked_by_default, compare
 from pinwarden.surface.foreign_digests import surface_digests
@@ -39,7 +38,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
             "digests": {"before": _digest_text(before), "after": _digest_text(after)},
             "notes": list(_diff_notes(before, after)),
         },
-        rule_texts=reasons_of(CHANGE_KINDS),
+        rule_texts=kind_reasons(CHANGE_KINDS),
     )
 
 
@@ -87,7 +86,7 @@ def scan_row(finding: Finding, server: str = "") -> Row:
     """A finding as a row of a report."""
     return Row(
         code=finding.code,
-        level=finding.severity,
+        severity=finding.severity,
         entity=f"{server}: {finding.entity}" if server else finding.entity,
         name=finding.name,
         path=finding.path,
@@ -113,7 +112,7 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
     refused = tuple(
         Row(
             code="undigestable",
-            level="critical",
+            severity="critical",
             entity=item.kind.entity,
             name=item.name,
             path="",
@@ -147,7 +146,7 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
 
 def document_of(surface: Surface) -> Any:
     """The surface document as a value."""
-    return strict_json.parse(to_bytes(surface))
+    return strict_json.parse_json(to_bytes(surface))
 
 
 def _inspect_summary(surface: Surface) -> str:

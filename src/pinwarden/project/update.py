@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import UNCHECKED, Report, Row, counted
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, kind_table, plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import SOURCE, UNLISTED, configured_in
@@ -39,7 +38,7 @@ _WARNED = (
 NOTHING_CHANGED = "nothing was changed; add --yes to update the lock and the clients' configurations"
 
 
-UPDATE_KINDS: Kinds = kind_table(
+UPDATE_KINDS: FindingKinds = kind_table(
     review=(
         ("selectedTarget_changes", "A newer release would install something else."),
         ("config_changes", "A newer release would be configured otherwise."),
@@ -124,12 +123,12 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
     renewed = _renewals(project, wish, found, writing)
     releases = tuple(_release_rows(wish, found, writing))
     bytes_rows = (*(row for each in renewed for row in each.rows), *releases)
-    failed += tuple(row for row in bytes_rows if row.code == UNCHECKED)
+    failed += tuple(row for row in bytes_rows if row.code == COULD_NOT_CHECK)
     failed = tuple({(row.name, row.message): row for row in failed}.values())  # each reason once
-    rows += (*(row for row in bytes_rows if row.code != UNCHECKED), *looked.floating_rows)
-    bad = {row.name for row in releases if row.level == "critical"}
+    rows += (*(row for row in bytes_rows if row.code != COULD_NOT_CHECK), *looked.floating_rows)
+    bad = {row.name for row in releases if row.severity == "critical"}
     offered = [each for each in renewed if each.offered]
-    refused = any(row.level == "critical" for row in bytes_rows) or (bool(found or offered) and not wish.agreed)
+    refused = any(row.severity == "critical" for row in bytes_rows) or (bool(found or offered) and not wish.agreed)
     report = Report(
         command="update",
         subject=project.lock.name,
@@ -205,7 +204,7 @@ def _untold(looked: _Looked, renewed: Sequence[Renewal]) -> Iterator[str]:
     """What was looked at beside registries, and what was not."""
     same = sum(not each.rows for each in renewed)
     if same:
-        yield f"the pinned bytes of {counted(same, 'server')} are what they would be today, with all dependencies"
+        yield f"the pinned bytes of {plural(same, 'server')} are what they would be today, with all dependencies"
     if looked.unlisted:
         yield f"no releases are looked up of programs of this machine and addresses: {', '.join(looked.unlisted)}"
 
@@ -393,7 +392,9 @@ class _Looked(Record):
         """What is told of those whose configuration names no release."""
         level = UPDATE_KINDS["version_floats"].severity
         return tuple(
-            Row(code="version_floats", level=level, entity="server", name=each.entry.name, path="", message=each.hint)
+            Row(
+                code="version_floats", severity=level, entity="server", name=each.entry.name, path="", message=each.hint
+            )
             for each in self.releases
             if each.floats
         )
@@ -402,7 +403,7 @@ class _Looked(Record):
         """How many were looked up, and what came of it."""
         floating = len(self.releases) + len(self.servers) - len(self.entries)
         comes = "comes" if 1 in (self.wanted, len(self.entries)) else "come"
-        known = f"{len(self.entries)} of {counted(self.wanted, 'entry', 'entries')} {comes} from a registry"
+        known = f"{len(self.entries)} of {plural(self.wanted, 'entry', 'entries')} {comes} from a registry"
         known += f" at a locked version and {floating} at any" if floating else ""
         if not self.entries:
             return f"{known}; {NOTHING_TO_LOOK_UP}"
@@ -485,7 +486,7 @@ def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
             rows.append(
                 Row(
                     code=f"{member}_changes",
-                    level=UPDATE_KINDS[f"{member}_changes"].severity,
+                    severity=UPDATE_KINDS[f"{member}_changes"].severity,
                     entity="server",
                     name=each.entry.name,
                     path=f"/{member}",
@@ -499,7 +500,7 @@ def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
         message = f"its tier would be {after_tier} instead of {before_tier}"
         level = UPDATE_KINDS["tier_changes"].severity
         rows.append(
-            Row(code="tier_changes", level=level, entity="server", name=each.entry.name, path="", message=message)
+            Row(code="tier_changes", severity=level, entity="server", name=each.entry.name, path="", message=message)
         )
     return rows
 
@@ -517,12 +518,12 @@ def _started_config(entry: Entry) -> Any:
 
 def _row(each: Newer | Release) -> Row:
     if each.problem:
-        code, level, message = UNCHECKED, "review", each.problem
+        code, level, message = COULD_NOT_CHECK, "review", each.problem
     else:
         code, level = "newer_release", UPDATE_KINDS["newer_release"].severity
         message = f"{each.locked} is locked for {each.entry.client}, {_version(each)} is the latest"
         message += "" if isinstance(each, Newer) else each.told
-    return Row(code=code, level=level, entity="server", name=each.entry.name, path="", message=message)
+    return Row(code=code, severity=level, entity="server", name=each.entry.name, path="", message=message)
 
 
 def _version(each: Newer | Release) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.report import Report, Row, weight
+from pinwarden.core.report import Report, Row, severity_rank
 from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.server_entry import from_value
 from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_metadata
@@ -44,7 +44,7 @@ def verify_server(
     report = verify_metadata(entry, now=now, live=live, artifact=artifact)
     told = explain(report.trust, now=now)
     rows = [
-        Row(code=code, level=level, entity="server", name=entry.name, path="", message=message)
+        Row(code=code, severity=level, entity="server", name=entry.name, path="", message=message)
         for code, level, message in (
             *((issue.code, issue.severity, issue.message) for issue in report.found.issues),
             *((issue.code, "review", issue.message) for issue in own_findings(entry)),
@@ -56,7 +56,7 @@ def verify_server(
         subject=f"{entry.name} {entry.version}",
         summary=f"{entry.name} {entry.version} is {told.tier}: {told.meaning}",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
-        rows=tuple(sorted(rows, key=weight)),
+        rows=tuple(sorted(rows, key=severity_rank)),
         notes=tuple(told.reasons),
         facts={
             **report.to_json(),

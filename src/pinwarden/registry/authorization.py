@@ -48,7 +48,7 @@ def new_token(step: Transaction, registry_now: str, namespace: str, label: str, 
 
 def token_digest(text: str) -> str:
     """What is kept of a token. It is as long as a key, so a plain digest cannot be turned back."""
-    return str(Digest.of(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
+    return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
 
 
 def caller_of(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
@@ -56,7 +56,7 @@ def caller_of(registry: Registry, token: str | None, action: str, size: int = 0)
     moment = registry.moment()
     with registry.database.transaction() as step:  # strangers are sent away without a wait for anybody
         _token_in(step, token, moment)
-    with registry.database.transaction(alone=_COUNTING) as step:  # or two could count at once, and both be the last
+    with registry.database.transaction(exclusive=_COUNTING) as step:  # or two could count at once, and both be the last
         found = _token_in(step, token, moment)
         requests, used = publishers.used_since(step, found.id, moment - _HOUR)
         limits = registry.limits

@@ -49,7 +49,7 @@ def examine(registry: Registry, descriptor: Descriptor, manifest: Manifest, arch
         raise PinwardenError("ARTIFACT_MISSING", f"the archive {archive_cid} was not sent")
     bounds = BundleLimits(archive_bytes=registry.limits.archive_bytes, total_bytes=registry.limits.unpacked_bytes)
     contents = check_archive(descriptor, manifest, archive, bounds)
-    content_hash = Digest.of(archive)
+    content_hash = Digest.of_bytes(archive)
     try:
         surface = _asked_surface(registry.probing, descriptor, manifest, contents)
         api_surface = str(api_surface_hash(item.value for item in surface.list_of(TOOL)))
@@ -79,7 +79,7 @@ def _asked_surface(probing: str, descriptor: Descriptor, manifest: Manifest, con
 
 def _surface(descriptor: Descriptor, folder: Path) -> Surface:
     from pinwarden.surface.probe.probe import ProbeOptions, probe
-    from pinwarden.system.sandbox import ASKED_ONCE, Sandbox
+    from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox
 
     entry = folder / descriptor.entry
     if "$" in descriptor.entry or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
@@ -87,7 +87,7 @@ def _surface(descriptor: Descriptor, folder: Path) -> Surface:
     program, shown = _program(descriptor.runtime)
     target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
     # Publishing in this registry is the consent to being started in its sandbox; nobody else's files are in there.
-    sandbox = Sandbox(readable=(str(folder), *shown), limits=ASKED_ONCE)
+    sandbox = Sandbox(readable=(str(folder), *shown), limits=PROBE_SANDBOX_LIMITS)
     options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_SECONDS)
     with _AT_ONCE:
         return probe(target, options)

@@ -148,7 +148,7 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Done:
     subject = Shape(document, "attestation").inside("subject")
     root_cid, descriptor_cid = subject.cid("root_cid"), subject.cid("descriptor_cid")
     found = checked_attestation(registry, document, root_cid, descriptor_cid)
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         if publications.manifest(step, root_cid, descriptor_cid) is None:
             raise PinwardenError("SERVER_NOT_FOUND", "the attestation is about a bundle that is not published here")
         present = publications.attestations_of(step, root_cid, descriptor_cid)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import Checkpoint, Note, NoteKey
-from pinwarden.core.tlog import EMPTY_ROOT, root_hash
-from pinwarden.core.tlog_growth import TileNodes
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
+from pinwarden.core.tlog import EMPTY_ROOT, TileNodes, root_hash
 from pinwarden.registry import key_change
 from pinwarden.registry.key_change import KeyChange
 from pinwarden.registry.store import pointer_log
@@ -39,7 +38,7 @@ _WRITING = Lock()
 @contextmanager
 def appending(registry: Registry) -> Iterator[Transaction]:
     """A transaction that may append to the log. After it is committed, its checkpoint is in the file."""
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         before = pointer_log.head_of(step)
         check_log(step, registry.checkpoint, registry.identity.log_id, registry.identity.key)
         yield step
@@ -73,7 +72,7 @@ def check_log(step: Transaction, path: Path | None, log_id: str, key: PublicKey)
     if size < kept.size:
         _behind(f"the log in the database has {size} entries; {kept.size} were signed, as {path} says")
     try:
-        note.verified_by(NoteKey(name=log_id, key=each) for each in keys)
+        note.verify(NoteKey(name=log_id, key=each) for each in keys)
     except PinwardenError as err:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{path} is not signed by this registry") from err
     if _root_at(step, kept.size) != kept.root:
@@ -82,7 +81,7 @@ def check_log(step: Transaction, path: Path | None, log_id: str, key: PublicKey)
 
 def key_changes(step: Transaction) -> list[KeyChange]:
     """Every change of the registry's key, in the order of the log."""
-    return [key_change.of(strict_json.parse(each)) for each in pointer_log.entries_of(step, NO_TOOL, KEYS)]
+    return [key_change.of(strict_json.parse_json(each)) for each in pointer_log.entries_of(step, NO_TOOL, KEYS)]
 
 
 def _root_at(step: Transaction, size: int) -> bytes:

@@ -11,9 +11,9 @@ from pinwarden.bundle.pointer import Constraints, Pointer
 from pinwarden.bundle.profile import default_profile
 from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import Record
-from pinwarden.core.tlog_growth import Frontier
+from pinwarden.core.signed_note import Checkpoint
+from pinwarden.core.tlog import Frontier
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.registry import Registry, check_key
 from pinwarden.registry.store import pointer_log, publications
@@ -46,7 +46,7 @@ def log_changes(step: Transaction, registry: Registry, changes: Sequence[Change]
     for change in changes:
         edge = _log(step, registry, change, edge, now)
     checkpoint = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root)
-    note = checkpoint.note().signed(registry.identity.log_id, registry.signer)
+    note = checkpoint.note().sign(registry.identity.log_id, registry.signer)
     pointer_log.move_head(step, head.edge, edge, bytes(note))
     return head.size
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pinwarden.bundle.signatures import to_bytes
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.report import Report, counted
-from pinwarden.core.tlog import entries_path, tile_path, tiles_of
+from pinwarden.core.report import Report, plural
+from pinwarden.core.tlog import entries_path, list_tiles, tile_path
 from pinwarden.registry import layout
 from pinwarden.registry.official_api import entry_of, latest_of, official_name
 from pinwarden.registry.read_api import find_in
@@ -27,7 +27,7 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
     the folder meanwhile.
     """
     written = 0
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         head = pointer_log.head_of(step)
         size = head.size if head else 0
         for path in _paths(step, size):
@@ -37,7 +37,7 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
     return Report(
         command="registry export",
         subject=str(folder),
-        summary=f"{counted(written, 'file')} written to {folder}; the log has {counted(size, 'event')}",
+        summary=f"{plural(written, 'file')} written to {folder}; the log has {plural(size, 'event')}",
         exit_code=EXIT_CLEAN,
         notes=() if base_url else ("without --base-url the official registry API is not part of it",),
         facts={"folder": str(folder), "written": written, "log_size": size},
@@ -50,7 +50,7 @@ def _paths(step: Transaction, size: int) -> Iterator[str]:
     versions = [each for tool in tools for each in publications.versions_of(step, tool)]
     for version in versions:
         yield from _parts_of(version)
-    for level, index, width in tiles_of(size):
+    for level, index, width in list_tiles(size):
         yield f"{layout.LOG}/{tile_path(level, index, width)}"
         if level == 0:
             yield f"{layout.LOG}/{entries_path(index, width)}"

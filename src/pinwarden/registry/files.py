@@ -101,7 +101,7 @@ class HttpRegistry(RegistryFiles):
         sent = Sent(method=method, body=body, media_type=media_type)
         answer = self._fetcher.send(Wanted(endpoint=self._endpoint, url=self._url(path), sent=sent))
         try:
-            value = strict_json.parse(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
+            value = strict_json.parse_json(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
         except PinwardenError:
             value = None
         if answer.status in (200, 201):

@@ -8,9 +8,9 @@ from pinwarden.bundle import pointer as pointer_document
 from pinwarden.bundle.shape import read
 from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import replace
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
+from pinwarden.core.signed_note import Checkpoint
 from pinwarden.registry import key_change
 from pinwarden.registry.checkpoint import KEYS, NO_TOOL, appending, key_changes
 from pinwarden.registry.key_change import KeyChange
@@ -61,7 +61,7 @@ def _logged(step: Transaction, old: Registry, renewed: Registry, reason: str) ->
     )
     change = key_change.made(change, old.signer, renewed.signer)
     edge = pointer_log.append(step, head.edge, NO_TOOL, KEYS, change.leaf)
-    note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().signed(log_id, renewed.signer)
+    note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().sign(log_id, renewed.signer)
     pointer_log.move_head(step, head.edge, edge, bytes(note))
     return change
 
@@ -89,7 +89,7 @@ def rotation_report(change: KeyChange, count: int) -> Report:
     return Report(
         command="registry rotate-key",
         subject=change.log_id,
-        summary=f"{change.new.did} is the key from entry {change.seq} on; {counted(count, 'pointer')} signed anew",
+        summary=f"{change.new.did} is the key from entry {change.seq} on; {plural(count, 'pointer')} signed anew",
         exit_code=EXIT_CLEAN,
         notes=("every replica must be started again with the new key, and every export made anew",),
         facts={

@@ -8,15 +8,13 @@ from pathlib import Path
 from pinwarden.bundle import checkpoint as checkpoint_document
 from pinwarden.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.bundle.log_event import LogEvent
-from pinwarden.core.cosignature import WitnessKey
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import Checkpoint, Note, NoteKey
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Report, Row, counted
+from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, WitnessKey
 from pinwarden.core.signing import document_signature_valid
-from pinwarden.core.tlog import TILE_WIDTH, entries_path, root_hash, tile_path, unpack_entries
-from pinwarden.core.tlog_growth import TileNodes, width_of
+from pinwarden.core.tlog import TILE_WIDTH, TileNodes, entries_path, root_hash, tile_path, tile_width, unpack_entries
 from pinwarden.registry import key_change, layout, log_state
 from pinwarden.registry.files import RegistryFiles
 from pinwarden.registry.key_change import KeyChange
@@ -107,7 +105,7 @@ def _first_state(files: RegistryFiles, wanted: Following) -> LogState:
 def _entries(files: RegistryFiles, start: int, stop: int) -> Iterator[bytes]:
     """The entries from one index up to another, bundle by bundle."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
-        width = width_of(stop, 0, index)
+        width = tile_width(stop, 0, index)
         found = files.find(f"{layout.LOG}/{entries_path(index, width)}", _MOST_BUNDLE)
         if found is None and width < TILE_WIDTH:
             # A partial bundle may be gone once it is full.
@@ -156,7 +154,7 @@ def monitor(files: RegistryFiles, path: Path, wanted: Following, watch: Sequence
     save_state(path, followed.state)
     shown = followed.events
     size = followed.head.checkpoint.size
-    told = f"{counted(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
+    told = f"{plural(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
     notes = (f"first seen: the key {followed.state.key.did} is remembered",) if followed.first else ()
     # A change of the registry's key is everybody's business, whatever they watch.
     rows = (*(_key_row(change) for change in followed.key_changes), *(_row(event) for event in shown))
@@ -182,7 +180,7 @@ def verify(files: RegistryFiles, wanted: Following) -> Report:
     return Report(
         command="log verify",
         subject=str(files),
-        summary=f"{counted(head.size, 'event')} of {counted(len(tools), 'tool')}: every entry leads to the signed head",
+        summary=f"{plural(head.size, 'event')} of {plural(len(tools), 'tool')}: every entry leads to the signed head",
         exit_code=EXIT_CLEAN,
         notes=() if wanted.key is not None else (f"signed by {followed.state.key.did}; compare it by another way",),
         facts={**_facts(followed), "issued_at_utc": issued, "tools": len(tools)},
@@ -231,7 +229,7 @@ def _row(event: LogEvent) -> Row:
     place = f"now {event.new_root_cid}" if event.new_root_cid else "points nowhere now"
     return Row(
         code="pointer_moved" if event.new_root_cid else "pointer_removed",
-        level="info",
+        severity="info",
         entity="pointer",
         name=f"{event.tool}@{event.channel}",
         path=f"/{event.seq}",
@@ -244,7 +242,7 @@ def _row(event: LogEvent) -> Row:
 def _key_row(change: KeyChange) -> Row:
     return Row(
         code="registry_key_changed",
-        level="review",
+        severity="review",
         entity="registry",
         name=change.log_id,
         path=f"/{change.seq}",

@@ -12,11 +12,10 @@ from hmac import compare_digest
 from pinwarden.bundle import log_event
 from pinwarden.bundle.log_event import HARDENED_FIELDS, LogEvent, leaf_bytes
 from pinwarden.core import strict_json
-from pinwarden.core.cosignature import Cosigned, WitnessKey, cosigned_by
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import Checkpoint, Note, NoteKey
 from pinwarden.core.record import Record, replace
+from pinwarden.core.signed_note import Checkpoint, Cosignature, Note, NoteKey, WitnessKey, verify_cosignatures
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import leaf_hash
 from pinwarden.registry.key_change import KeyChange
@@ -30,7 +29,7 @@ class Head(Record):
 
     checkpoint: Checkpoint
     note: Note
-    cosigned: tuple[Cosigned, ...] = ()
+    cosigned: tuple[Cosignature, ...] = ()
 
 
 def verified_head(
@@ -38,11 +37,11 @@ def verified_head(
 ) -> Head:
     """The head that a checkpoint states, if the log's key signed it, and as many witnesses as are demanded."""
     note = Note.parse(data)
-    note.verified_by([key])
+    note.verify([key])
     checkpoint = Checkpoint.parse(note.text)
     if checkpoint.origin != log_id:
         raise PinwardenError("LOG_PROOF_INVALID", "the checkpoint is that of another log")
-    cosigned = cosigned_by(note, witnesses)
+    cosigned = verify_cosignatures(note, witnesses)
     # One key under two names is one witness, and the registry is none of its own.
     count = len({each.witness.key for each in cosigned} - {key.key})
     if count < quorum:
@@ -88,7 +87,7 @@ def follow(
             if change.leaf != entry:
                 raise _invalid(edge.size, "is not the change of key that the registry shows")
             state = after_change(state, change)
-            edge, _ = edge.appended(leaf_hash(entry))
+            edge, _ = edge.append(leaf_hash(entry))
             continue
         event = event_in(entry, state.log_id, state.key, edge.size)
         before = pointers.get((event.tool, event.channel))
@@ -100,7 +99,7 @@ def follow(
             descriptor_cid=event.descriptor_cid,
             reason=event.reason if event.channel.startswith(YANKED_PREFIX) else None,
         )
-        edge, _ = edge.appended(leaf_hash(entry))
+        edge, _ = edge.append(leaf_hash(entry))
         if kept(event):
             events.append(event)
     if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
@@ -114,7 +113,7 @@ def follow(
 def event_in(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEvent:
     """The event that an entry is: in its one spelling, of this log and place, signed by the log's key of then."""
     try:
-        document = strict_json.parse(entry)
+        document = strict_json.parse_json(entry)
         event = log_event.of(document)
     except PinwardenError as err:
         raise _invalid(index, f"cannot be read: {err.message}") from err

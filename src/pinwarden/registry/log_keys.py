@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Checkpoint, Note, NoteKey
 from pinwarden.core.record import replace
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
 from pinwarden.registry.key_change import KeyChange
 from pinwarden.registry.log_state import LoggedKeyChange, LogState
 
@@ -14,7 +14,7 @@ from pinwarden.registry.log_state import LoggedKeyChange, LogState
 def is_signed(note: Note, key: NoteKey) -> bool:
     """Whether the key signed the note."""
     try:
-        note.verified_by([key])
+        note.verify([key])
     except PinwardenError:
         return False
     return True

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_file import to_json_file
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.core.tlog_growth import Frontier
+from pinwarden.core.strict_json import encode_json_file
+from pinwarden.core.tlog import Frontier
 
 FORMAT = "pinwarden-log-state/1"
 LIMITS = Limits(max_bytes=256 * 1024 * 1024, max_depth=10)
@@ -87,19 +87,19 @@ def to_bytes(state: LogState) -> bytes:
             {"seq": each.seq, "old_key_id": each.old.did, "new_key_id": each.new.did} for each in state.key_changes
         ],
     }
-    return to_json_file({**document, "integrity": str(Digest.of(to_json_file(document)))})
+    return encode_json_file({**document, "integrity": str(Digest.of_bytes(encode_json_file(document)))})
 
 
 def parse(data: bytes) -> LogState:
     """Read a state. One that is damaged is an error: to begin anew would be to forget what was seen."""
     try:
-        document = strict_json.parse(data, LIMITS)
+        document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
         _corrupt(err.message)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _corrupt(f"it is not of the format {FORMAT}")
     content = {name: value for name, value in document.items() if name != "integrity"}
-    if document.get("integrity") != str(Digest.of(to_json_file(content))):
+    if document.get("integrity") != str(Digest.of_bytes(encode_json_file(content))):
         _corrupt("its digest does not belong to its content")
     try:
         pointers = {
@@ -111,7 +111,7 @@ def parse(data: bytes) -> LogState:
             log_id=content["log_id"],
             key=PublicKey.from_did(content["key_id"]),
             key_changes=tuple(_key_change(each) for each in content.get("key_changes", [])),
-            edge=Frontier.of_bytes(content["size"], b64decode(content["edge"], validate=True)),
+            edge=Frontier.from_bytes(content["size"], b64decode(content["edge"], validate=True)),
             checkpoint=content["checkpoint"],
             pointers=pointers,
         )

@@ -6,13 +6,13 @@ from typing import Any
 
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 from pinwarden.registry.authorization import new_token
 from pinwarden.registry.names import check_namespace
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import publishers
 from pinwarden.registry.store.publishers import Token
-from pinwarden.system.database import Conflict
+from pinwarden.system.database import ConflictError
 
 _MOST_DAYS = 3650
 
@@ -24,7 +24,7 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
     try:
         with registry.database.transaction() as step:
             publishers.add_namespace(step, name, key.did, registry.now())
-    except Conflict as err:
+    except ConflictError as err:
         raise PinwardenError(
             "NAMESPACE_REFUSED",
             f"there is a namespace {name} already",
@@ -39,7 +39,7 @@ def list_namespaces(registry: Registry) -> Report:
     with registry.database.transaction() as step:
         names = publishers.namespaces(step)
     rows = [_namespace(registry, name) for name in names]
-    return _report("registry namespace", "", counted(len(rows), "namespace"), {"namespaces": rows})
+    return _report("registry namespace", "", plural(len(rows), "namespace"), {"namespaces": rows})
 
 
 def _namespace(registry: Registry, name: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
     """A token for a namespace. It is told here and never again."""
     if not 1 <= days <= _MOST_DAYS:
         raise PinwardenError("USAGE", f"a token lasts from 1 to {_MOST_DAYS} days")
-    with registry.database.transaction(alone="registry tokens") as step:
+    with registry.database.transaction(exclusive="registry tokens") as step:
         text, token = new_token(step, registry.now(), namespace, label, days)
     return Report(
         command="registry token",
@@ -68,7 +68,7 @@ def list_tokens(registry: Registry) -> Report:
     with registry.database.transaction() as step:
         found = publishers.tokens(step)
     facts = {"tokens": [_token(each) for each in found]}
-    return _report("registry token", "", counted(len(found), "token"), facts)
+    return _report("registry token", "", plural(len(found), "token"), facts)
 
 
 def revoke_token(registry: Registry, token_id: str) -> Report:
@@ -109,7 +109,7 @@ def audit(registry: Registry, most: int) -> Report:
         }
         for each in found
     ]
-    return _report("registry audit", "", counted(len(rows), "request"), {"requests": rows})
+    return _report("registry audit", "", plural(len(rows), "request"), {"requests": rows})
 
 
 def _report(command: str, subject: str, summary: str, facts: dict[str, Any]) -> Report:

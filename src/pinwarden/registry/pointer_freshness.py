@@ -9,10 +9,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Checkpoint, NoteKey
 from pinwarden.core.record import Record
-from pinwarden.core.timestamps import moment_of
-from pinwarden.core.tlog_proof import TlogProof
+from pinwarden.core.signed_note import Checkpoint, NoteKey, TlogProof
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.registry.log_following import Head, event_in, verified_head
 from pinwarden.registry.log_state import LogState
 from pinwarden.registry.names import YANKED_PREFIX
@@ -89,7 +88,7 @@ def check_not_yanked(pointed: Pointed, version: str, state: LogState) -> None:
 
 def check_age(issued_at: str, now: str, max_age_days: int) -> None:
     """The registry's word about its head is recent: otherwise everything since may be hidden."""
-    issued, present = moment_of(issued_at), moment_of(now)
+    issued, present = parse_timestamp(issued_at), parse_timestamp(now)
     if issued is None or present is None or issued > present + _SKEW:
         raise PinwardenError(
             "LOG_FROZEN",

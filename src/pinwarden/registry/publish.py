@@ -242,4 +242,4 @@ def keep_archive(registry: Registry, data: bytes, cid: str) -> Digest:
     if str(blob_cid(data)) != cid:
         raise PinwardenError("ARTIFACT_MISMATCH", f"the bytes that were sent are not {cid[:80]}")
     registry.blobs.put(data)
-    return Digest.of(data)
+    return Digest.of_bytes(data)

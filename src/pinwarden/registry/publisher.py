@@ -14,7 +14,7 @@ from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, counted
+from pinwarden.core.report import Report, plural
 from pinwarden.core.versions import refuse_older
 from pinwarden.registry import layout, statement
 from pinwarden.registry.files import HttpRegistry
@@ -26,7 +26,7 @@ from pinwarden.registry.version import (
     published_version,
     version_value,
 )
-from pinwarden.system.clock import present
+from pinwarden.system.clock import wall_clock
 from pinwarden.system.files import read_file
 
 _JSON = "application/json"
@@ -173,7 +173,7 @@ def known_identity(registry: HttpRegistry, key: PublicKey | None) -> Identity:
 
 def signed_request(identity: Identity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
     """A request that nobody can send to another registry, or a second time."""
-    value = statement.to_value(identity.log_id, action, body, present(), secrets.token_hex(16))
+    value = statement.to_value(identity.log_id, action, body, wall_clock(), secrets.token_hex(16))
     return signed(value, statement.SIGNED_FIELDS, signer)
 
 
@@ -213,7 +213,7 @@ def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
     return Report(
         command="registry attest",
         subject=str(registry),
-        summary=f"{counted(new, 'new attestation')} at {registry}",
+        summary=f"{plural(new, 'new attestation')} at {registry}",
         exit_code=EXIT_CLEAN,
         facts={"registry": str(registry), "sent": len(taken), "new": new},
     )

@@ -12,10 +12,9 @@ from pinwarden.bundle.checkpoint import PointerLogCheckpoint
 from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.core.cid import Cid
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Checkpoint, Note
 from pinwarden.core.record import Record, field
+from pinwarden.core.signed_note import Checkpoint, Note, TlogProof
 from pinwarden.core.tlog import TILE_WIDTH
-from pinwarden.core.tlog_proof import TlogProof
 from pinwarden.registry.checkpoint import key_changes
 from pinwarden.registry.key_change import list_value
 from pinwarden.registry.registry import Registry, check_key

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import Checkpoint
 from pinwarden.core.record import Record, field
+from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import EMPTY_ROOT
 from pinwarden.registry.checkpoint import check_log
 from pinwarden.registry.store import pointer_log
 from pinwarden.registry.version import Identity
-from pinwarden.system.clock import present
+from pinwarden.system.clock import wall_clock
 from pinwarden.system.database import Database, Transaction
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Registry(Record):
     """The verifier keys of witnesses whose cosignatures are taken."""
     public_url: str | None = None
     """Where everybody reaches it, if that is not where it listens."""
-    now: Callable[[], str] = present
+    now: Callable[[], str] = wall_clock
 
     def moment(self) -> int:
         """Now, in milliseconds since 1970."""
@@ -103,7 +103,7 @@ def settle_identity(
 
     A key that is not new has signed a log, if neither the database nor the file of the checkpoint says otherwise.
     """
-    with database.transaction(alone=pointer_log.ALONE) as step:
+    with database.transaction(exclusive=pointer_log.ALONE) as step:
         found = identity_in(step)
         if found is None or found.key == wanted.key:
             check_log(step, checkpoint, (found or wanted).log_id, wanted.key)
@@ -115,7 +115,7 @@ def settle_identity(
             values = (_IDENTITY, wanted.name, wanted.log_id, wanted.key.did)
             step.run("INSERT INTO identity (id, name, log_id, key_id) VALUES (?, ?, ?, ?)", values)
             note = Checkpoint(origin=wanted.log_id, size=0, root=EMPTY_ROOT).note()
-            pointer_log.begin(step, bytes(note.signed(wanted.log_id, signer)))
+            pointer_log.begin(step, bytes(note.sign(wanted.log_id, signer)))
             return wanted
     if found.key != wanted.key:
         raise PinwardenError(

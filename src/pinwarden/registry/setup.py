@@ -23,8 +23,8 @@ from pinwarden.registry.registry import (
 )
 from pinwarden.registry.store import pointer_log
 from pinwarden.registry.version import Identity
-from pinwarden.system.database import Database, open_database, schema_of
-from pinwarden.system.file_lock import try_lock
+from pinwarden.system.database import Database, load_schema, open_database
+from pinwarden.system.files import try_lock_file
 from pinwarden.system.key_files import create_key_file, generate_key, load_key_file
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def default_folder() -> Path:
 
 def database_of(settings: RegistrySettings) -> Database:
     """The database, opened when it is first used."""
-    return open_database(settings.database or settings.folder / "registry.sqlite", schema_of(SCHEMA_NAME))
+    return open_database(settings.database or settings.folder / "registry.sqlite", load_schema(SCHEMA_NAME))
 
 
 def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> Registry:
@@ -120,7 +120,7 @@ def _opened_by_one(folder: Path) -> Iterator[None]:
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror}") from err
     try:
-        while not try_lock(descriptor):
+        while not try_lock_file(descriptor):
             if monotonic() > deadline:
                 raise PinwardenError("DATABASE_UNAVAILABLE", f"another process has been opening {folder} for a minute")
             sleep(0.05)

@@ -42,7 +42,7 @@ class Statement(Record):
     def digest(self) -> Digest:
         """What tells this request from every other: whose it is, and what was signed. Nothing else is in it, because
         whoever has seen a request could change what is not signed, and ask for the same a second time."""
-        return Digest.of(self.key_id.encode() + b"\0" + signing_preimage(dict(self.document), SIGNED_FIELDS))
+        return Digest.of_bytes(self.key_id.encode() + b"\0" + signing_preimage(dict(self.document), SIGNED_FIELDS))
 
     @property
     def shape(self) -> Shape:

@@ -8,8 +8,8 @@ from pinwarden.bundle.shape import BLOB_CID, Shape, read, refuse
 from pinwarden.bundle.signatures import signatures_in
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.note import NoteKey
 from pinwarden.core.record import Record
+from pinwarden.core.signed_note import NoteKey
 from pinwarden.core.signing import document_signature_valid
 
 VERSION_SCHEMA = "pinwarden.registry.version.v1"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pinwarden.core.cosignature import WitnessKey, cosigned_by
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.note import Note
+from pinwarden.core.signed_note import Note, WitnessKey, verify_cosignatures
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import pointer_log
 
@@ -16,11 +15,11 @@ def take_cosignatures(registry: Registry, data: bytes) -> int:
     """
     witnesses = [WitnessKey.parse(each) for each in registry.witnesses]
     note = Note.parse(data)
-    with registry.database.transaction(alone=pointer_log.ALONE) as step:
+    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
         head = pointer_log.head_of(step)
         if head is None or Note.parse(head.note).text != note.text:
             raise PinwardenError("REQUEST_STALE", "the log has another head by now")
-        cosigned = cosigned_by(note, witnesses)
+        cosigned = verify_cosignatures(note, witnesses)
         if not cosigned:
             raise PinwardenError("SIGNATURE_INVALID", "no witness that is known here signed the checkpoint")
         names = {(each.witness.name, each.witness.key_id) for each in cosigned}

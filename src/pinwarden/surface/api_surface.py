@@ -30,7 +30,7 @@ def api_surface_hash(tools: Iterable[Any]) -> Digest:
 def hash_of_leaves(leaves: Mapping[str, Digest]) -> Digest:
     """The hash from the leaf digests alone: whoever keeps the leaves can name the tool that changed."""
     pairs = [[name, str(leaves[name])] for name in sorted(leaves, key=_utf16)]
-    return Digest.of(_LIST_TAG + canonicalize(pairs) + b"]")
+    return Digest.of_bytes(_LIST_TAG + canonicalize(pairs) + b"]")
 
 
 def api_surface_leaves(tools: Iterable[Any]) -> dict[str, Digest]:
@@ -44,7 +44,7 @@ def api_surface_leaves(tools: Iterable[Any]) -> dict[str, Digest]:
     listed = list(tools)
     names = [_name_of(tool) for tool in listed]
     _refuse_duplicates(names)
-    leaves = {name: Digest.of(leaf_preimage(tool)) for name, tool in zip(names, listed, strict=True)}
+    leaves = {name: Digest.of_bytes(leaf_preimage(tool)) for name, tool in zip(names, listed, strict=True)}
     return {name: leaves[name] for name in sorted(leaves, key=_utf16)}
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.locale_order import locale_sorted
+from pinwarden.core.javascript import locale_sorted
 from pinwarden.core.record import Record
 from pinwarden.core.tool_digest import tool_digest
 from pinwarden.surface.api_surface import api_surface_leaves, hash_of_leaves
@@ -71,7 +71,7 @@ def toolpin_hashes(tools: Iterable[Mapping[str, Any]]) -> ToolPinHashes:
 
 
 def _toolpin(rows: list[dict[str, Any]]) -> Digest:
-    return Digest.of(canonicalize(rows, "toolpin"))
+    return Digest.of_bytes(canonicalize(rows, "toolpin"))
 
 
 def _name(tool: Mapping[str, Any]) -> str:
@@ -93,7 +93,7 @@ def fusion_input_schema_digest(tool: Mapping[str, Any]) -> Digest:
     """Fusion's ``inputSchemaDigest`` of a tool. Fusion has no tool without a schema, so that is an error."""
     if "inputSchema" not in tool:
         raise PinwardenError("TOOL_INVALID", "the tool has no inputSchema")
-    return Digest.of(canonicalize(tool["inputSchema"], "fusion"))
+    return Digest.of_bytes(canonicalize(tool["inputSchema"], "fusion"))
 
 
 def surface_digests(surface: Surface) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _whole(surface: Surface) -> str:
 
 
 def _own(value: Any) -> Digest:
-    return Digest.of(canonicalize(value))
+    return Digest.of_bytes(canonicalize(value))
 
 
 def _hangar(profile: str) -> Callable[[Any], Digest]:

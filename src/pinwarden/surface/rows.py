@@ -21,7 +21,7 @@ def row_of(change: Change, *, whole: bool = False) -> Row:
         before, after = _shortened(before, after)
     return Row(
         code=change.kind,
-        level=change.severity,
+        severity=change.severity,
         entity=change.entity,
         name=change.name,
         path=change.path,

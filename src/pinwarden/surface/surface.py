@@ -14,10 +14,10 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_file import to_json_file
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import encode_json_file
 
 FORMAT = "pinwarden-surface/1"
 SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
@@ -68,16 +68,16 @@ class Item(Record):
             canonical = canonicalize(value)
         except PinwardenError as err:
             return cls(kind=kind, value=_shown(kind, value), digest=None, problem=err.message)
-        if canonical.count(b"{") + canonical.count(b"[") > _MAX_DEPTH and strict_json.depth_of(value) > _MAX_DEPTH:
+        if canonical.count(b"{") + canonical.count(b"[") > _MAX_DEPTH and strict_json.nesting_depth(value) > _MAX_DEPTH:
             problem = f"it is nested more than {_MAX_DEPTH} levels deep"
             return cls(kind=kind, value=_shown(kind, value), digest=None, problem=problem)
-        return cls(kind=kind, value=value, digest=Digest.of(canonical))
+        return cls(kind=kind, value=value, digest=Digest.of_bytes(canonical))
 
     @classmethod
     def of_text(cls, kind: Kind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
         """An item from its own JSON text; text that cannot be read strictly becomes an undigestable item."""
         try:
-            return cls.of(kind, strict_json.parse(data, limits))
+            return cls.of(kind, strict_json.parse_json(data, limits))
         except PinwardenError as err:
             return cls(kind=kind, value=_shown_text(kind, data), digest=None, problem=err.message)
 
@@ -95,7 +95,7 @@ class Item(Record):
 
     def field_digests(self) -> dict[str, str]:
         """The digest of each member on its own."""
-        return {name: str(Digest.of(canonicalize(member))) for name, member in self.value.items()}
+        return {name: str(Digest.of_bytes(canonicalize(member))) for name, member in self.value.items()}
 
 
 class Surface(Record):
@@ -151,7 +151,7 @@ class Surface(Record):
             for kind in KINDS
             if kind.member in self.items
         }
-        return Digest.of(canonicalize({"format": FORMAT, "server": dict(self.server or {}), **lists}))
+        return Digest.of_bytes(canonicalize({"format": FORMAT, "server": dict(self.server or {}), **lists}))
 
 
 def to_bytes(surface: Surface) -> bytes:
@@ -177,13 +177,13 @@ def to_bytes(surface: Surface) -> bytes:
         ]
     digests["surface"] = str(surface.digest) if surface.digest else None
     document["digests"] = digests
-    document["integrity"] = str(Digest.of(to_json_file(document)))
-    return to_json_file(document)
+    document["integrity"] = str(Digest.of_bytes(encode_json_file(document)))
+    return encode_json_file(document)
 
 
 def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     """Read a surface file. A digest in it that does not belong to its text is an error, never a warning."""
-    document = strict_json.parse(data, limits)
+    document = strict_json.parse_json(data, limits)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _corrupt(f"not a surface document of format {FORMAT}")
     server = document.get("server")
@@ -194,7 +194,7 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
         _corrupt("observed is not an object")
     extra = {name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS}
     surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed, extra=extra)
-    if strict_json.parse(to_bytes(surface), limits) != document:
+    if strict_json.parse_json(to_bytes(surface), limits) != document:
         _corrupt("its digests do not belong to its text")
     return surface
 
@@ -216,7 +216,7 @@ def from_listing(listing: Any) -> Surface:
 
 def parse_any(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     """Read a surface document or a plain listing. A file of another kind is an error, never an empty listing."""
-    document = strict_json.parse(data, limits)
+    document = strict_json.parse_json(data, limits)
     if isinstance(document, dict) and "format" in document:
         return parse(data, limits)
     surface = from_listing(document)
@@ -272,7 +272,7 @@ def _shown_text(kind: Kind, data: bytes) -> dict[str, Any]:
     try:
         for name, text in object_members(data):
             if name in (kind.key, "name"):
-                members.append((name, strict_json.parse(text)))
+                members.append((name, strict_json.parse_json(text)))
     except PinwardenError:
         members = []  # not an object, or its name is part of what is wrong
     return {**_clean_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}

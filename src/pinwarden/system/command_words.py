@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
 
-MAX_LINE = 20_000  # splitting takes a microsecond for each character
+MAX_COMMAND_LINE = 20_000  # splitting takes a microsecond for each character
 
 _PROGRAM_ENDING = pattern(r"\.(?:exe|cmd|bat|ps1|com)$", re.IGNORECASE)
 _ABSOLUTE = pattern(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
@@ -39,12 +39,12 @@ class Options(Record):
         return tuple(f"{name}={value}" for name in sorted(found) for value in found[name])
 
 
-def names(text: str) -> frozenset[str]:
+def name_set(text: str) -> frozenset[str]:
     """Option names as a set, from one line of them."""
     return frozenset(text.split())
 
 
-def read_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
+def parse_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
     """Options up to the first other word; those of ``with_value`` take the next word unless they hold ``=``."""
     values: dict[str, tuple[str, ...]] = {}
     place = 0
@@ -63,12 +63,12 @@ def read_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
     return Options(values=values, rest=tuple(words[place:]))
 
 
-def split_line(line: str) -> list[str]:
+def split_command_line(line: str) -> list[str]:
     """The words of a line as a shell would split it; none if its quotes do not close or nobody would write it."""
     import shlex
 
     try:
-        return shlex.split(line) if len(line) <= MAX_LINE else []
+        return shlex.split(line) if len(line) <= MAX_COMMAND_LINE else []
     except ValueError:
         return []
 
@@ -81,3 +81,30 @@ def program_name(program: str) -> str:
 def is_absolute(path: str) -> bool:
     """Whether a path means the same from every folder. One that begins with a variable is taken at its word."""
     return bool(_ABSOLUTE.match(path))
+
+
+_SYNTAX = frozenset("=: \t\r\n\v\f")
+"""One of these is in every assignment, header and address."""
+_MARKS = (
+    *("gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_", "rk_", "AKIA", "ASIA", "xox"),
+    *("xapp-", "AIza", "ya29.", "npm_", "pypi-", "hf_", "dop_v1_", "SG.", "ntn_", "secret_", "lin_api_", "shpat_"),
+    *("dckr_pat_", "figd_", "eyJ"),
+)
+"""One of these is in every key of a form that services give their keys."""
+_RANDOM = 24  # characters without a dot or slash: from there on a word may be taken for a key
+_MAX_WORD = 4096
+
+
+def surely_has_no_secret(words: Sequence[str]) -> bool:
+    """Whether no word can be, hold or name a secret. If in doubt, it is not sure."""
+    return all(_is_plain_word(word) for word in words)
+
+
+def _is_plain_word(word: str) -> bool:
+    if not word.isascii() or len(word) > _MAX_WORD or not _SYNTAX.isdisjoint(word):
+        return False
+    if word.startswith("-") and len(word) > 2:  # the name of an option; its value may be the next word
+        return False
+    if any(mark in word for mark in _MARKS):
+        return False
+    return all(len(part) < _RANDOM for part in word.replace("/", ".").split("."))

@@ -14,19 +14,19 @@ from urllib.parse import unquote, urlsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.transactions import (
     DEFAULT_LIMITS,
-    Conflict,
+    ConflictError,
     Database,
     DatabaseLimits,
     Row,
     Schema,
     Transaction,
     Value,
-    missing,
-    schema_of,
+    database_missing,
+    load_schema,
 )
 
 __all__ = [
-    "Conflict",
+    "ConflictError",
     "Database",
     "DatabaseLimits",
     "Row",
@@ -34,8 +34,8 @@ __all__ = [
     "Transaction",
     "Value",
     "empty_database",
+    "load_schema",
     "open_database",
-    "schema_of",
 ]
 
 
@@ -101,7 +101,7 @@ class _Sqlite(Database):
 
     def flush(self) -> None:
         """Move what is committed from the journal to the database's file, as far as no reader needs the journal."""
-        with self._told():
+        with self._translated_errors():
             self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
@@ -132,10 +132,10 @@ class _Sqlite(Database):
             # Made anew it would be one without tokens, approvals and events, as if there had never been any.
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was there, and is gone")
         if file is None:
-            raise missing(str(self))
+            raise database_missing(str(self))
         made: _Connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=rw",  # it may be taken away just now, and is not made here
-            self._limits.lock,
+            self._limits.lock_seconds,
             isolation_level=None,
             check_same_thread=False,
             factory=_Connection,
@@ -143,7 +143,7 @@ class _Sqlite(Database):
         )
         try:
             made.file = file
-            _keep_journal(made, self._limits.lock)
+            _keep_journal(made, self._limits.lock_seconds)
             made.execute("PRAGMA synchronous = FULL")  # what was committed survives a power cut
             made.execute("PRAGMA foreign_keys = ON")
             made.execute("PRAGMA trusted_schema = OFF")
@@ -159,15 +159,15 @@ class _Sqlite(Database):
         sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pinwarden_schema'"
         return self._transaction(connection).row(sql) is not None
 
-    def _begin(self, connection: _Connection, alone: str | None) -> None:
-        connection.execute("BEGIN" if alone is None else "BEGIN IMMEDIATE")
+    def _begin(self, connection: _Connection, exclusive: str | None) -> None:
+        connection.execute("BEGIN" if exclusive is None else "BEGIN IMMEDIATE")
 
     def _commit(self, connection: _Connection) -> None:
         connection.execute("COMMIT")
         if self._is_lost(connection):
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was taken away while it was written to")
 
-    def _give_up(self, connection: _Connection) -> None:
+    def _roll_back(self, connection: _Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
@@ -185,7 +185,7 @@ class _Sqlite(Database):
             return None
         return found.st_dev, found.st_ino
 
-    def _told(self) -> Any:
+    def _translated_errors(self) -> Any:
         return _sqlite_errors(self._path)
 
 
@@ -223,7 +223,7 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
             raise PinwardenError("DATABASE_CORRUPT", f"the database {path} is damaged: {err}") from err
         raise PinwardenError("DATABASE_UNAVAILABLE", f"the database {path} did not do it: {err}") from err
     except sqlite3.IntegrityError as err:
-        raise Conflict(str(err)) from err
+        raise ConflictError(str(err)) from err
     except (UnicodeError, OverflowError) as err:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"a value cannot be kept or read ({type(err).__name__})") from err
     except sqlite3.DatabaseError as err:

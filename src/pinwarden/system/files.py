@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -9,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pinwarden.core.case_folding import folded_name
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import DEFAULT_LIMITS
+from pinwarden.core.visible import fold_file_name
 
 
 def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:
@@ -30,7 +31,7 @@ def file_digest(path: Path, algorithm: str = "sha256") -> Digest:
         return Digest.of_stream(stream, algorithm)
 
 
-def twins_of(paths: Iterable[Path]) -> Iterator[Path]:
+def find_case_twins(paths: Iterable[Path]) -> Iterator[Path]:
     """Other files beside these that some file system takes for them."""
     by_folder: dict[Path, set[str]] = {}
     for path in paths:
@@ -42,8 +43,8 @@ def twins_of(paths: Iterable[Path]) -> Iterator[Path]:
             continue
         except OSError as err:
             raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
-        meant = {folded_name(name) for name in names}
-        yield from (folder / each for each in found if each not in names and folded_name(each) in meant)
+        meant = {fold_file_name(name) for name in names}
+        yield from (folder / each for each in found if each not in names and fold_file_name(each) in meant)
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def created_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """A file that must not exist yet, for its owner alone: it has its name when all of it is on the disk."""
     from tempfile import NamedTemporaryFile
 
@@ -109,7 +110,7 @@ def created_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
                 temporary.flush()
                 Path(temporary.name).chmod(mode)
                 os.fsync(temporary.fileno())
-                _take_name(Path(temporary.name), path)
+                _claim_name(Path(temporary.name), path)
             finally:
                 Path(temporary.name).unlink(missing_ok=True)
         _sync_folder(path.parent)
@@ -119,7 +120,7 @@ def created_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
         raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
 
 
-def _take_name(made: Path, path: Path) -> None:
+def _claim_name(made: Path, path: Path) -> None:
     """Give a file its name, if no other has it by now."""
     try:
         path.hardlink_to(made)
@@ -150,3 +151,45 @@ def _sync_folder(folder: Path) -> None:
         return
     finally:
         os.close(descriptor)
+
+
+def try_lock_file(descriptor: int) -> bool:
+    """Whether the lock was free. A file system that knows no locks is an error, and not a busy neighbour."""
+    try:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    except OSError as err:
+        if err.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+            return False
+        raise
+    return True
+
+
+def find_program(name: str, search_path: str) -> Path | None:
+    """Where a bare name leads; None if no folder of the search path has such a program.
+
+    As `shutil.which`, whose module loads every compression there is: that is time before a server starts.
+    """
+    if not search_path:
+        return None
+    if os.name != "posix":  # where a program has an ending that its name leaves out
+        from shutil import which
+
+        found = which(name, path=search_path)
+        return None if found is None else Path(found)
+    for folder in [""] if "/" in name else search_path.split(os.pathsep):
+        place = os.path.join(folder, name)  # noqa: PTH118  an empty folder is the one where we are
+        if os.access(place, os.F_OK | os.X_OK) and not os.path.isdir(place):  # noqa: PTH112
+            return Path(place)
+    return None
+
+
+def relative_search_folders(search_path: str) -> list[str]:
+    """The folders of a search path whose place depends on where a program was started; an empty one is this folder."""
+    return [folder for folder in search_path.split(os.pathsep) if not Path(folder).is_absolute()] if search_path else []

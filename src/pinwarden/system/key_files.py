@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey
+from pinwarden.core.keys import PrivateKey, Signer
 from pinwarden.system.files import create_file, open_regular
 
 _MAX_KEY_FILE = 64 * 1024
@@ -33,3 +33,11 @@ def load_key_file(path: Path, passphrase: bytes | None = None) -> PrivateKey:
                 raise PinwardenError("KEY_INVALID", f"{path} is a public key, and signing takes the private one")
             raise PinwardenError("KEY_FILE_UNSAFE", f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})")
         return PrivateKey.from_pem(stream.read(_MAX_KEY_FILE), passphrase)
+
+
+def load_environment_signer(variable: str, passphrase: bytes | None = None) -> Signer:
+    """The key whose PEM is in a variable, as secrets of a build service are given out. It is shown nowhere."""
+    pem = os.environ.get(variable)
+    if not pem:
+        raise PinwardenError("VARIABLE_MISSING", f"the variable {variable[:80]!a} is not set, or empty")
+    return PrivateKey.from_pem(os.fsencode(pem), passphrase)

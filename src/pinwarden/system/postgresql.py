@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.transactions import Conflict, Database, DatabaseLimits, Row, Schema, Transaction, Value
+from pinwarden.system.transactions import ConflictError, Database, DatabaseLimits, Row, Schema, Transaction, Value
 
 if TYPE_CHECKING:
     import psycopg
@@ -71,7 +71,7 @@ class Postgres(Database):
             raise PinwardenError(
                 "DATABASE_UNAVAILABLE", f"{self._name} cannot be reached ({type(err).__name__})"
             ) from None
-        made.answer_seconds = self._limits.answer
+        made.answer_seconds = self._limits.answer_seconds
         try:
             self._refuse_other_encodings(made)
             self._tell_limits(made)
@@ -86,11 +86,11 @@ class Postgres(Database):
 
         limits = self._limits
         ours = {
-            "connect_timeout": max(1, round(limits.connect)),
+            "connect_timeout": max(1, round(limits.connect_seconds)),
             # A machine that went away without a word is noticed by TCP in the time in which we would give up.
-            "tcp_user_timeout": round(limits.answer * 1000),
-            "keepalives_idle": max(1, round(limits.answer / 4)),
-            "keepalives_interval": max(1, round(limits.answer / 4)),
+            "tcp_user_timeout": round(limits.answer_seconds * 1000),
+            "keepalives_idle": max(1, round(limits.answer_seconds / 4)),
+            "keepalives_interval": max(1, round(limits.answer_seconds / 4)),
             "keepalives_count": 3,
         }
         # An entry is hashed as UTF-8, whatever PGCLIENTENCODING or the address say of other programs.
@@ -109,9 +109,9 @@ class Postgres(Database):
     def _tell_limits(self, connection: psycopg.Connection[Row]) -> None:
         """By a statement and not in the options of the connection, which belong to the address."""
         for name, seconds in (
-            ("statement_timeout", self._limits.statement),
-            ("lock_timeout", self._limits.lock),
-            ("idle_in_transaction_session_timeout", self._limits.idle),
+            ("statement_timeout", self._limits.statement_seconds),
+            ("lock_timeout", self._limits.lock_seconds),
+            ("idle_in_transaction_session_timeout", self._limits.idle_seconds),
         ):
             connection.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
 
@@ -119,20 +119,20 @@ class Postgres(Database):
         found = self._transaction(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
         return found is not None and bool(found[0])
 
-    def _begin(self, connection: psycopg.Connection[Row], alone: str | None) -> None:
+    def _begin(self, connection: psycopg.Connection[Row], exclusive: str | None) -> None:
         connection.execute("BEGIN")
-        if alone is None:
+        if exclusive is None:
             return
         try:
-            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_FAMILY, _lock_number(alone)))
+            connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_FAMILY, _lock_number(exclusive)))
         except BaseException:
-            self._give_up(connection)  # or the next transaction would begin inside this one, which failed
+            self._roll_back(connection)  # or the next transaction would begin inside this one, which failed
             raise
 
     def _commit(self, connection: psycopg.Connection[Row]) -> None:
         connection.execute("COMMIT")
 
-    def _give_up(self, connection: psycopg.Connection[Row]) -> None:
+    def _roll_back(self, connection: psycopg.Connection[Row]) -> None:
         import psycopg
 
         try:
@@ -146,7 +146,7 @@ class Postgres(Database):
     def _is_lost(self, connection: psycopg.Connection[Row]) -> bool:
         return connection.closed or connection.broken
 
-    def _told(self) -> Any:
+    def _translated_errors(self) -> Any:
         return _postgres_errors()
 
 
@@ -159,7 +159,7 @@ def _patient_connection() -> Any:
         pass
 
     class _PatientConnection(psycopg.Connection[Any]):
-        answer_seconds = DatabaseLimits().answer
+        answer_seconds = DatabaseLimits().answer_seconds
 
         def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
             try:
@@ -220,7 +220,7 @@ def _postgres_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.errors.IntegrityError as err:
-        raise Conflict(str(err)) from err
+        raise ConflictError(str(err)) from err
     except UnicodeError as err:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"a text cannot be kept or read ({type(err).__name__})") from err
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as err:

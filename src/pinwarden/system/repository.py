@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from pinwarden.core.case_folding import folded_name
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.visible import fold_file_name
 
 MAX_FOLDERS = 200_000
 """Folders of one repository that are searched. A larger repository is an error, never a clean result."""
@@ -16,7 +16,7 @@ _MARKERS = (".git", ".hg", ".jj", ".svn")
 _DEPENDENCIES = frozenset({"node_modules", "site-packages", *_MARKERS})
 
 
-def repository_root(folder: Path) -> Path | None:
+def find_repository_root(folder: Path) -> Path | None:
     """The root of the repository that a folder is in, or None outside of any."""
     try:
         start = folder.resolve()
@@ -25,14 +25,14 @@ def repository_root(folder: Path) -> Path | None:
     return next((each for each in (start, *start.parents) if any((each / name).exists() for name in _MARKERS)), None)
 
 
-def folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
+def find_folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
     """Every folder of a repository that holds one of these names, in the order of their paths.
 
     Names match as on a file system that ignores case. Links are not followed. Installed dependencies
     (``node_modules``, ``site-packages``) and clones of other repositories are not searched. Raises
     FILE_UNREADABLE for a folder that cannot be listed, and for more than ``MAX_FOLDERS``.
     """
-    wanted = {folded_name(name) for name in names}
+    wanted = {fold_file_name(name) for name in names}
     pending = [root]
     visited = 0
     while pending:
@@ -45,7 +45,7 @@ def folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
             # A clone of another repository. Git tracks no folder of this name, so a pull request cannot hide one this
             # way; a submodule has a file of this name, and is searched.
             continue
-        if any(folded_name(name) in wanted for name in entries):
+        if any(fold_file_name(name) in wanted for name in entries):
             yield folder
         below = [name for name, is_folder in entries.items() if is_folder and name not in _DEPENDENCIES]
         pending.extend(folder / name for name in sorted(below, reverse=True))
@@ -60,16 +60,16 @@ def _entries(folder: Path) -> dict[str, bool]:
         raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
 
 
-def file_at(path: Path, revision: str, variables: Mapping[str, str]) -> bytes | None:
+def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str]) -> bytes | None:
     """A file as a git revision has it; None if the revision has no such file. Nothing that the repository configures is
     run. Raises FILE_UNREADABLE for a revision that is not there."""
-    from pinwarden.system.bounded_run import Task, run_bounded
-    from pinwarden.system.programs import find_program
+    from pinwarden.system.files import find_program
+    from pinwarden.system.processes import BoundedTask, run_bounded
 
     git = find_program("git", variables.get("PATH", os.defpath))
     if git is None:
         raise PinwardenError("FILE_UNREADABLE", f"git is not installed, and is needed to read {revision[:120]!a}")
-    task = Task(name=f"git, asked for {revision[:120]!a},", failure="FILE_UNREADABLE", seconds=60)
+    task = BoundedTask(name=f"git, asked for {revision[:120]!a},", error_code="FILE_UNREADABLE", timeout_seconds=60)
 
     def ask(*words: str) -> bytes:
         return run_bounded([str(git), *words], path.parent.resolve(), variables, task)

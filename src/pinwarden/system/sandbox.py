@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.allowance import failed
+from pinwarden.system.probe_budget import probe_failed
 
 # Programs and libraries. Of /etc only what programs need to start; the rest holds keys and passwords.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
@@ -45,7 +45,7 @@ class SandboxLimits(Record):
     """Of one process. A server that runs for weeks may use hours."""
     nice: int = 0
 
-    def words(self) -> str:
+    def to_argument(self) -> str:
         """As ``exec_guard.py`` reads them."""
         bounds = {
             "DATA": self.memory_bytes,
@@ -59,7 +59,7 @@ class SandboxLimits(Record):
         return ",".join(f"{name}={most}" for name, most in bounds.items() if most is not None)
 
 
-ASKED_ONCE = SandboxLimits(cpu_seconds=60, nice=5)
+PROBE_SANDBOX_LIMITS = SandboxLimits(cpu_seconds=60, nice=5)
 """For a server that is only asked what it tells the model, which takes seconds."""
 
 
@@ -68,12 +68,12 @@ class Sandbox(Record):
 
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
     """What stays read-only although it lies below something writable."""
-    forbidden: tuple[str, ...] = ()
+    forbidden_names: tuple[str, ...] = ()
     """Names that must not appear anywhere below something writable (``write_guard.py``)."""
-    network: bool = False
-    programs: bool = True
+    allow_network: bool = False
+    allow_programs: bool = True
     """Whether it may start programs. If not, the kernel refuses every one but the server itself (``exec_guard.py``)."""
     limits: SandboxLimits = SandboxLimits()
 
@@ -90,7 +90,7 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
         )
     folder = str(Path(cwd or ".").resolve())
     line = [wrapper, "--die-with-parent", "--new-session", "--unshare-all", *_NO_PRIVILEGES]
-    if sandbox.network:
+    if sandbox.allow_network:
         line += ["--share-net", "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     for path in (*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS)):
         line += ["--ro-bind-try", path, path]
@@ -105,32 +105,32 @@ def sandboxed(command: tuple[str, ...], environment: dict[str, str], cwd: str | 
     guard = _program("exec_guard.py")
     shown = [*_program_folders(command[0], environment, folder), *sandbox.readable]
     shown += [*_program_folders(guard[0], environment, folder), sys.base_prefix, guard[-1]]
-    command = (*guard, sandbox.limits.words(), "open" if sandbox.programs else "filtered", *command)
+    command = (*guard, sandbox.limits.to_argument(), "open" if sandbox.allow_programs else "filtered", *command)
     if folder in ("/", str(Path(environment.get("HOME", "/")).resolve())):
         folder = _HOME  # to show this one would be to show everything
     else:
         shown.append(folder)
     for path in shown:
         if not Path(path).exists():
-            raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
+            raise probe_failed("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--ro-bind", path, path]
     for path in sandbox.writable:
         if not Path(path).exists():
-            raise failed("start", f"{path} is not there and cannot be shown to the sandbox")
+            raise probe_failed("start", f"{path} is not there and cannot be shown to the sandbox")
         line += ["--bind", path, path]
-    for path in _above(sandbox.kept, sandbox.writable):
+    for path in _parents_of_read_only(sandbox.read_only, sandbox.writable):
         line += ["--bind", path, path]
-    for path in sandbox.kept:
+    for path in sandbox.read_only:
         line += ["--ro-bind-try", path, path]
     line += ["--remount-ro", "/"]  # what holds all of these folders lies in memory, too, and has no bound
     line += ["--setenv", "HOME", _HOME, "--setenv", "TMPDIR", "/tmp", "--chdir", folder]  # noqa: S108
     line = [*line, "--", *command]
-    if sandbox.writable and sandbox.forbidden:
-        return [*_program("write_guard.py"), "/".join(sandbox.forbidden), *sandbox.writable, "--", *line]
+    if sandbox.writable and sandbox.forbidden_names:
+        return [*_program("write_guard.py"), "/".join(sandbox.forbidden_names), *sandbox.writable, "--", *line]
     return line
 
 
-def _above(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+def _parents_of_read_only(kept: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
     """The folders between what is writable and what is kept. Each is mounted by itself, because a folder can be renamed
     though something in it is mounted, and another put in its place; one that is a mount cannot."""
     between = {
@@ -162,7 +162,7 @@ def _program_folders(program: str, environment: dict[str, str], folder: str) -> 
     found = shutil.which(program, path=environment.get("PATH", os.defpath))
     path = Path(found) if found else Path(folder) / program
     if not path.exists():
-        raise failed("start", f"{program} could not be started: no such program")
+        raise probe_failed("start", f"{program} could not be started: no such program")
     folders: list[str] = []
     for place in (path.absolute(), path.resolve()):
         if place.is_relative_to("/usr") or place.is_relative_to("/bin"):

@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 
 Transport = Literal["auto", "streamable-http", "sse"]
@@ -60,18 +60,17 @@ class HttpTarget(Record):
             if _UNSAFE_IN_HEADER.search(value) or not _fits_latin1(value):
                 _invalid(f"the value of header {name} holds a character that cannot be sent")
         if not _PLACEHOLDER.search(self.url):
-            Address.parse(self.url)
+            HttpAddress.parse(self.url)
 
     def __repr__(self) -> str:
-        return (
-            f"HttpTarget(url={shown_url(self.url)!r}, headers={sorted(self.headers)!r}, transport={self.transport!r})"
-        )
+        url, headers = url_without_query(self.url), sorted(self.headers)
+        return f"HttpTarget(url={url!r}, headers={headers!r}, transport={self.transport!r})"
 
 
 Target = StdioTarget | HttpTarget
 
 
-class Address(Record):
+class HttpAddress(Record):
     """The parts of a web address. It is taken apart once, so that no two readers can see different hosts in it."""
 
     scheme: str
@@ -81,7 +80,7 @@ class Address(Record):
     """Path and query, as they go into the request line."""
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str) -> HttpAddress:
         """Read an http or https address; user names, passwords and fragments have no place in it."""
         if not url.isascii() or _UNSAFE_IN_URL.search(url):
             _invalid("an address is ASCII without spaces, control characters and backslashes")
@@ -117,7 +116,7 @@ class Address(Record):
     __repr__ = __str__
 
 
-def fill_in(text: str, variables: Mapping[str, str]) -> str:
+def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
     """The text with each placeholder replaced by its variable; a default counts where that is unset or empty."""
 
     def value(found: re.Match[str]) -> str:
@@ -136,12 +135,12 @@ def placeholder_names(text: str) -> set[str]:
     return {found[1] for found in _PLACEHOLDER.finditer(text)}
 
 
-def named_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+def placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """The variables that a text names, each with what it stands for."""
-    return [(found[1], fill_in(found[0], variables)) for found in _PLACEHOLDER.finditer(text)]
+    return [(found[1], expand_placeholders(found[0], variables)) for found in _PLACEHOLDER.finditer(text)]
 
 
-def shown_url(url: str) -> str:
+def url_without_query(url: str) -> str:
     """An address for people: without its query, which may hold a key."""
     return url.partition("?")[0].partition("#")[0]
 

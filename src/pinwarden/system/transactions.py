@@ -1,11 +1,10 @@
-"""What a database is to us: transactions over the tables of one schema. `open_database` makes one.
+"""The database interface: transactions over the tables of one schema. `open_database` returns a `Database`.
 
-What SQLite and PostgreSQL both understand is used and nothing else: ``?`` for a value, TEXT, BIGINT and BYTEA for
-columns, numbers that the program gives out itself. Each thread has a connection of its own, so one `Database` serves a
-whole process.
+Only SQL that SQLite and PostgreSQL both understand is used: ``?`` for a value, columns of type TEXT, BIGINT and BYTEA,
+and numbers that the program assigns itself. Each thread has its own connection, so one `Database` serves a process.
 
-Whoever asks for a transaction that is ``alone`` is the only one in it, on either database and over all processes: that
-is what keeps a chain or a log in one line.
+Transactions with the same ``exclusive`` name never run at the same time, in any process. That keeps the hash chain of
+the audit log and the transparency log linear.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _SCHEMA_VERSION = 1
 class DatabaseLimits(Record):
     """How many seconds anything may take, and why: no database, however it fails, holds up its user for ever."""
 
-    connect: float = 10.0
+    connect_seconds: float = 10.0
     """To reach a server, for each of its addresses."""
-    lock: float = 30.0
+    lock_seconds: float = 30.0
     """For another writer. A transaction of ours lasts milliseconds; the export of a whole registry some seconds."""
-    statement: float = 45.0
+    statement_seconds: float = 45.0
     """For one statement on the server, with its wait for others. Every question of ours reads a page at most."""
-    answer: float = 60.0
+    answer_seconds: float = 60.0
     """For an answer, as seen from here. It is longer than `statement`, so that a server that still works is the one
     to say no; beyond it the server is stopped or out of reach, and only giving up helps."""
-    idle: float = 20.0
+    idle_seconds: float = 20.0
     """How long a server keeps a transaction whose owner says nothing: one that was stopped in the middle of it must
     not hold its locks. It is shorter than `lock`, so that those who wait for it still get their turn."""
 
@@ -46,7 +45,7 @@ class DatabaseLimits(Record):
 DEFAULT_LIMITS = DatabaseLimits()
 
 
-class Conflict(Exception):  # noqa: N818 - it is told to the writer of the row, who knows what it means
+class ConflictError(Exception):
     """A row breaks a rule of its table: it is there already, or what it refers to is not."""
 
 
@@ -57,7 +56,7 @@ class Schema(Record):
     sql: str
 
 
-def schema_of(name: str) -> Schema:
+def load_schema(name: str) -> Schema:
     """The tables in ``schemas/<name>.sql``."""
     return Schema(name=name, sql=(Path(__file__).parent / "schemas" / f"{name}.sql").read_text("utf-8"))
 
@@ -95,17 +94,17 @@ class Database(ABC):
         self._opened = 0
 
     @contextmanager
-    def transaction(self, *, alone: str | None = None) -> Iterator[Transaction]:
-        """All or nothing. With ``alone`` nobody else is inside a transaction of that name at the same time."""
+    def transaction(self, *, exclusive: str | None = None) -> Iterator[Transaction]:
+        """All or nothing. With ``exclusive`` nobody else is inside a transaction of that name at the same time."""
         connection = self._connection()
-        with self._told():
-            self._begin(connection, alone)
+        with self._translated_errors():
+            self._begin(connection, exclusive)
         try:
             yield self._transaction(connection)
         except BaseException:
-            self._give_up(connection)
+            self._roll_back(connection)
             raise
-        with self._told():
+        with self._translated_errors():
             self._commit(connection)
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
@@ -118,7 +117,7 @@ class Database(ABC):
         with self.transaction() as step:
             return step.row(sql, values)
 
-    def opened(self) -> int:
+    def open_count(self) -> int:
         """How often the database was opened, with now: if it is more often than before, it may be another one."""
         self._connection()
         return self._opened
@@ -142,7 +141,7 @@ class Database(ABC):
         if present is not None:
             present.close()
             self._local.connection = None
-        with self._told():
+        with self._translated_errors():
             made = self._connect()
             try:
                 self._make_tables(made)
@@ -171,7 +170,7 @@ class Database(ABC):
         if self._has_tables(connection):
             return
         if not self._create and not self._is_ours(connection):
-            raise missing(str(self))
+            raise database_missing(str(self))
         name = self._schema.name
         self._begin(connection, "schema")  # one after another, whatever tables: they share the one that names them
         step = self._transaction(connection)
@@ -187,7 +186,7 @@ class Database(ABC):
                     "DATABASE_NEWER", f"{self} was made by another release (tables of version {found[0]})"
                 )
         except BaseException:
-            self._give_up(connection)
+            self._roll_back(connection)
             raise
         self._commit(connection)
 
@@ -198,21 +197,21 @@ class Database(ABC):
         """Whether any of our tables are there."""
 
     @abstractmethod
-    def _begin(self, connection: Any, alone: str | None) -> None: ...
+    def _begin(self, connection: Any, exclusive: str | None) -> None: ...
     @abstractmethod
     def _commit(self, connection: Any) -> None: ...
     @abstractmethod
-    def _give_up(self, connection: Any) -> None: ...
+    def _roll_back(self, connection: Any) -> None: ...
     @abstractmethod
     def _transaction(self, connection: Any) -> Transaction: ...
     @abstractmethod
     def _is_lost(self, connection: Any) -> bool: ...
     @abstractmethod
-    def _told(self) -> Any:
+    def _translated_errors(self) -> Any:
         """A context in which the database's own errors become ours."""
 
 
-def missing(name: str) -> PinwardenError:
+def database_missing(name: str) -> PinwardenError:
     """What is told of a database that is not there."""
     return PinwardenError(
         "DATABASE_MISSING",

@@ -434,7 +434,7 @@ def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lo
     database_url = cluster.new_database()
     log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
     log.record_durably(called("before"))
-    with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect=2, answer=1.5)):
+    with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect_seconds=2, answer_seconds=1.5)):
         log.record_durably(Fact(kind="blocked", item="meanwhile"))  # returns when the writer gave up, and is durable
         assert log.problem is not None
         assert log.problem.code == "DATABASE_UNAVAILABLE"
@@ -641,7 +641,7 @@ def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path:
     limits = AuditLimits(gather=0.001, wait=1.0)
     with AuditLog(url, folder, limits=limits) as log:
         log.record_durably(called(0))
-        with database.transaction(alone="audit"):  # somebody else holds the database, and does not let go
+        with database.transaction(exclusive="audit"):  # somebody else holds the database, and does not let go
             log.record_durably(called(1))
             start = monotonic()
             for number in range(2, 42):

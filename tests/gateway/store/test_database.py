@@ -12,7 +12,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.system.database import Conflict, Database, DatabaseLimits, Schema, open_database
+from pinwarden.system.database import ConflictError, Database, DatabaseLimits, Schema, open_database
 from pinwarden.system.postgresql import Postgres
 from tests.support.postgres import Cluster, hurried
 
@@ -117,14 +117,14 @@ def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
 def test_a_row_that_is_there_already_is_a_conflict_and_changes_nothing(database: Database) -> None:
     with database.transaction() as step:
         step.run(ADD, (1, "first", None))
-    with pytest.raises(Conflict), database.transaction() as step:
+    with pytest.raises(ConflictError), database.transaction() as step:
         step.run(ADD, (1, "second", None))
     assert database.rows("SELECT number, name FROM trial") == [(1, "first")]
 
 
 def test_writers_that_want_to_be_alone_count_without_a_gap(database: Database) -> None:
     def append(_: int) -> None:
-        with database.transaction(alone="trial") as step:
+        with database.transaction(exclusive="trial") as step:
             (last,) = step.rows("SELECT COALESCE(MAX(number), 0) FROM trial")[0]
             step.run(ADD, (last + 1, "x", None))
 
@@ -219,21 +219,21 @@ def test_a_stopped_postgresql_is_an_error_and_a_started_one_is_used_again(cluste
     database.close()
 
 
-PATIENT = DatabaseLimits(connect=60, lock=60, statement=60, answer=60, idle=60)
+PATIENT = DatabaseLimits(connect_seconds=60, lock_seconds=60, statement_seconds=60, answer_seconds=60, idle_seconds=60)
 """A test shortens the one wait that it is about: a busy machine needs more time for everything else."""
 
 
 def test_a_lock_that_another_session_keeps_is_waited_for_only_so_long(database_url: str) -> None:
-    holder, waiter = (open_database(database_url, TRIAL, replace(PATIENT, lock=0.2)) for _ in range(2))
+    holder, waiter = (open_database(database_url, TRIAL, replace(PATIENT, lock_seconds=0.2)) for _ in range(2))
     assert waiter.rows("SELECT number FROM trial") == []
     with (
-        holder.transaction(alone="trial"),
+        holder.transaction(exclusive="trial"),
         pytest.raises(PinwardenError) as caught,
-        waiter.transaction(alone="trial"),
+        waiter.transaction(exclusive="trial"),
     ):
         pytest.fail("two were alone at the same time")
     assert caught.value.code == "DATABASE_UNAVAILABLE"
-    with waiter.transaction(alone="trial") as step:
+    with waiter.transaction(exclusive="trial") as step:
         step.run(ADD, (1, "later", None))
     assert waiter.rows("SELECT name FROM trial") == [("later",)]
     holder.close()
@@ -245,7 +245,7 @@ def test_a_statement_of_postgresql_may_last_only_so_long(cluster: Cluster) -> No
     patient = open_database(url, TRIAL, PATIENT)
     assert patient.rows("SELECT 1") == [(1,)]  # and its tables are made
     patient.close()
-    database = open_database(url, TRIAL, replace(PATIENT, statement=3))
+    database = open_database(url, TRIAL, replace(PATIENT, statement_seconds=3))
     with pytest.raises(PinwardenError) as caught:
         database.rows("SELECT pg_sleep(30)")
     assert (caught.value.code, caught.value.message) == (
@@ -261,7 +261,7 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
     with database.transaction() as step:
         step.run(ADD, (1, "before", None))
     told: list[str] = []
-    with cluster.frozen(), hurried(database, replace(PATIENT, connect=2, answer=2)):
+    with cluster.frozen(), hurried(database, replace(PATIENT, connect_seconds=2, answer_seconds=2)):
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:
                 database.rows("SELECT 1")
@@ -276,14 +276,14 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
 
 def test_who_stops_in_the_middle_of_a_transaction_does_not_keep_its_lock(cluster: Cluster) -> None:
     url = cluster.new_database()
-    stopped = open_database(url, TRIAL, replace(PATIENT, idle=3))
+    stopped = open_database(url, TRIAL, replace(PATIENT, idle_seconds=3))
     other = open_database(url, TRIAL, PATIENT)
     assert other.rows("SELECT 1") == [(1,)]  # and its tables are made
 
     def stop_in_the_middle() -> None:
-        with stopped.transaction(alone="trial") as mine:
+        with stopped.transaction(exclusive="trial") as mine:
             mine.run(ADD, (1, "never committed", None))
-            with other.transaction(alone="trial") as step:
+            with other.transaction(exclusive="trial") as step:
                 step.run(ADD, (1, "meanwhile", None))
             mine.run(ADD, (2, "too late", None))
 

@@ -13,12 +13,12 @@ from pinwarden.gateway.store.observed import Observed, Sighting, kept_name
 from pinwarden.gateway.store.reviews import APPROVED, REJECTED, STATES, SUPERSEDED, WAITING, Review, Reviews
 from pinwarden.gateway.store.trusted import Trusted
 from pinwarden.surface.surface import Surface, from_listing
-from pinwarden.system.database import Database, open_database, schema_of
+from pinwarden.system.database import Database, load_schema, open_database
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    opened = open_database(database_url, schema_of("gateway"))
+    opened = open_database(database_url, load_schema("gateway"))
     yield opened
     opened.close()
 

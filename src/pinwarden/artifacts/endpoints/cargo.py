@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 DEFAULT_NAME = "crates-io"
 _MAX_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def registry_for(settings: Settings, *, registry: str | None = None) -> Endpoint
     named = _find(layers, "index", "registries", name)
     is_users = said == named and said.layer.said_by != "project"
     try:
-        Address.parse(url)
+        HttpAddress.parse(url)
     except PinwardenError as err:  # the value may hold a password
         message = f"{said.layer.source} names a registry that is not a plain web address"
         raise PinwardenError("CONFIG_INVALID", message) from err

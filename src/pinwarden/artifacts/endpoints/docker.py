@@ -11,10 +11,9 @@ from pinwarden.artifacts.oci_auth import HUB_KEY, Credential, DockerConfig, pars
 from pinwarden.artifacts.oci_reference import HUB, Reference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.files import read_file
+from pinwarden.system.files import find_program, read_file, relative_search_folders
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
-from pinwarden.system.process_tree import ProcessTree
-from pinwarden.system.programs import find_program, relative_folders
+from pinwarden.system.processes import ProcessTree
 
 _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # what docker contacts for docker.io
 _MAX_CONFIG = 1024 * 1024
@@ -91,7 +90,7 @@ def _ask_helper(name: str, reference: Reference, settings: Settings, limits: Hel
     """Run ``docker-credential-<name> get``, which the user's own settings name."""
     program = f"docker-credential-{name}"
     search_path = settings.variables.get("PATH", "")
-    found = None if relative_folders(search_path) else find_program(program, search_path)
+    found = None if relative_search_folders(search_path) else find_program(program, search_path)
     if found is None:
         raise _helper_failed(program, "is not on the search path, or that has a relative folder")
     status, answer = _run(found, _asked_key(reference), settings, limits)

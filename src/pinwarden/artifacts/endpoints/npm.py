@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.strict_json import parse
-from pinwarden.system.files import read_file
+from pinwarden.core.strict_json import parse_json
+from pinwarden.system.files import find_program, read_file
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
-from pinwarden.system.programs import find_program
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 _SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
 _MAX_BYTES = 1 << 20  # a file of settings has a few lines
@@ -137,7 +136,7 @@ def _base(said: _Said) -> str:
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with a variable that is not filled in")
     url = said.value if said.value.endswith("/") else f"{said.value}/"
     try:
-        address = Address.parse(url)
+        address = HttpAddress.parse(url)
     except PinwardenError as err:  # the value may hold a password
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry that is not a plain web address") from err
     if "?" in address.path:
@@ -163,7 +162,7 @@ def _authorization(url: str, said_by: Origin, layers: _Layers) -> str | None:
     parts = urlsplit(url)
     if parts.scheme == "http" and said_by == "project":
         return None  # a repository could have asked for the same host without encryption, to listen
-    address = Address.parse(url)
+    address = HttpAddress.parse(url)
     place = f"//{address.host_header}{address.path}"
     while len(place) > 2:
         found = _credential(place, address, layers)
@@ -173,7 +172,7 @@ def _authorization(url: str, said_by: Origin, layers: _Layers) -> str | None:
     return None
 
 
-def _credential(place: str, address: Address, layers: _Layers) -> str | None:
+def _credential(place: str, address: HttpAddress, layers: _Layers) -> str | None:
     token = _secret(f"{place}:_authToken", address, layers)
     if token:
         return _header(f"Bearer {token}", place, layers)
@@ -199,7 +198,7 @@ def _header(value: str, place: str, layers: _Layers) -> str | None:
     return None
 
 
-def _secret(key: str, address: Address, layers: _Layers) -> str | None:
+def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
     said = layers.find(key)
     if said is None:
         return None
@@ -218,7 +217,7 @@ def _secret(key: str, address: Address, layers: _Layers) -> str | None:
     return value
 
 
-def _is_users_host(address: Address, layers: _Layers) -> bool:
+def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
     """Whether the user's own settings name a host, as a registry or with a credential."""
     for layer in layers.own():
         for key, value in layer.values.items():
@@ -385,7 +384,7 @@ def npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapp
     cache = Path(variables.get("npm_config_cache") or variables.get("NPM_CONFIG_CACHE") or home / ".npm")
     folder = hashlib.sha512(spec.encode()).hexdigest()[:16]
     try:
-        manifest = parse(
+        manifest = parse_json(
             read_file(cache / "_npx" / folder / "node_modules" / name / "package.json", _MAX_MANIFEST_BYTES)
         )
     except PinwardenError:

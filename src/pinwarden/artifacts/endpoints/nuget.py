@@ -17,7 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = 1 << 20
 _MAX_SOURCES = 100
@@ -88,7 +88,7 @@ def _base(value: str) -> str | None:
     url = value.removesuffix("index.json")
     url = url if url.endswith("/") else f"{url}/"
     try:
-        address = Address.parse(url)
+        address = HttpAddress.parse(url)
     except PinwardenError:
         return None
     return None if "?" in address.path or "%" in address.host else url

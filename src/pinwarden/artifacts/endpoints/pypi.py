@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.files import read_file
 from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 Client = Literal["any", "uv", "pip"]
 _MAX_BYTES = 1 << 20  # a file of settings has a few lines
@@ -292,7 +292,7 @@ def _endpoint(
         parts = urlsplit(named.url)
         userinfo, _, place = parts.netloc.rpartition("@")
         url = urlunsplit((parts.scheme.lower(), place, f"{parts.path.rstrip('/')}/", parts.query, ""))
-        Address.parse(url)
+        HttpAddress.parse(url)
     except (ValueError, PinwardenError):
         _invalid(named.source, "an index whose address is malformed")
     if parts.query:

@@ -17,8 +17,8 @@ from pinwarden.artifacts.oci_manifest import IMAGE_LIMITS, Descriptor, ImageInde
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.bounded_run import Task, run_bounded
 from pinwarden.system.files import file_digest, read_file
+from pinwarden.system.processes import BoundedTask, run_bounded
 
 LOAD_SECONDS = 600.0
 _ASK_SECONDS = 60.0
@@ -78,7 +78,7 @@ def _is_here(folder: Path, entry: Descriptor) -> bool:
 
 def _document(folder: Path, digest: Digest, media_type: str) -> ImageIndex | ImageManifest:
     data = read_file(_blob(folder, digest), IMAGE_LIMITS.document_bytes)
-    if Digest.of(data, digest.algorithm) != digest:
+    if Digest.of_bytes(data, digest.algorithm) != digest:
         raise ValueError("a document of the layout was changed")
     return parse_document(data, media_type)
 
@@ -103,7 +103,7 @@ class Engine(Record):
 
     def ask(self, words: Sequence[str], seconds: float) -> bytes:
         """Have it do something, and hear what it says."""
-        task = Task(name=self.program.name, failure="PROGRAM_UNKNOWN", seconds=seconds)
+        task = BoundedTask(name=self.program.name, error_code="PROGRAM_UNKNOWN", timeout_seconds=seconds)
         return run_bounded((str(self.program), *words), Path("/"), self.variables, task)
 
 

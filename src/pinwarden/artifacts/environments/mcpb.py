@@ -66,7 +66,7 @@ def content_of(archive: Path) -> Digest:
 
 def environment_key(bundle: Digest) -> str:
     """The environment's name in the store."""
-    return Digest.of(f"{BUILDER}\n{bundle}".encode()).hex[:40]
+    return Digest.of_bytes(f"{BUILDER}\n{bundle}".encode()).hex[:40]
 
 
 def build(folder: Path, bundle: Digest, tree: Digest, store: Store) -> None:

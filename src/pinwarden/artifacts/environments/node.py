@@ -109,7 +109,7 @@ def declared_scripts(archive: Path) -> dict[str, str]:
 def environment_key(closure_digest: Digest, here: NodePlatform, scripted: Sequence[ClosurePackage] = ()) -> str:
     """The environment's name in the store: what it is built from, for which platform, and whose scripts were run."""
     ran = "".join(f"\n{package.files[0].digest}" for package in scripted)
-    return Digest.of(f"{BUILDER}\n{closure_digest}\n{here.key}{ran}".encode()).hex[:40]
+    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{here.key}{ran}".encode()).hex[:40]
 
 
 def build(
@@ -226,7 +226,7 @@ def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, 
     import shutil
 
     from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, read_run_info
-    from pinwarden.system.bounded_run import Task, run_bounded
+    from pinwarden.system.processes import BoundedTask, run_bounded
     from pinwarden.system.sandbox import Sandbox, sandboxed
 
     scripts = read_run_info(_manifest(package_folder), has_gyp=(package_folder / "binding.gyp").is_file()).scripts
@@ -250,7 +250,10 @@ def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, 
             command = sandboxed(tuple(command), {**environment, "HOME": "/"}, str(package_folder), sandbox)
         name = f"the {event} script of {package.name}@{package.version}"
         run_bounded(
-            command, package_folder, environment, Task(name=name, failure="SCRIPT_FAILED", seconds=SCRIPT_SECONDS)
+            command,
+            package_folder,
+            environment,
+            BoundedTask(name=name, error_code="SCRIPT_FAILED", timeout_seconds=SCRIPT_SECONDS),
         )
 
 

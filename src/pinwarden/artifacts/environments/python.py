@@ -29,7 +29,7 @@ from pinwarden.artifacts.environments.tree import (
 from pinwarden.artifacts.python_package import Choice, choose_wheels
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import Closure, ClosurePackage, tree_digest
 from pinwarden.system.files import read_file
@@ -96,7 +96,7 @@ def content_of(archive: Path) -> Digest:
 
 def environment_key(closure_digest: Digest, here: Interpreter) -> str:
     """The environment's name in the store: what it is built from, and for which interpreter."""
-    return Digest.of(f"{BUILDER}\n{closure_digest}\n{here.key}".encode()).hex[:40]
+    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{here.key}".encode()).hex[:40]
 
 
 def build(folder: Path, final: Path, choices: Sequence[Choice], here: Interpreter, store: Store) -> None:

@@ -133,7 +133,7 @@ def made_here_anchor(recorded: Digest | None) -> frozenset[bytes]:
 
 def made_here_digest(rows: Iterable[Row]) -> Digest:
     """The digest the store records for files made during a build."""
-    return Digest.of(tree_text(rows))
+    return Digest.of_bytes(tree_text(rows))
 
 
 def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:

@@ -84,7 +84,7 @@ class Bill(Record):
 
 def bill_of(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> Bill:
     """The bill of a lock; closures by the path that the lock pins. ``shown`` takes secrets out of an address."""
-    digest = str(Digest.of(lockfile.to_bytes(lock)))
+    digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _packages(closures.values())
     found: dict[Server, list[Entry]] = {}
     for entry in sorted(lock.entries, key=lambda each: each.key):
@@ -214,7 +214,7 @@ def _packages(closures: Iterable[Closure]) -> dict[_Key, Package]:
 
 def _package(key: _Key, purl: str, same: list[ClosurePackage], *, is_shared: bool) -> Package:
     first = same[0]
-    bytes_of_it = Digest.of("\n".join(key[3]).encode()).hex[:16]
+    bytes_of_it = Digest.of_bytes("\n".join(key[3]).encode()).hex[:16]
     scripts = any(package.install_scripts for package in same)
     return Package(
         ref=f"{purl}#{bytes_of_it}" if is_shared else purl,

@@ -138,4 +138,4 @@ def _archive_ref(package: Package, archive: Archive) -> str:
 def _id(ref: str) -> str:
     """An identifier of the letters that this format allows; different things never share one."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", ref)[:60].strip("-")
-    return f"SPDXRef-{readable}-{Digest.of(ref.encode('utf-8', 'surrogatepass')).hex[:16]}"
+    return f"SPDXRef-{readable}-{Digest.of_bytes(ref.encode('utf-8', 'surrogatepass')).hex[:16]}"

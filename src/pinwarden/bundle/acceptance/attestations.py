@@ -12,7 +12,7 @@ from pinwarden.bundle.acceptance.verdict import Submission
 from pinwarden.bundle.trust import TrustedKey
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.timestamps import moment_of
+from pinwarden.core.timestamps import parse_timestamp
 
 _MAX_CLAIMS = 256
 """Of one attestation; it takes one claim to vouch for a bundle."""
@@ -115,7 +115,7 @@ def _check_expiry(claim: Any, submission: Submission) -> None:
     if "expires_at_utc" not in claim:
         return
     stated = claim["expires_at_utc"]
-    expires, now = moment_of(stated), moment_of(submission.now)
+    expires, now = parse_timestamp(stated), parse_timestamp(submission.now)
     if now is None:
         raise PinwardenError("USAGE", "the moment of the install is not one with a time zone")
     if expires is None:

@@ -170,7 +170,7 @@ def _follow(state: GatewayState, wanted: Wanted, last_number: int) -> None:
 
 def _format_entry(entry: Entry) -> str:
     """An event as one line."""
-    from pinwarden.core.visible import inert_in_log, show_invisible
+    from pinwarden.core.visible import neutralize_log_commands, show_invisible
 
     fact = entry.fact
     parts = [entry.at, f"{fact.kind:9}", fact.server]
@@ -179,14 +179,14 @@ def _format_entry(entry: Entry) -> str:
     parts += [f"for {fact.client}"] if fact.client else []
     parts += [fact.reason] if fact.reason else []
     parts += [f"[{fact.call}]"] if fact.call else []
-    return inert_in_log(f"{show_invisible('  '.join(parts))}\n")
+    return neutralize_log_commands(f"{show_invisible('  '.join(parts))}\n")
 
 
 def _export_to_file(state: GatewayState, path: Path, after: int) -> Head:
     from pinwarden.gateway.audit.report import export
-    from pinwarden.system.files import created_file
+    from pinwarden.system.files import open_new_file
 
-    with created_file(path) as stream:  # an incomplete export never gets the file's name
+    with open_new_file(path) as stream:  # an incomplete export never gets the file's name
         return export(state, stream.write, after)
 
 

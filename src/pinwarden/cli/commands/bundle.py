@@ -130,7 +130,7 @@ def bundle_accept(args: Namespace) -> int:
     {"trusted_registry_keys": [...], "known_keys": [...]}.
     """
     from pinwarden.bundle.accept import AcceptanceFiles, judge
-    from pinwarden.system.clock import present
+    from pinwarden.system.clock import wall_clock
 
     files = AcceptanceFiles(
         pointer=Path(args.pointer),
@@ -140,7 +140,7 @@ def bundle_accept(args: Namespace) -> int:
         policy=Path(args.policy),
         trust=Path(args.trust),
     )
-    moment = present() if args.now is None else args.now
+    moment = wall_clock() if args.now is None else args.now
     report = judge(files, moment, tool=args.tool, channel=args.channel, literal=args.literal)
     return emit(report, args.format)
 
@@ -210,13 +210,13 @@ def _acceptance_rules(args: Namespace) -> Judging | None:
         raise PinwardenError("USAGE", "--policy and --trust have to be used together")
     from pinwarden.bundle import installer_policy, trust
     from pinwarden.bundle.oci_transfer import Judging
-    from pinwarden.system.clock import present
+    from pinwarden.system.clock import wall_clock
     from pinwarden.system.files import read_file
 
     return Judging(
         policy=installer_policy.parse(read_file(Path(args.policy))),
         trust=trust.parse(read_file(Path(args.trust))),
-        now=present(),
+        now=wall_clock(),
         tool=args.tool,
         channel=args.channel,
     )

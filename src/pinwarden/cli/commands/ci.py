@@ -98,11 +98,11 @@ def ci(args: Namespace) -> int:
     """
     from pinwarden.project.gate.report import gate_report
     from pinwarden.project.gate.repository import coverage_rows, in_repository, with_coverage
-    from pinwarden.system.repository import repository_root
+    from pinwarden.system.repository import find_repository_root
 
     projects = projects_from(args)
     _refuse_single_project_options(args, projects)
-    root = repository_root(projects[0].root)
+    root = find_repository_root(projects[0].root)
     alone = len(projects) == 1
     checked = [in_repository(project, _check(args, project, alone=alone), root, alone=alone) for project in projects]
     if root is not None and not args.no_configs and args.scope != "global":
@@ -137,10 +137,10 @@ def init_ci(args: Namespace) -> int:
     import sys
 
     from pinwarden.cli.workflow_files import INSTALL_SOURCE_MISSING, github_job, install_step, write_workflow
-    from pinwarden.system.repository import repository_root
+    from pinwarden.system.repository import find_repository_root
 
     projects = projects_from(args)
-    root = repository_root(projects[0].root) or projects[0].root.resolve()
+    root = find_repository_root(projects[0].root) or projects[0].root.resolve()
     options = "".join(_project_option(project, root) for project in projects)
     text = _GITHUB.replace("{job}", github_job("pinwarden")) if args.kind == "github" else _GITLAB
     text = text.replace("{install}", install_step(args.kind, args.install)).replace("{project}", options)

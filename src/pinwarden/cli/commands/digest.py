@@ -60,16 +60,16 @@ def digest(args: Namespace) -> int:
     """
     import json
 
-    from pinwarden.core.strict_json import parse
-    from pinwarden.core.visible import inert_in_log, printed_json, show_invisible
+    from pinwarden.core.strict_json import parse_json
+    from pinwarden.core.visible import json_for_log, neutralize_log_commands, show_invisible
 
-    rows = [_digest_row(tool, args.profile) for tool in _list_tools(parse(_read_input(args.file)))]
+    rows = [_digest_row(tool, args.profile) for tool in _list_tools(parse_json(_read_input(args.file)))]
     if args.format == "json":
-        sys.stdout.write(printed_json(json.dumps({"profile": args.profile, "tools": rows}, indent=2)) + "\n")
+        sys.stdout.write(json_for_log(json.dumps({"profile": args.profile, "tools": rows}, indent=2)) + "\n")
     else:
         for row in rows:
             result = row.get("digest") or f"undigestable: {row['error']['message']}"
-            sys.stdout.write(inert_in_log(f"{show_invisible(result)}  {row['name']!a}\n"))
+            sys.stdout.write(neutralize_log_commands(f"{show_invisible(result)}  {row['name']!a}\n"))
     return EXIT_REFUSED if any("error" in row for row in rows) else EXIT_CLEAN
 
 

@@ -276,7 +276,7 @@ def _temporary_token(state: GatewayState, settings: Settings) -> str:
 
 def _announce(form: str, base: str, locked: Locked) -> None:
     """Print the addresses to stdout, and problems to stderr."""
-    from pinwarden.core.report import Report, counted
+    from pinwarden.core.report import Report, plural
     from pinwarden.gateway.http.locked import CONSENT_HINT
 
     servers = {upstream.name: f"{base}/mcp/{slug}" for slug, upstream in sorted(locked.upstreams.items())}
@@ -299,7 +299,7 @@ def _announce(form: str, base: str, locked: Locked) -> None:
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         return
-    summary = f"{counted(len(servers), 'server')} served"
+    summary = f"{plural(len(servers), 'server')} served"
     emit(Report(command="gateway", subject=base, summary=summary, exit_code=0, facts=facts), form)
 
 

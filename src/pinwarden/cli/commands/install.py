@@ -96,7 +96,7 @@ def install(args: Namespace) -> int:
     from pinwarden.project.lock import LockWriting
     from pinwarden.project.project import load_policies, store_folder
     from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
-    from pinwarden.system.clock import now, present
+    from pinwarden.system.clock import now, wall_clock
 
     tool, _, channel = args.tool.partition("@")
     project, trusted = project_from(args), load_trust(trust_file())
@@ -108,7 +108,7 @@ def install(args: Namespace) -> int:
         policy=installer_policy_from(args),
         trusted=trusted,
         trust_path=trust_file(),
-        now=present(),
+        now=wall_clock(),
     )
     if is_locked(project, tool):
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")

@@ -309,7 +309,7 @@ def _update_bundles(args: Namespace, project: Project, writing: LockWriting, rep
     from pinwarden.install.staging import PinnedBundles
     from pinwarden.install.upgrade import Updating, merged, update_bundles
     from pinwarden.project.project import load_policies, store_folder
-    from pinwarden.system.clock import present
+    from pinwarden.system.clock import wall_clock
 
     trusted = load_trust(trust_file())
     with open_locations(args) as places:
@@ -326,7 +326,7 @@ def _update_bundles(args: Namespace, project: Project, writing: LockWriting, rep
             store=Store(store_folder(project)),
             policies=load_policies(project),
             writing=writing,
-            now=present(),
+            now=wall_clock(),
             agreed=args.yes,
             ask=args.allow_execute,
             literal=args.literal,

@@ -24,6 +24,7 @@ from pinwarden.cli.project_arguments import (
 )
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
+from pinwarden.core.report import plural
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
@@ -225,7 +226,6 @@ def review_reopen(args: Namespace) -> int:
 
 
 def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
-    from pinwarden.core.report import counted
     from pinwarden.gateway.review import list_reviews
 
     listed = list_reviews(state, server=args.server)
@@ -245,7 +245,7 @@ def _go_through(args: Namespace, state: GatewayState, project: Project) -> int:
         if answer == "q":
             break
         decided[_ANSWERS[answer]] += 1
-    pending = counted(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
+    pending = plural(len(list_reviews(state, server=args.server).facts["reviews"]), "change")
     sys.stdout.write(f"\n{decided['approved']} approved, {decided['rejected']} rejected; {pending} still to review\n")
     return 0
 

@@ -186,7 +186,7 @@ def _prepare_command(args: Namespace, project: Project) -> Behind:
 
 
 def _find_program(word: str) -> str:
-    from pinwarden.system.programs import find_program
+    from pinwarden.system.files import find_program
 
     program = word if "/" in word else find_program(word, os.environ.get("PATH", ""))
     if program is None:

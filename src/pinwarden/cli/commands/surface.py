@@ -160,7 +160,7 @@ def scan(args: Namespace) -> int:
 def _format_items(surface: Surface) -> str:
     """One line for each item, safe to print."""
     from pinwarden.cli.layout import truncate
-    from pinwarden.core.visible import inert_in_log, show_invisible
+    from pinwarden.core.visible import neutralize_log_commands, show_invisible
     from pinwarden.surface.surface import KINDS
 
     lines: list[str] = []
@@ -173,7 +173,7 @@ def _format_items(surface: Surface) -> str:
             description = _describe(text) if isinstance(text, str) else ""
             digest = item.digest.hex[:12] if item.digest else "undigestable"
             lines.append(f"{kind.entity:16}  {digest:12}  {show_invisible(item.name)[:40]:28}  {description}".rstrip())
-    return inert_in_log("".join(f"{truncate(line)}\n" for line in lines))
+    return neutralize_log_commands("".join(f"{truncate(line)}\n" for line in lines))
 
 
 def _describe(text: str) -> str:

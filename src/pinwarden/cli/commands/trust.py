@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.core.keys import PublicKey
-    from pinwarden.core.note import NoteKey
+    from pinwarden.core.signed_note import NoteKey
 
 _MAX_IDENTITY_BYTES = 64 * 1024
 _REGISTRY_KEY = "Give a registry as name+id+key, which pinwarden registry serve prints, or as its registry.json."
@@ -63,9 +63,9 @@ def trust_add(args: Namespace) -> int:
       pinwarden trust add release.pem.pub --name release --role maintainer
       pinwarden trust add export/registry.json --role registry --url export
     """
-    from pinwarden.core.cosignature import WitnessKey
+    from pinwarden.core.signed_note import WitnessKey
     from pinwarden.install.trust import Trusting, add_trust
-    from pinwarden.system.clock import present
+    from pinwarden.system.clock import wall_clock
 
     key, log = _read_keys(args)
     witnesses = tuple(dict.fromkeys(WitnessKey.parse(text) for text in args.witness))
@@ -86,7 +86,7 @@ def trust_add(args: Namespace) -> int:
         replaces=args.replaces,
         why=args.why,
     )
-    return emit(add_trust(trust_file(), wanted, present()), args.format)
+    return emit(add_trust(trust_file(), wanted, wall_clock()), args.format)
 
 
 def _configure_trust_remove(parser: ArgumentParser) -> None:
@@ -106,9 +106,9 @@ def trust_remove(args: Namespace) -> int:
       pinwarden trust remove release --revoke --why "laptop stolen"
     """
     from pinwarden.install.trust import remove_trust
-    from pinwarden.system.clock import present
+    from pinwarden.system.clock import wall_clock
 
-    report = remove_trust(trust_file(), args.key, present(), revoked=args.revoke, why=args.why)
+    report = remove_trust(trust_file(), args.key, wall_clock(), revoked=args.revoke, why=args.why)
     return emit(report, args.format)
 
 
@@ -159,24 +159,28 @@ def _read_keys(args: Namespace) -> tuple[PublicKey | None, NoteKey | None]:
 def _read_identity_key(file: str) -> NoteKey:
     """The log key in a registry's registry.json."""
     from pinwarden.cli.key_arguments import read_public_key_file
-    from pinwarden.core.key_texts import shape_of
+    from pinwarden.core.keys import describe_key_data
     from pinwarden.registry.version import parse_identity
 
     data = read_public_key_file(file, _MAX_IDENTITY_BYTES)
     try:
         return parse_identity(data).note_key
     except PinwardenError as err:
-        content = "damaged JSON" if shape_of(data) == "JSON" and err.code.startswith("JSON_") else shape_of(data)
+        content = (
+            "damaged JSON"
+            if describe_key_data(data) == "JSON" and err.code.startswith("JSON_")
+            else describe_key_data(data)
+        )
         message = f"{file[:200]!a} is {content}, not the registry.json of a registry: {err.message}"
         raise PinwardenError(err.code, message, hint=_REGISTRY_KEY) from err
 
 
 def _parse_log_key(text: str) -> NoteKey:
     """A registry's verifier key: name+id+key."""
-    from pinwarden.core.key_texts import refuse_private
-    from pinwarden.core.note import NoteKey
+    from pinwarden.core.keys import refuse_private_key
+    from pinwarden.core.signed_note import NoteKey
 
-    refuse_private(os.fsencode(text), "the given key")
+    refuse_private_key(os.fsencode(text), "the given key")
     try:
         return NoteKey.parse(text)
     except PinwardenError as err:

@@ -42,13 +42,13 @@ def _row(report: Report, row: Row) -> str:
             properties["line"] = str(row.line)
             if row.column is not None:
                 properties["col"] = str(row.column)
-    properties["title"] = " ".join(part for part in (row.level + ":", row.entity, row.name, row.path) if part)
+    properties["title"] = " ".join(part for part in (row.severity + ":", row.entity, row.name, row.path) if part)
     before, after = row.before, row.after
     if before is not None and after is not None:
         before, after = without_common(before, after, _MAX_TEXT)
     texts = (("before", before), ("after", after), ("text", row.excerpt))
     said = [f"{name}: {_cut(text)}" for name, text in texts if text]
-    return _command(_COMMANDS[row.level], properties, f"{row.message} ({row.code})", *said)
+    return _command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *said)
 
 
 def _command(name: str, properties: dict[str, str], *lines: str) -> str:

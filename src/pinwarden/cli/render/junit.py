@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.visible import inert_in_log, show_invisible
+from pinwarden.core.visible import neutralize_log_commands, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -21,10 +21,10 @@ def render(report: Report) -> str:
     """One suite with one test case per row; without rows, one that stands for the command itself."""
     failing = _failing(report)
     kind = "error" if report.exit_code == EXIT_UNCHECKED else "failure"
-    cases = [line for row in report.rows for line in _case(report, row, kind if row.level in failing else "")]
+    cases = [line for row in report.rows for line in _case(report, row, kind if row.severity in failing else "")]
     if not report.rows:
         cases = _command_case(report, kind if report.exit_code else "")
-    failed = sum(row.level in failing for row in report.rows) if report.rows else int(report.exit_code != 0)
+    failed = sum(row.severity in failing for row in report.rows) if report.rows else int(report.exit_code != 0)
     counts = _attributes(
         tests=str(max(1, len(report.rows))),
         failures=str(failed if kind == "failure" else 0),
@@ -66,7 +66,7 @@ def _failing(report: Report) -> tuple[str, ...]:
     """The levels that made the command fail: what needs a decision, else warnings, else whatever there is."""
     if report.exit_code == 0:
         return ()
-    present = {row.level for row in report.rows}
+    present = {row.severity for row in report.rows}
     for levels in (("critical", "review"), ("warning",)):
         if present & set(levels):
             return levels
@@ -81,7 +81,9 @@ def _case(report: Report, row: Row, kind: str) -> list[str]:
     line = "" if row.line is None else f":{row.line}"
     texts = (("before", row.before), ("after", row.after), ("text", row.excerpt))
     at = [f"at {place}{line}"] if place else []
-    body = _lines(f"{row.level}: {row.message}", *at, *(f"{side}: {text}" for side, text in texts if text is not None))
+    body = _lines(
+        f"{row.severity}: {row.message}", *at, *(f"{side}: {text}" for side, text in texts if text is not None)
+    )
     if not kind:
         return [opening, f"  <system-out>{body}</system-out>", "</testcase>"]
     return [opening, f"  <{kind}{_attributes(type=row.code, message=row.message)}>{body}</{kind}>", "</testcase>"]
@@ -104,4 +106,4 @@ def _lines(*texts: str) -> str:
 
 def _text(text: str) -> str:
     """Text that is legal in XML and cannot become markup: what XML forbids is among what is spelt out."""
-    return escape(inert_in_log(show_invisible(text)))
+    return escape(neutralize_log_commands(show_invisible(text)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pinwarden.core.visible import inert_in_log, show_invisible
+from pinwarden.core.visible import neutralize_log_commands, show_invisible
 from pinwarden.surface.drift.text_diff import cut_within, text_diff
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _rows(rows: tuple[Row, ...]) -> list[str]:
     room = _MAX_TABLE
     for row in rows:
         what = f"{_safe(_cell(row.entity))} {_quoted(_cell(row.name))}"
-        line = f"| {_SIGNS[row.level]} | {what} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
+        line = f"| {_SIGNS[row.severity]} | {what} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
         room -= len(line) + 1
         if room < 0:
             break
@@ -116,4 +116,4 @@ _ESCAPES = str.maketrans(
 
 
 def _code(text: str) -> str:
-    return inert_in_log(show_invisible(text)).replace("`", "'").replace("|", "\\|")
+    return neutralize_log_commands(show_invisible(text)).replace("`", "'").replace("|", "\\|")

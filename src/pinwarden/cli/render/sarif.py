@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pinwarden import __version__
 from pinwarden.core.errors import CODES
-from pinwarden.core.visible import printed_json, show_invisible
+from pinwarden.core.visible import json_for_log, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -63,7 +63,7 @@ def _tool(described: dict[str, Any]) -> dict[str, Any]:
 
 def _log(run: dict[str, Any]) -> str:
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return printed_json(json.dumps(log, indent=2)) + "\n"
+    return json_for_log(json.dumps(log, indent=2)) + "\n"
 
 
 def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
     return {
         "ruleId": row.code,
         "ruleIndex": rule,
-        "level": _LEVELS[row.level],
+        "level": _LEVELS[row.severity],
         "message": {"text": show_invisible(f"{row.entity} {row.name}: {row.message}".replace("\n", " "))},
         "locations": [
             {
@@ -83,7 +83,7 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
             }
         ],
         "partialFingerprints": {"pinwardenRow/v1": sha256(identity.encode("utf-8", "backslashreplace")).hexdigest()},
-        "properties": {"severity": row.level, "subject": report.subject, **_texts(row)},
+        "properties": {"severity": row.severity, "subject": report.subject, **_texts(row)},
     }
 
 

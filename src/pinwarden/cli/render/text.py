@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.layout import terminal_width, wrap
-from pinwarden.core.visible import inert_in_log, show_invisible
+from pinwarden.core.visible import neutralize_log_commands, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
@@ -26,7 +26,7 @@ def render_rows(rows: tuple[Row, ...], *, colour: bool = False) -> str:
     """Only the rows."""
     width = terminal_width()
     lines = (line for row, names in _alike(rows) for line in _row(row, names, width, colour))
-    return inert_in_log("".join(f"{line}\n" for line in lines))
+    return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
 def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
@@ -34,13 +34,13 @@ def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
     groups: dict[tuple[object, ...], tuple[Row, list[str]]] = {}
     for row in rows:
         where, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
-        same = (row.level, row.entity, row.code, *where, *texts)
+        same = (row.severity, row.entity, row.code, *where, *texts)
         groups.setdefault(same, (row, []))[1].append(row.name)
     return list(groups.values())
 
 
 def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
-    level = _paint(f"{row.level:{_WIDTH}}", row.level, colour)
+    level = _paint(f"{row.severity:{_WIDTH}}", row.severity, colour)
     path = "".join(f"  {place}" for place in (row.path, _place(row)) if place)
     different = list(dict.fromkeys(names))
     if len(different) == 1:

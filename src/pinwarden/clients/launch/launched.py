@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pinwarden.clients.launch import packages, programs
 from pinwarden.clients.launch.values import DANGERS, Launched, address, in_temporary
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import replace
-from pinwarden.system.command_words import is_absolute, names, program_name, read_options, split_line
-from pinwarden.system.redirecting_variables import redirects
+from pinwarden.system.command_words import is_absolute, name_set, parse_options, program_name, split_command_line
+from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.target import HttpTarget, Target
 
 __all__ = ["DANGERS", "Launched", "command_words", "what_runs"]
 
 PROGRAM = "pinwarden"
-OWN_RUN_VALUES = names("--client --name --policy --audit --when-away --project --file")
+OWN_RUN_VALUES = name_set("--client --name --policy --audit --when-away --project --file")
 """Options of ``pinwarden run`` that take the next word."""
 
 MAX_WRAPPERS = 8  # how many commands inside one another are looked through
@@ -69,7 +69,7 @@ def _inner(words: list[str]) -> Inner | None:
 def command_words(command: Sequence[str]) -> list[str]:
     """The words of a command. Some clients take a whole line as the command."""
     if len(command) == 1 and re.search(r"\s", command[0]) and not is_absolute(command[0]):
-        return split_line(command[0]) or list(command)
+        return split_command_line(command[0]) or list(command)
     return list(command)
 
 
@@ -91,22 +91,22 @@ def _cmd(words: list[str]) -> Inner | None:
         rest = rest[1:]
     if re.search(r"[&|<>]", " ".join(rest)):
         return None
-    return (split_line(rest[0].replace("\\", "\\\\")) if len(rest) == 1 else rest), []
+    return (split_command_line(rest[0].replace("\\", "\\\\")) if len(rest) == 1 else rest), []
 
 
 def _env(words: list[str]) -> Inner:
-    options = read_options(words[1:], names("-u --unset -C --chdir -S --split-string"))
-    rest = [*split_line(options.get("-S", "--split-string") or ""), *options.rest]
+    options = parse_options(words[1:], name_set("-u --unset -C --chdir -S --split-string"))
+    rest = [*split_command_line(options.get("-S", "--split-string") or ""), *options.rest]
     dangers: list[str] = []
     while rest and _ASSIGNMENT.fullmatch(rest[0]):
-        dangers += ["redirecting_variable"] if redirects(rest[0].partition("=")[0]) else []
+        dangers += ["redirecting_variable"] if is_redirecting(rest[0].partition("=")[0]) else []
         rest = rest[1:]
     return rest, dangers
 
 
 def _before(words: list[str]) -> Inner:
     """A program that starts the rest of its own line."""
-    options = read_options(words[1:], names("-u --user -g --group -n -s -k --signal -o -e -i"))
+    options = parse_options(words[1:], name_set("-u --user -g --group -n -s -k --signal -o -e -i"))
     return list(options.rest[1:] if program_name(words[0]) == "timeout" else options.rest), []
 
 
@@ -116,7 +116,7 @@ def _after_dashes(words: list[str]) -> Inner | None:
 
 
 def _uv(words: list[str]) -> Inner | None:
-    options = read_options(words[1:], packages.UV_VALUES)
+    options = parse_options(words[1:], packages.UV_VALUES)
     before = words[1 : len(words) - len(options.rest)]
     if options.rest[:2] == ("tool", "run"):
         return ["uvx", *before, *options.rest[2:]], []
@@ -127,7 +127,7 @@ def _uv(words: list[str]) -> Inner | None:
 
 def _uv_run(words: list[str]) -> Inner:
     """A command inside a project's environment: the project's folder decides what that is."""
-    options = read_options(words, packages.UV_VALUES)
+    options = parse_options(words, packages.UV_VALUES)
     folder = options.get("--directory", "--project")
     dangers = ["other_index"] if options.has(*packages.UV_INDEXES) else []
     rest = list(options.rest)

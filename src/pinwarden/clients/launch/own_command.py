@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pinwarden.clients.launch.launched import OWN_RUN_VALUES, PROGRAM, command_words, inner_words
 from pinwarden.clients.launch.packages import UV_VALUES
 from pinwarden.core.record import Record
-from pinwarden.system.command_words import program_name, read_options, split_line
+from pinwarden.system.command_words import parse_options, program_name, split_command_line
 
 _MOST_SHELLS = 3  # shells inside one another that are looked through
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
@@ -61,7 +61,7 @@ def own_words(command: Sequence[str]) -> list[str] | None:
         text = next(
             (words[place + 1] for place in range(1, len(words) - 1) if re.fullmatch(r"-\w*c", words[place])), ""
         )
-        inner = split_line(text)
+        inner = split_command_line(text)
         while inner and inner[0] in _BEFORE_COMMAND:
             inner = inner[1:]
         if not inner:
@@ -77,7 +77,7 @@ def _own(words: list[str]) -> list[str] | None:
     if program == PROGRAM:
         return words[1:]
     if program == "uvx" or words[:2] == ["pipx", "run"]:
-        options = read_options(words[1:] if program == "uvx" else words[2:], UV_VALUES)
+        options = parse_options(words[1:] if program == "uvx" else words[2:], UV_VALUES)
         runs = list(options.rest)
         named = bool(runs) and re.split(r"[\[=<>!~@;\s]", runs[0])[0].lower() == PROGRAM
         return runs[1:] if named else None

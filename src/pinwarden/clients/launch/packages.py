@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pinwarden.clients.launch.values import Launched, address, in_temporary, is_address, script
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import replace
-from pinwarden.system.command_words import names, read_options
-from pinwarden.system.target import shown_url
+from pinwarden.system.command_words import name_set, parse_options
+from pinwarden.system.target import url_without_query
 
 _NPM_EXACT = pattern(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
 _NPM_NAME = pattern(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
@@ -24,15 +24,15 @@ _COMMIT = pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
 """Packages that only pass on to an address: that address is what answers."""
 
-_NPX_VALUES = names(
+_NPX_VALUES = name_set(
     "-p --package -c --call --registry --prefix --cache --userconfig --globalconfig -w --workspace --node-arg -n "
     "--script-shell --allow-build"
 )
 _NPX_LONG = {"-p": "--package", "-c": "--call", "-w": "--workspace"}
-_NPX_IGNORED = names("-y --yes -q --quiet -s --silent")
+_NPX_IGNORED = name_set("-y --yes -q --quiet -s --silent")
 _NPM_INDEXES = ("--registry", "--userconfig", "--globalconfig")
-_DENO_VALUES = names("-c --config --import-map --lock --cert --location --seed -L --log-level --env-file")
-UV_VALUES = names(
+_DENO_VALUES = name_set("-c --config --import-map --lock --cert --location --seed -L --log-level --env-file")
+UV_VALUES = name_set(
     "--from --with -w --with-editable --with-requirements --index-url -i --index --default-index --extra-index-url "
     "--find-links -f -p --python --directory --project --cache-dir --config-file --refresh-package --constraints -c "
     "--overrides --resolution --prerelease --exclude-newer --env-file --python-preference --link-mode --extra --group "
@@ -62,14 +62,14 @@ _UV_LONG = {
     "-P": "--upgrade-package",
     "-m": "--module",
 }
-_UV_IGNORED = names("-q --quiet --no-progress")
-_NUGET_VALUES = names("--version --source --add-source --configfile --framework -v --verbosity")
+_UV_IGNORED = name_set("-q --quiet --no-progress")
+_NUGET_VALUES = name_set("--version --source --add-source --configfile --framework -v --verbosity")
 _NUGET_INDEXES = ("--source", "--add-source", "--configfile")
 
 
 def npx(name: str, words: Sequence[str]) -> Launched:
     """``npx``, ``bunx``, ``pnpm dlx``, ``yarn dlx``, ``npm exec``."""
-    options = read_options(words, _NPX_VALUES)
+    options = parse_options(words, _NPX_VALUES)
     named = options.get("-p", "--package")
     spec = named or (options.rest[0] if options.rest else "")
     arguments = options.rest if named else options.rest[1:]
@@ -106,7 +106,7 @@ def npm_package(spec: str, runner: str) -> Launched:
 
 def npm(name: str, words: Sequence[str]) -> Launched:
     """``npm``, ``pnpm`` and ``yarn``, of which some verbs are other names of ``npx``."""
-    options = read_options(words, _NPX_VALUES)
+    options = parse_options(words, _NPX_VALUES)
     before = [word for word in words[: len(words) - len(options.rest)] if word != "--"]
     verb = options.rest[0] if options.rest else ""
     if verb in ("exec", "x", "dlx"):
@@ -123,7 +123,7 @@ def node(name: str, words: Sequence[str]) -> Launched:
     if name == "bun" and words[:1] == ["run"]:
         words = words[1:]
     preloads = ("-r", "--require", "--import", "--loader", "--experimental-loader", "--preload")
-    options = read_options(words, frozenset(preloads) | {"-C", "--conditions", "--env-file"})
+    options = parse_options(words, frozenset(preloads) | {"-C", "--conditions", "--env-file"})
     dangers = ["preload"] if options.has(*preloads) else []
     if options.has("-e", "--eval", "-p", "--print", "-pe"):
         return Launched(kind="shell", identity=name, runner=name).and_dangers(["inline_code", *dangers])
@@ -135,7 +135,7 @@ def deno(name: str, words: Sequence[str]) -> Launched:
     if list(words[:1]) == ["eval"]:
         return Launched(kind="shell", identity=name, runner=name, dangers=("inline_code",))
     words = words[1:] if words and words[0] in ("run", "serve", "x") else words
-    options = read_options(words, _DENO_VALUES)
+    options = parse_options(words, _DENO_VALUES)
     source, _, spec = (options.rest[0] if options.rest else "").partition(":")
     if source == "npm":
         return _bridged(npm_package(spec.removeprefix("/"), name), options.rest[1:])
@@ -146,7 +146,7 @@ def deno(name: str, words: Sequence[str]) -> Launched:
 
 def uvx(name: str, words: Sequence[str]) -> Launched:
     """``uvx``, ``uv tool run`` and ``pipx run``."""
-    options = read_options(words, UV_VALUES)
+    options = parse_options(words, UV_VALUES)
     spec = options.get("--from", "--spec") or (options.rest[0] if options.rest else "")
     found = pypi_package(spec, name).and_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
     program = options.rest[0] if options.has("--from", "--spec") and options.rest else None
@@ -193,8 +193,8 @@ def pipx(name: str, words: Sequence[str]) -> Launched:
 
 def dnx(name: str, words: Sequence[str]) -> Launched:
     """``dnx`` and ``dotnet tool exec``."""
-    options = read_options(words, _NUGET_VALUES)
-    later = read_options(options.rest[1:], _NUGET_VALUES)
+    options = parse_options(words, _NUGET_VALUES)
+    later = parse_options(options.rest[1:], _NUGET_VALUES)
     package, _, version = (options.rest[0] if options.rest else "").partition("@")
     version = version or options.get("--version") or later.get("--version") or ""
     pinned = bool(_NUGET_EXACT.fullmatch(version))
@@ -226,7 +226,7 @@ def _source(spec: str, runner: str) -> Launched:
     reference = reference.partition("&")[0]
     pinned = bool(_COMMIT.fullmatch(reference))
     dangers = ("unencrypted_address",) if _UNENCRYPTED.match(spec) else ()
-    shown = re.sub(r"//[^/@]*@", "//", shown_url(identity))  # what stands before @ may be a token
+    shown = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # what stands before @ may be a token
     return Launched(
         kind="source", identity=shown, version=reference or None, pinned=pinned, runner=runner, dangers=dangers
     )

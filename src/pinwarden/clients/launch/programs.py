@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pinwarden.clients.launch.values import Launched, is_address, script
-from pinwarden.core.patterns import pattern
-from pinwarden.system.command_words import names, read_options
+from pinwarden.core.lazy_regex import pattern
+from pinwarden.system.command_words import name_set, parse_options
 
 _IMAGE = pattern(
     r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
 )
 _SHA256 = pattern(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
-_DOCKER_VALUES = names("-H --host -c --context --config -l --log-level")
-_RUN_FLAGS = names(
+_DOCKER_VALUES = name_set("-H --host -c --context --config -l --log-level")
+_RUN_FLAGS = name_set(
     "--rm --init --privileged --detach --interactive --tty --read-only --no-healthcheck --oom-kill-disable "
     "--publish-all --sig-proxy --disable-content-trust --tls-verify --quiet --help --rmi --replace --env-host "
     "--no-hosts --http-proxy --use-api-socket"
@@ -38,7 +38,7 @@ _RUN_LONG = {
     "-a": "--attach",
     "--net": "--network",
 }
-_RUN_IGNORED = names("--rm --interactive --quiet")
+_RUN_IGNORED = name_set("--rm --interactive --quiet")
 _CLUSTER = pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
 _HOST_PATHS = pattern(
     r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
@@ -60,7 +60,7 @@ _COMMAND_AFTER = pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99
 
 def docker(name: str, words: Sequence[str]) -> Launched:
     """``docker run`` and ``podman run``."""
-    engine = read_options(words, _DOCKER_VALUES)
+    engine = parse_options(words, _DOCKER_VALUES)
     rest = list(engine.rest)
     if rest[:1] == ["container"]:
         rest = rest[1:]

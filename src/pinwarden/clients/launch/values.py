@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.command_words import is_absolute
-from pinwarden.system.target import shown_url
+from pinwarden.system.target import url_without_query
 
 Kind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "module", "script", "path", "shell"]
 
@@ -95,7 +95,7 @@ def address(url: str, runner: str) -> Launched:
     """What answers at an address."""
     plain = url.lower().startswith(("http://", "ws://")) and not _LOOPBACK.match(url)
     dangers = ("unencrypted_address",) if plain else ()
-    return Launched(kind="url", identity=shown_url(url), runner=runner, dangers=dangers)
+    return Launched(kind="url", identity=url_without_query(url), runner=runner, dangers=dangers)
 
 
 def is_address(word: str) -> bool:
@@ -107,7 +107,7 @@ def script(runner: str, words: Sequence[str]) -> Launched:
     """A file that an interpreter runs: the first of the words."""
     path = words[0] if words else ""
     if is_address(path):
-        found = Launched(kind="source", identity=shown_url(path), runner=runner)
+        found = Launched(kind="source", identity=url_without_query(path), runner=runner)
         return found.and_dangers(["download_and_run", *address(path, runner).dangers])
     found = Launched(kind="script", identity=path, runner=runner)
     return found.and_dangers(["relative_path"] if path and not is_absolute(path) else []).and_dangers(

@@ -14,7 +14,7 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, encode, hash_of, parse
 from pinwarden.gateway.audit.journal import Batch, Noted
 from pinwarden.gateway.event import Fact
-from pinwarden.system.database import Database, Schema, Transaction, schema_of
+from pinwarden.system.database import Database, Schema, Transaction, load_schema
 
 _BREATH = 32  # entries that are written without letting other threads run: some hundred microseconds
 _PAGE = 1000  # entries that are read at once
@@ -23,7 +23,7 @@ _FAR = 20_000  # entries among which the database looks at once: some ten millis
 
 def audit_schema() -> Schema:
     """The tables of the audit log."""
-    return schema_of("audit")
+    return load_schema("audit")
 
 
 def append(database: Database, batch: Batch, last: int | None = None) -> Head:
@@ -32,7 +32,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> Head:
     Whoever appends is alone in it, over all processes: several gateways on one database write one chain. ``last`` is
     how many events a run has counted that still goes on: of more than that, the log can know nothing.
     """
-    with database.transaction(alone="audit") as step:
+    with database.transaction(exclusive="audit") as step:
         head = _head(step)
         skipped = max(0, _known(step, batch.source, last) - batch.first + 1)
         rows: list[tuple[int, str, int, str]] = []

@@ -77,7 +77,7 @@ def hash_of(line: bytes) -> str:
 
 def parse(line: bytes) -> Entry:
     """Read a line. Only the exact bytes that `encode` writes are an entry."""
-    members = strict_json.parse(line)
+    members = strict_json.parse_json(line)
     if not isinstance(members, dict) or members.keys() != _MEMBERS or members["format"] != FORMAT:
         _invalid(f"it is not an entry of format {FORMAT}")
     for name in ("previous", "at", "gateway", "source"):

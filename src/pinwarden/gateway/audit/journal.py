@@ -32,7 +32,7 @@ from zlib import adler32
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.event import KINDS, Fact, encode, parse
-from pinwarden.system.file_lock import try_lock
+from pinwarden.system.files import try_lock_file
 
 _MAGIC = b"pinwarden-journal/4 "
 _OLDER_MAGIC = b"pinwarden-journal/3 "  # had no calls with a text as request id
@@ -167,7 +167,7 @@ class Journal:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-            try_lock(descriptor)
+            try_lock_file(descriptor)
             header = _header(gateway, source, 0)
             start = Mark(offset=_HEADER, nth=0, check=adler32(header))
             made = cls(path, descriptor, gateway, source, start)
@@ -341,7 +341,7 @@ def left_behind(path: Path) -> Iterator[Journal | None]:
     except OSError as err:
         raise PinwardenError("AUDIT_UNAVAILABLE", f"{path}: {err.strerror or err}") from err
     try:
-        yield _opened(path, descriptor) if try_lock(descriptor) else None
+        yield _opened(path, descriptor) if try_lock_file(descriptor) else None
     finally:
         os.close(descriptor)
 

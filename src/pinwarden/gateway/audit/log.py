@@ -357,7 +357,7 @@ class AuditLog:
         from pinwarden.gateway.audit.chain import append
 
         while True:
-            opened = database.opened()
+            opened = database.open_count()
             with self._lock:
                 if opened != self._opened:
                     # What was in the database that was open before need not be in this one.

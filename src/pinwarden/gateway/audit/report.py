@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import Report, Row, counted
+from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.audit import chain as audit_chain
 from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, hash_of, parse
 from pinwarden.gateway.audit.verification import MESSAGES, ChainCheck, Verified
@@ -133,7 +133,7 @@ def tail_report(entries: Sequence[Entry]) -> Report:
     return Report(
         command="audit tail",
         subject="the audit log",
-        summary=counted(len(entries), "event"),
+        summary=plural(len(entries), "event"),
         exit_code=EXIT_CLEAN,
         facts={"entries": [entry_facts(entry) for entry in entries]},
     )
@@ -210,7 +210,7 @@ def _verified(subject: str, outcome: Verified, heads: Sequence[Head]) -> Report:
     rows = tuple(
         Row(
             code=each.code,
-            level="critical",
+            severity="critical",
             entity="entry",
             name=str(each.number),
             path="",
@@ -223,7 +223,7 @@ def _verified(subject: str, outcome: Verified, heads: Sequence[Head]) -> Report:
     return Report(
         command="audit verify",
         subject=subject,
-        summary=f"{counted(outcome.entries, 'event')}, {whole}; head {outcome.head}",
+        summary=f"{plural(outcome.entries, 'event')}, {whole}; head {outcome.head}",
         exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
         rows=rows,
         notes=notes,

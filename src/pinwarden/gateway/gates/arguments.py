@@ -9,7 +9,7 @@ from __future__ import annotations
 from json import dumps
 from typing import Any
 
-from pinwarden.system.masking import LONGEST_SHOWN, MASK, looks_secret, shown_name, shown_text
+from pinwarden.system.masking import MASK, MAX_SHOWN_CHARACTERS, looks_secret, mask_name, mask_text
 
 _MOST = 32 * 1024
 """Characters of texts and names in the arguments of one call; what comes then is left out."""
@@ -34,16 +34,16 @@ class _Bounded:
             return {self._name(each): self.kept(each, member) for each, member in self._some(value.items())}
         if type(value) is list:
             return [self.kept(name, element) for element in self._some(value)]
-        self._left -= min(len(value), LONGEST_SHOWN) if type(value) is str else 1
-        if type(value) is str and len(value) <= LONGEST_SHOWN and looks_secret(name, value):
+        self._left -= min(len(value), MAX_SHOWN_CHARACTERS) if type(value) is str else 1
+        if type(value) is str and len(value) <= MAX_SHOWN_CHARACTERS and looks_secret(name, value):
             return MASK
         if type(value) is str:
-            return shown_text(value)
+            return mask_text(value)
         return MASK if looks_secret(name, str(value)) and type(value) is int else value
 
     def _name(self, name: str) -> str:
         self._left -= len(name)
-        return shown_name(name) if len(name) <= LONGEST_SHOWN else _LEFT_OUT
+        return mask_name(name) if len(name) <= MAX_SHOWN_CHARACTERS else _LEFT_OUT
 
     def _some(self, members: Any) -> Any:
         """So many members as may be told, and one more, in whose place it says that there are others."""

@@ -168,6 +168,6 @@ def _message(code: str) -> str:
 
 def _digest(params: Any) -> Digest | None:
     try:
-        return Digest.of(canonicalize(params if params is not None else {}))
+        return Digest.of_bytes(canonicalize(params if params is not None else {}))
     except PinwardenError:
         return None

@@ -106,7 +106,7 @@ def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy:
 
 def _digest(value: Any) -> Digest | None:
     try:
-        return Digest.of(canonicalize(value))
+        return Digest.of_bytes(canonicalize(value))
     except PinwardenError:
         return None
 

@@ -16,8 +16,7 @@ from pinwarden.gateway.http.process_slots import Places
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
 from pinwarden.gateway.server_process import Command, start
 from pinwarden.surface.protocol import CANCELLED
-from pinwarden.system.open_files import OPEN_FILES
-from pinwarden.system.process_tree import ProcessTree
+from pinwarden.system.processes import OPEN_FILE_LIMIT, ProcessTree
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
@@ -389,8 +388,8 @@ def _started(command: Command) -> tuple[subprocess.Popen[bytes], ProcessTree, Pi
     process = start(command, subprocess.PIPE)
     tree = ProcessTree(process)
     try:
-        OPEN_FILES.as_before(process.pid)
+        OPEN_FILE_LIMIT.restore_for(process.pid)
         return process, tree, PipeEnds.of_process(process)
     except BaseException:
-        tree.end(0, at_once=True)
+        tree.end(0, immediately=True)
         raise

@@ -14,7 +14,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
 from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
@@ -308,7 +308,7 @@ class Conversation:
         now = self.heard = self._clock()
         self.answered_once = True
         try:
-            message = parse(data, self._json)
+            message = parse_json(data, self._json)
         except PinwardenError:
             message = None  # the session judges it
         is_long = is_long_of_server(message, len(data))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.report import counted
+from pinwarden.core.report import plural
 from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
 from pinwarden.gateway.http.access import Access, Client
@@ -29,7 +29,7 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.running import gateway_policy_of
 from pinwarden.gateway.state import lock_baseline
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.system.process_tree import kill_all_trees
+from pinwarden.system.processes import kill_all_trees
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenAway
@@ -229,7 +229,7 @@ class HttpGateway:
         self._unjudged = set(problems)
         # Anybody may ask whether we are ready, so the servers are not named.
         self._approval_problem = (
-            f"what was approved of {counted(len(problems), 'server')} cannot be read, so nothing of it passes"
+            f"what was approved of {plural(len(problems), 'server')} cannot be read, so nothing of it passes"
             if problems
             else ""
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.surface.protocol import LIST_CHANGED, SUBSCRIPTION_META
 
 _MARK = b"list_changed"
@@ -76,7 +76,7 @@ class ListNotices:
 def _key(data: bytes) -> _Key | None:
     """What tells a notice from others; None for any other message, and for one that has to be looked at closely."""
     try:
-        message = parse(data, _JSON)
+        message = parse_json(data, _JSON)
     except PinwardenError:
         return None
     if type(message) is not dict or "id" in message or message.get("method") not in LIST_CHANGED:

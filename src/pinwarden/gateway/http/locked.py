@@ -29,10 +29,10 @@ from pinwarden.lock.record import has_surface
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, differences, servers_by_name
 from pinwarden.project.server_start import live_target
-from pinwarden.system.child_environment import child_environment
+from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.files import find_program
 from pinwarden.system.net.network_guard import NetworkRules
-from pinwarden.system.programs import find_program
-from pinwarden.system.target import Address, HttpTarget, StdioTarget, fill_in, placeholder_names
+from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, placeholder_names
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.tracing import Tracing
@@ -118,7 +118,9 @@ class LockedServers:
         made: dict[str, tuple[Digest, Upstream]] = {}
         for name, server in sorted(servers.items()):
             known = self._made.get(name)
-            content = Digest.of(repr((server.identity, server.pinned, server.entry.document.get("config"))).encode())
+            content = Digest.of_bytes(
+                repr((server.identity, server.pinned, server.entry.document.get("config"))).encode()
+            )
             try:
                 if known is None or known[0] != content or known[1].slug != slugs[name]:
                     known = content, self._upstream(name, slugs[name], server.entry)
@@ -180,11 +182,11 @@ class LockedServers:
 
         def as_configured() -> Started:
             variables = self._project.variables
-            own = {key: fill_in(value, variables) for key, value in target.env.items()}
+            own = {key: expand_placeholders(value, variables) for key, value in target.env.items()}
             return Started(
-                command=tuple(fill_in(word, variables) for word in target.command),
+                command=tuple(expand_placeholders(word, variables) for word in target.command),
                 environment=child_environment(own, variables, self._permissions.variables),
-                cwd=None if target.cwd is None else fill_in(target.cwd, variables),
+                cwd=None if target.cwd is None else expand_placeholders(target.cwd, variables),
             )
 
         def verified() -> Command:
@@ -219,8 +221,8 @@ class LockedServers:
             )
         if target.transport == "sse":
             raise PinwardenError("TARGET_INVALID", f"{name[:120]!a} speaks HTTP+SSE, which the gateway does not")
-        address = Address.parse(fill_in(target.url, variables))
-        headers = {key: fill_in(value, variables) for key, value in target.headers.items()}
+        address = HttpAddress.parse(expand_placeholders(target.url, variables))
+        headers = {key: expand_placeholders(value, variables) for key, value in target.headers.items()}
         rules = NetworkRules(allow_private=self._permissions.private or _names_private(address.host))
         pool = self._pools.get(name)
         if pool is not None:

@@ -86,13 +86,13 @@ _ID_TYPES = frozenset({int, str})
 
 def read(data: bytes, limits: Limits) -> Frame:
     """A message of a client, or an error: a client has no business with messages of two meanings."""
-    return Frame(data=data, message=strict_json.parse(data, limits))
+    return Frame(data=data, message=strict_json.parse_json(data, limits))
 
 
 def read_server(data: bytes, limits: Limits) -> Any:
     """A message of a server; None if it cannot be read strictly, which the session judges."""
     try:
-        return strict_json.parse(data, limits)
+        return strict_json.parse_json(data, limits)
     except PinwardenError:
         return None
 

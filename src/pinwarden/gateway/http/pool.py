@@ -13,13 +13,13 @@ from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.sending import Listener, Outgoing, Sending
 from pinwarden.gateway.http.upstream_connection import KnownHead, UpstreamConnection
 from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 
 class Pool:
     """Connections to the one host of a remote server."""
 
-    def __init__(self, address: Address, rules: NetworkRules, limits: HttpLimits) -> None:
+    def __init__(self, address: HttpAddress, rules: NetworkRules, limits: HttpLimits) -> None:
         self.address = address
         self._rules = rules
         self._limits = limits
@@ -180,7 +180,7 @@ def _numeric_host(place: Destination) -> str:
     return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 
 
-def _why_not(err: Exception, address: Address) -> str:
+def _why_not(err: Exception, address: HttpAddress) -> str:
     if isinstance(err, PinwardenError):
         return err.message
     if isinstance(err, HostNotFoundError):

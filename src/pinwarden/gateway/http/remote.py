@@ -18,7 +18,7 @@ from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending, 
 from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.call import Call
@@ -45,7 +45,7 @@ class RemoteServer(Record):
     path: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, pool: Pool, address: Address, headers: Mapping[str, str]) -> RemoteServer:
+    def of(cls, pool: Pool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
         """The server at an address."""
         for name, value in headers.items():
             # A value may come from a variable: a line end in it would begin a header, or a request, of its own.

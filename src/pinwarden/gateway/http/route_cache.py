@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.gateway.call_fast_path import CALL
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
@@ -59,7 +59,7 @@ class Way:
         if self._turn != endpoint.turn or conversation.closed or self.length > _LONGEST_BODY:
             return False
         try:
-            message = parse(body, self._json)
+            message = parse_json(body, self._json)
         except PinwardenError:
             return False
         if type(message) is not dict or message.get("method") != CALL:

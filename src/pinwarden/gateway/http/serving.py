@@ -17,7 +17,7 @@ from pinwarden.gateway.http.handshake import SecureServer, secure_server
 from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.session_manager import Hub
 from pinwarden.gateway.http.shutdown import Ending
-from pinwarden.system.open_files import OPEN_FILES, most_connections
+from pinwarden.system.processes import OPEN_FILE_LIMIT, max_connections
 
 _BACKLOG = 1024
 _THREADS = 32  # for everything else that waits for a disk, a database or a name
@@ -57,8 +57,8 @@ class Serving:
         loop.set_default_executor(
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
-        OPEN_FILES.allow_more()
-        most = self.connections.most = most_connections(self._limits.max_connections)
+        OPEN_FILE_LIMIT.raise_limit()
+        most = self.connections.most = max_connections(self._limits.max_connections)
         # Those are taken all at once, before one of them is counted.
         backlog = max(1, min(_BACKLOG, most // 2))
         host, port = listening.host, listening.port

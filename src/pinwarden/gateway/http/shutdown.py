@@ -17,7 +17,7 @@ from threading import Thread
 from time import monotonic, sleep
 
 from pinwarden.core.errors import EXIT_UNCHECKED
-from pinwarden.system.process_tree import kill_all_trees
+from pinwarden.system.processes import kill_all_trees
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 END_SECONDS = 5.0

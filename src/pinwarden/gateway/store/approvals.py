@@ -73,7 +73,7 @@ Change = tuple[int, int, int]
 def named(approval: Approval) -> Approval:
     """The approval with the name that belongs to its content."""
     about = [approval.server, approval.identity, approval.entity, approval.item, approval.digest]
-    return replace(approval, name=Digest.of(canonicalize(about)).hex[:_NAME_LENGTH])
+    return replace(approval, name=Digest.of_bytes(canonicalize(about)).hex[:_NAME_LENGTH])
 
 
 class Approvals:
@@ -87,7 +87,7 @@ class Approvals:
 
     def record(self, approvals: Iterable[Approval]) -> None:
         """Make these the newest decisions about their content."""
-        with self._database.transaction(alone="approvals") as step:
+        with self._database.transaction(exclusive="approvals") as step:
             for given in approvals:
                 approval = replace(named(given), sequence=_next(step))
                 step.run("DELETE FROM approval WHERE name = ?", (approval.name,))
@@ -98,7 +98,7 @@ class Approvals:
 
     def withdraw(self, content: Sequence[tuple[str, str, str, str]], *, by: str, why: str, now: str) -> None:
         """Let definitions (server, entity, item, digest) count no more, whatever the identity of the server."""
-        with self._database.transaction(alone="approvals") as step:
+        with self._database.transaction(exclusive="approvals") as step:
             for server, entity, item, digest in content:
                 step.run(
                     "UPDATE approval SET state = ?, sequence = ?, decided = ?, decided_by = ?, why = ?"
@@ -129,7 +129,7 @@ class Approvals:
 
     def follow(self, followers: Iterable[Follower]) -> None:
         """Report how far a gateway has followed."""
-        with self._database.transaction(alone="followers") as step:
+        with self._database.transaction(exclusive="followers") as step:
             for each in followers:
                 refused = " ".join(each.refused.split()[:_MOST_REFUSED])
                 values = (each.place, each.server, each.identity, each.sequence, refused, each.seen)
@@ -141,7 +141,7 @@ class Approvals:
 
     def leave(self, place: str) -> None:
         """The gateway at a place ends."""
-        with self._database.transaction(alone="followers") as step:
+        with self._database.transaction(exclusive="followers") as step:
             step.run("DELETE FROM approval_follower WHERE place = ?", (place,))
 
     def followers(self, now: int) -> list[Follower]:

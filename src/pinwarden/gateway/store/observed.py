@@ -41,7 +41,7 @@ class Observed:
 
     def saw(self, sightings: Iterable[Sighting]) -> None:
         """Keep what a session saw for the first time."""
-        with self._database.transaction(alone="sightings") as step:
+        with self._database.transaction(exclusive="sightings") as step:
             for sighting in sightings:
                 known = step.run(
                     "UPDATE sighting SET last_seen = ?, action = ?, sessions = sessions + ?"
@@ -73,7 +73,7 @@ class Observed:
             "SELECT definition FROM sighting WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
             (server, entity, item, digest),
         )
-        return str(row[0]) if row is not None and str(Digest.of(str(row[0]).encode())) == digest else None
+        return str(row[0]) if row is not None and str(Digest.of_bytes(str(row[0]).encode())) == digest else None
 
 
 def _has_room(step: Transaction, sighting: Sighting) -> bool:
@@ -90,7 +90,9 @@ def kept_name(text: str) -> str:
     The name as it was sent is inside the definition.
     """
     plain = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-    return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}… {Digest.of(plain.encode()).hex[:16]}"
+    return (
+        plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}… {Digest.of_bytes(plain.encode()).hex[:16]}"
+    )
 
 
 def is_cut(name: str) -> bool:

@@ -64,7 +64,7 @@ def named(review: Review) -> Review:
     about = [review.server, review.baseline, review.entity, review.item, review.digest, review.expected]
     if not review.digest:
         about.append(review.definition)
-    return replace(review, name=Digest.of(canonicalize(about)).hex[:_NAME_LENGTH])
+    return replace(review, name=Digest.of_bytes(canonicalize(about)).hex[:_NAME_LENGTH])
 
 
 class Reviews:
@@ -80,7 +80,7 @@ class Reviews:
         of one that waits; one that comes back after that waits again.
         """
         fresh: list[Review] = []
-        with self._database.transaction(alone="reviews") as step:
+        with self._database.transaction(exclusive="reviews") as step:
             for given in reviews:
                 review = named(given)
                 step.run(
@@ -100,7 +100,7 @@ class Reviews:
 
     def settle(self, server: str, baseline: str, served: Collection[tuple[str, str]]) -> None:
         """Let nothing wait about items, by entity and key, that the server serves as approved now."""
-        with self._database.transaction(alone="reviews") as step:
+        with self._database.transaction(exclusive="reviews") as step:
             rows = step.rows(
                 "SELECT name, entity, item FROM review WHERE server = ? AND baseline = ? AND state = ?",
                 (server, baseline, WAITING),
@@ -143,7 +143,7 @@ class Reviews:
 
     def decide(self, reviews: Sequence[Review], state: str, *, by: str, why: str, now: str) -> None:
         """Write down a decision about reviews that wait. If one of them no longer does, nothing is written."""
-        with self._database.transaction(alone="reviews") as step:
+        with self._database.transaction(exclusive="reviews") as step:
             for review in reviews:
                 _refuse_unless_waiting(step, review)
                 step.run(
@@ -153,7 +153,7 @@ class Reviews:
 
     def reopen(self, reviews: Sequence[Review]) -> None:
         """Take back decisions. What nobody decided about since waits again, unless the server serves something else."""
-        with self._database.transaction(alone="reviews") as step:
+        with self._database.transaction(exclusive="reviews") as step:
             for review in reviews:
                 other = step.row(
                     "SELECT name FROM review"

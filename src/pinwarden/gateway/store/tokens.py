@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.database import Database, Schema, schema_of
+from pinwarden.system.database import Database, Schema, load_schema
 
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PREFIX = "pwt_"  # so that scanners for secrets know one when they see it
@@ -36,7 +36,7 @@ class Token(Record):
 
 def tokens_schema() -> Schema:
     """The tables of this store."""
-    return schema_of("tokens")
+    return load_schema("tokens")
 
 
 def new_token() -> str:

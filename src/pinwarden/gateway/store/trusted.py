@@ -49,7 +49,7 @@ class Trusted:
     def first_use(self, server: str, surface: Surface, now: str) -> TrustedSurface:
         """Trust a surface if nothing is known of its server; what is trusted then. The first one stays."""
         _refuse_undigestable(surface)
-        with self._database.transaction(alone="trusted") as step:
+        with self._database.transaction(exclusive="trusted") as step:
             if _find(step, server) is None:
                 step.run(
                     "INSERT INTO trusted (server, generation, surface, since, changed, changed_by, why)"
@@ -63,7 +63,7 @@ class Trusted:
     def approve(self, before: TrustedSurface, surface: Surface, *, by: str, why: str, now: str) -> None:
         """Put an approved surface in the place of another. One that was changed by somebody else meanwhile stays."""
         _refuse_undigestable(surface)
-        with self._database.transaction(alone="trusted") as step:
+        with self._database.transaction(exclusive="trusted") as step:
             changed = step.run(
                 "UPDATE trusted SET generation = generation + 1, surface = ?, changed = ?, changed_by = ?, why = ?"
                 " WHERE server = ? AND generation = ?",
@@ -74,7 +74,7 @@ class Trusted:
 
     def forget(self, server: str) -> bool:
         """Trust nothing of a server any more; its next use is its first. Whether anything was trusted."""
-        with self._database.transaction(alone="trusted") as step:
+        with self._database.transaction(exclusive="trusted") as step:
             return step.run("DELETE FROM trusted WHERE server = ?", (server,)) > 0
 
 

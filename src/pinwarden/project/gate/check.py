@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import Row, counted, is_grave
+from pinwarden.core.report import FindingKinds, Row, is_failing, kind_reasons, kind_table, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import INSTALLED
 from pinwarden.lock.lockfile import Lock
@@ -69,8 +68,8 @@ class Gate(Record):
         return self.require_lock or self.require_extension or self.expect_digest is not None or bool(self.signatures)
 
 
-LOCK_REQUIRED_KINDS: Kinds = kind_table(critical=(("lock_required", "A lock is required, and there is none."),))
-POLICY_KINDS: Kinds = kind_table(
+LOCK_REQUIRED_KINDS: FindingKinds = kind_table(critical=(("lock_required", "A lock is required, and there is none."),))
+POLICY_KINDS: FindingKinds = kind_table(
     critical=(
         ("policy_missing", "A policy is required, and there is none."),
         ("policy_loosened", "The policy lets pass what is blocked without it, and no digest or signature covers it."),
@@ -104,7 +103,7 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
     signed = signature_rows_of(project, lock, policies, gate)
     configs = _config_rows(project, lock, policies, gate)
     hashed = _byte_check(lock, gate)
-    believed = gate.signatures is not None and not any(map(is_grave, (*integrity, *signed)))
+    believed = gate.signatures is not None and not any(map(is_failing, (*integrity, *signed)))
     proved = None if believed else hashed.proved if hashed is not None else {}
     refused = [
         *_policy_rows(lock, policies, gate, proved),
@@ -129,7 +128,7 @@ def check_project(project: Project, policies: Policies, gate: Gate) -> Checked:
     )
     if not recorded:
         return checked
-    return replace(checked, notes=(*checked.notes, ONLY_RECORDED.format(count=counted(recorded, "entry", "entries"))))
+    return replace(checked, notes=(*checked.notes, ONLY_RECORDED.format(count=plural(recorded, "entry", "entries"))))
 
 
 def _yank_rows(project: Project, lock: Lock) -> list[Row]:
@@ -151,7 +150,7 @@ def _without_lock(project: Project, policies: Policies, gate: Gate) -> Checked:
         raise PinwardenError("LOCK_MISSING", message)
     if gate.demands_lock:
         level = LOCK_REQUIRED_KINDS["lock_required"].severity
-        rows.append(Row(code="lock_required", level=level, entity="lock", name="", path="", message=message))
+        rows.append(Row(code="lock_required", severity=level, entity="lock", name="", path="", message=message))
     notes: tuple[str, ...] = ()
     if any(file.servers for file in configs):
         notes = (f"the servers in your own client files are not checked: there is no {project.lock.name}",)
@@ -161,7 +160,7 @@ def _without_lock(project: Project, policies: Policies, gate: Gate) -> Checked:
         found={"integrity": rows, "policy": [*_missing_policy(policies, gate)]},
         nothing=dict.fromkeys(CHECKS, "none"),
         notes=notes,
-        rule_texts=reasons_of(LOCK_REQUIRED_KINDS, POLICY_KINDS),
+        rule_texts=kind_reasons(LOCK_REQUIRED_KINDS, POLICY_KINDS),
     )
 
 
@@ -173,13 +172,13 @@ def _policy_rows(
         fresh = None if proved is None else proved.get(entry.key, frozenset())
         for rule in broken_rules(policies, entry.document, gate.now, proved=fresh):
             level = "critical" if rule.refuses else "info"
-            yield Row(code=rule.code, level=level, entity="policy", name=entry.name, path="", message=rule.message)
+            yield Row(code=rule.code, severity=level, entity="policy", name=entry.name, path="", message=rule.message)
 
 
 def _covers_policy(gate: Gate, doubts: Iterable[Row]) -> bool:
     """Whether a digest that was kept elsewhere, or the signatures, say that this policy is the approved one."""
     signed = gate.signatures is not None and gate.signatures.policy is None
-    return (gate.expect_digest is not None or signed) and not any(map(is_grave, doubts))
+    return (gate.expect_digest is not None or signed) and not any(map(is_failing, doubts))
 
 
 def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:
@@ -189,7 +188,7 @@ def _loosened_rows(project: Project, policies: Policies) -> Iterator[Row]:
     for sentence in gateway.loosened() if gateway is not None else ():
         yield Row(
             code="policy_loosened",
-            level=POLICY_KINDS["policy_loosened"].severity,
+            severity=POLICY_KINDS["policy_loosened"].severity,
             entity="policy",
             name="",
             path="",
@@ -203,7 +202,7 @@ def _missing_policy(policies: Policies, gate: Gate) -> Iterator[Row]:
     if gate.require_policy and not policies.any:
         yield Row(
             code="policy_missing",
-            level=POLICY_KINDS["policy_missing"].severity,
+            severity=POLICY_KINDS["policy_missing"].severity,
             entity="policy",
             name="",
             path="",
@@ -259,10 +258,10 @@ def _advisory_rows(lock: Lock, texts: Mapping[str, bytes], gate: Gate, *, whole:
 
 def _held(lock: Lock, doubts: Iterable[Row], refused: Iterable[Row]) -> dict[str, str]:
     """Which servers are not asked, and why: consent to start servers is consent to start approved ones."""
-    if any(map(is_grave, doubts)):
+    if any(map(is_failing, doubts)):
         return dict.fromkeys((entry.name for entry in lock.entries), "the lock is not the one that was approved")
     # Our own verdict blocks only addresses, where nothing is started.
-    broken = (row for row in refused if row.level == "critical" and row.code != "verdict_blocked")
+    broken = (row for row in refused if row.severity == "critical" and row.code != "verdict_blocked")
     return {row.name: "the policy refuses it" for row in broken}
 
 

@@ -6,22 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import replace
-from pinwarden.core.report import Row
+from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.configured import UNLISTED
 from pinwarden.lock.entry import EXTENSION
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.verification import verify, verify_files
-from pinwarden.system.files import twins_of
+from pinwarden.system.files import find_case_twins
 
 if TYPE_CHECKING:
     from pinwarden.project.gate.check import Gate
     from pinwarden.project.project import Policies, Project
 
 
-LOCK_KINDS: Kinds = kind_table(
+LOCK_KINDS: FindingKinds = kind_table(
     critical=(
         ("digest_mismatch", "The lock is not the one whose digest was kept elsewhere."),
         ("digest_partial", "The digest that was kept elsewhere does not cover the approved texts."),
@@ -42,7 +41,7 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Ga
         line, column = places.get(problem.path, (None, None))
         yield Row(
             code=problem.code,
-            level=problem.level,
+            severity=problem.level,
             entity="lock",
             name=problem.server or "",
             path=problem.path,
@@ -54,11 +53,11 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Ga
 
 
 def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    from pinwarden.core.json_locations import places
+    from pinwarden.core.json_pointer import locate_pointers
     from pinwarden.lock.entry import LOCK_LIMITS
     from pinwarden.system.files import read_file
 
-    return places(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
+    return locate_pointers(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
 
 
 def digest_rows(project: Project, lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
@@ -86,7 +85,7 @@ def digest_rows(project: Project, lock: Lock, policies: Policies, gate: Gate) ->
         )
     yield Row(
         code=code,
-        level=LOCK_KINDS[code].severity,
+        severity=LOCK_KINDS[code].severity,
         entity="lock",
         name="",
         path="",
@@ -101,7 +100,7 @@ def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
         if entry.source in UNLISTED and EXTENSION not in entry.manifest:
             yield Row(
                 code="record_stripped",
-                level=LOCK_KINDS["record_stripped"].severity,
+                severity=LOCK_KINDS["record_stripped"].severity,
                 entity="lock",
                 name=entry.name,
                 path="",
@@ -121,10 +120,10 @@ def collision_rows(project: Project) -> Iterator[Row]:
     lock = project.lock
     beside = (lock.with_name(lock_store.surfaces_folder(lock)), lock.with_name(lock_store.closures_folder(lock)))
     policies = (project.root / OWN_POLICY, project.root / TOOLPIN_POLICY.parent, project.root / TOOLPIN_POLICY)
-    for twin in twins_of((lock, *beside, *policies)):
+    for twin in find_case_twins((lock, *beside, *policies)):
         yield Row(
             code="name_collision",
-            level=LOCK_KINDS["name_collision"].severity,
+            severity=LOCK_KINDS["name_collision"].severity,
             entity="lock",
             name="",
             path="",
@@ -140,7 +139,7 @@ def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
     for entry in forged_entries(lock):
         yield Row(
             code="entry_inconsistent",
-            level="critical",
+            severity="critical",
             entity="lock",
             name=entry.name,
             path="",

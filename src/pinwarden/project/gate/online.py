@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import UNCHECKED, Row
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table
 from pinwarden.lock.configured import UNLISTED
 from pinwarden.lock.entry import HASHED_MANIFEST, Entry
 from pinwarden.lock.locked_launch import locked_launch
@@ -63,7 +62,7 @@ def live_rows(
     ``held`` are the names of those that must not be asked, with the reason.
     """
     if lock.entries and not any(map(_has_pin, lock.entries)):
-        yield Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
+        yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
     yield from unpinned_rows(lock, _has_pin)
     questions: list[_Question] = []
     files = project.configs()
@@ -138,14 +137,14 @@ def _hash_rows(entry: Entry, seen: Surface) -> Iterator[Row]:
 
 
 def _row(entry: Entry, code: str, message: str) -> Row:
-    return Row(code=code, level="critical", entity="server", name=entry.name, path="", message=message)
+    return Row(code=code, severity="critical", entity="server", name=entry.name, path="", message=message)
 
 
 def _unchecked(entry: Entry, why: str) -> Row:
-    return Row(code=UNCHECKED, level="review", entity="server", name=entry.name, path="", message=why)
+    return Row(code=COULD_NOT_CHECK, severity="review", entity="server", name=entry.name, path="", message=why)
 
 
-REGISTRY_KINDS: Kinds = kind_table(
+REGISTRY_KINDS: FindingKinds = kind_table(
     critical=(
         ("version_gone", "No registry has the locked version any more."),
         ("entry_deleted", "The registry calls the locked version deleted."),
@@ -184,7 +183,7 @@ def registry_rows(lock: Lock, registries: Registries, gate: Gate) -> Iterator[Ro
                 message = f"no registry has version {entry.version} any more"
                 yield _registry_row(entry, "version_gone", message)
             else:
-                yield _registry_row(entry, UNCHECKED, err.message)
+                yield _registry_row(entry, COULD_NOT_CHECK, err.message)
             continue
         if found.status != "active":
             yield _registry_row(entry, f"entry_{found.status}", f"the registry calls this version {found.status}")
@@ -240,8 +239,8 @@ def _lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _registry_row(entry: Entry, code: str, message: str) -> Row:
-    level = "review" if code == UNCHECKED else REGISTRY_KINDS[code].severity
-    return Row(code=code, level=level, entity="registry", name=entry.name, path="", message=message)
+    level = "review" if code == COULD_NOT_CHECK else REGISTRY_KINDS[code].severity
+    return Row(code=code, severity=level, entity="registry", name=entry.name, path="", message=message)
 
 
 class ByteCheck(Record):
@@ -263,7 +262,7 @@ def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
             if key not in known:
                 known[key] = frozenset()
                 examined = examine(entry, shop, now)
-                rows += (row for row in examined.rows if row.level != "info")
+                rows += (row for row in examined.rows if row.severity != "info")
                 passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
                 known[key] = frozenset() if examined.refused else frozenset(passed)
             proved[entry.key] = known[key]
@@ -271,15 +270,15 @@ def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
             rows.append(_failure(entry, err))
     if lock.entries and not any(map(has_bytes, lock.entries)):
         why = "--bytes: no entry has pinned bytes, so there is nothing to hash again; pinwarden prove pins them"
-        rows.append(Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=why))
+        rows.append(Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=why))
     return ByteCheck(rows=tuple(rows), proved=proved)
 
 
 def _failure(entry: Entry, err: PinwardenError) -> Row:
     refused = err.exit_code == EXIT_REFUSED
     return Row(
-        code=err.code.lower() if refused else UNCHECKED,
-        level="critical" if refused else "review",
+        code=err.code.lower() if refused else COULD_NOT_CHECK,
+        severity="critical" if refused else "review",
         entity="artifact",
         name=entry.name,
         path="",

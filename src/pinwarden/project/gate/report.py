@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING
 
 from pinwarden.clients.table import clients_looked_for
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.report import UNCHECKED, Report, Row, counted, is_grave, row_facts, weight
+from pinwarden.core.report import (
+    COULD_NOT_CHECK,
+    FindingKinds,
+    Report,
+    Row,
+    is_failing,
+    kind_reasons,
+    kind_table,
+    plural,
+    row_facts,
+    severity_rank,
+)
 from pinwarden.lock.configured import UNLISTED
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.lockfile import Lock
@@ -52,7 +62,7 @@ def checked_project(
     project: Project, lock: Lock, found: Mapping[str, Sequence[Row]], gate: Gate, policies: Policies
 ) -> Checked:
     """What the checks found in a project that has a lock."""
-    in_vain = {name: {row.name for row in group if row.code == UNCHECKED} for name, group in found.items()}
+    in_vain = {name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in found.items()}
     checked = Checked(
         subject=project.shown(project.lock),
         entries=len(lock.entries),
@@ -67,8 +77,8 @@ def checked_project(
 def gate_report(projects: Sequence[Checked]) -> Report:
     """The report of all checks, in one project or several."""
     rows = [row for checked in projects for row in checked.rows]
-    unchecked = [row for row in rows if row.code == UNCHECKED]
-    drift = [row for row in rows if is_grave(row) and row.code != UNCHECKED]
+    unchecked = [row for row in rows if row.code == COULD_NOT_CHECK]
+    drift = [row for row in rows if is_failing(row) and row.code != COULD_NOT_CHECK]
     exit_code = EXIT_REFUSED if drift else EXIT_UNCHECKED if unchecked else EXIT_CLEAN
     notes = tuple(dict.fromkeys(note for checked in projects for note in checked.notes))
     return Report(
@@ -76,7 +86,7 @@ def gate_report(projects: Sequence[Checked]) -> Report:
         subject=", ".join(checked.subject for checked in projects),
         summary=_summary(projects, drift, unchecked, rows),
         exit_code=exit_code,
-        rows=tuple(sorted(rows, key=weight)),
+        rows=tuple(sorted(rows, key=severity_rank)),
         notes=notes,
         file=projects[0].subject,
         facts={
@@ -88,7 +98,7 @@ def gate_report(projects: Sequence[Checked]) -> Report:
             },
             "failures": [row_facts(row) for row in drift],
             "unchecked": [row_facts(row) for row in unchecked],
-            "remarks": [row_facts(row) for row in rows if row.level in ("warning", "info")],
+            "remarks": [row_facts(row) for row in rows if row.severity in ("warning", "info")],
             "notes": list(notes),
             "clientsLookedFor": list(clients_looked_for()),
             "projects": [
@@ -111,19 +121,19 @@ def _worst(states: Iterable[str]) -> str:
 
 
 def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
-    texts = {**PROBLEMS, **(reasons_of(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
+    texts = {**PROBLEMS, **(kind_reasons(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
     if gate.signatures is not None:
         from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 
-        texts.update(reasons_of(SIGNATURE_KINDS))
+        texts.update(kind_reasons(SIGNATURE_KINDS))
     if gate.osv is not None:
         from pinwarden.project.locked_packages import VULNERABILITY_KINDS
 
-        texts.update(reasons_of(VULNERABILITY_KINDS))
+        texts.update(kind_reasons(VULNERABILITY_KINDS))
     if gate.workshop is not None:
         from pinwarden.artifacts.artifact_drift import ARTIFACT_KINDS
 
-        texts.update(reasons_of(ARTIFACT_KINDS))
+        texts.update(kind_reasons(ARTIFACT_KINDS))
     if gate.probe is not None:
         from pinwarden.lock.toolpin_pins import PIN_FINDINGS
 
@@ -131,22 +141,22 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
     if any(row.code == "install_script_left_out" for row in rows):
         from pinwarden.project.install_scripts import SCRIPT_KINDS
 
-        texts.update(reasons_of(SCRIPT_KINDS))
+        texts.update(kind_reasons(SCRIPT_KINDS))
     untold = {row.code for row in rows} - texts.keys()
     if untold:
         from pinwarden.clients.findings import FINDING_KINDS
         from pinwarden.clients.kinds import CONFIG_KINDS
         from pinwarden.surface.drift.changes import CHANGE_KINDS
 
-        known = reasons_of(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)
+        known = kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)
         texts.update({code: known[code] for code in untold & known.keys()})
     return texts
 
 
 def _status(checked: Checked, name: str) -> str:
-    grave = [row for row in checked.found.get(name, ()) if is_grave(row)]
+    grave = [row for row in checked.found.get(name, ()) if is_failing(row)]
     nothing = checked.nothing.get(name)
-    if grave and not (nothing == "none" and all(row.code == UNCHECKED for row in grave)):
+    if grave and not (nothing == "none" and all(row.code == COULD_NOT_CHECK for row in grave)):
         return "failed"
     return nothing or "ok"
 
@@ -224,22 +234,22 @@ def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
     # --live looks up what came from a registry as well; of a lock without such entries there is nothing to tell.
     if gate.registries is not None and (gate.registry_wanted or asked["registry"]):
         option = "--registry" if gate.registry_wanted else "--live"
-        yield f"{option} looked up {asked['registry']} of {counted(entries, 'entry', 'entries')}"
+        yield f"{option} looked up {asked['registry']} of {plural(entries, 'entry', 'entries')}"
     if gate.workshop is not None:
-        yield f"--bytes fetched and hashed the artifacts of {asked['bytes']} of {counted(entries, 'entry', 'entries')}"
+        yield f"--bytes fetched and hashed the artifacts of {asked['bytes']} of {plural(entries, 'entry', 'entries')}"
     if gate.probe is None:
         yield "live servers were not asked (--live)"
     else:
-        yield f"--live asked the servers of {asked['live']} of {counted(entries, 'entry', 'entries')}"
+        yield f"--live asked the servers of {asked['live']} of {plural(entries, 'entry', 'entries')}"
 
 
 def _unseen_texts(lock: Lock) -> Iterator[str]:
     from pinwarden.lock.configured import uncovered
     from pinwarden.lock.locked_config import locked_config
-    from pinwarden.system.unseen import unseen_members
+    from pinwarden.system.redaction import redacted_members
 
     for entry in lock.entries:
-        unseen = unseen_members(locked_config(entry.key, entry.document).entry)
+        unseen = redacted_members(locked_config(entry.key, entry.document).entry)
         if unseen:
             yield uncovered(entry.name, unseen)
 
@@ -247,18 +257,18 @@ def _unseen_texts(lock: Lock) -> Iterator[str]:
 def _summary(projects: Sequence[Checked], drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]) -> str:
     if all(checked.unconfigured for checked in projects) and not (drift or unchecked):
         return "No MCP servers are configured here: nothing to check"
-    entries = f"{counted(sum(checked.entries for checked in projects), 'entry', 'entries')} checked"
+    entries = f"{plural(sum(checked.entries for checked in projects), 'entry', 'entries')} checked"
     if len(projects) > 1:
         entries = f"{len(projects)} projects, {entries}"
     if drift:
-        critical = sum(row.level == "critical" for row in drift)
-        return f"{entries}: {counted(len(drift), 'finding')}, {critical} of them critical"
+        critical = sum(row.severity == "critical" for row in drift)
+        return f"{entries}: {plural(len(drift), 'finding')}, {critical} of them critical"
     if unchecked:
         return f"{entries}: {len(unchecked)} could not be checked"
-    noted = f", {counted(len(rows), 'remark')}" if rows else ""
+    noted = f", {plural(len(rows), 'remark')}" if rows else ""
     unread = sum(row.code == UNREAD for row in rows)
     if unread:
-        told = f"what {counted(unread, 'server')} in another release or configuration tells was not looked at"
+        told = f"what {plural(unread, 'server')} in another release or configuration tells was not looked at"
         return f"{entries}: everything else is as approved, {told}{noted}"
     pinned = "everything that is pinned" if any(row.code == UNPINNED for row in rows) else "everything"
     return f"{entries}: {pinned} is as approved{noted}"
@@ -266,7 +276,7 @@ def _summary(projects: Sequence[Checked], drift: Sequence[Row], unchecked: Seque
 
 UNREAD = "text_of_another_release"
 UNPINNED = "text_not_pinned"
-LIVE_KINDS: Kinds = kind_table(
+LIVE_KINDS: FindingKinds = kind_table(
     warning=(
         (
             UNREAD,
@@ -291,7 +301,7 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
             continue
         yield Row(
             code=UNREAD,
-            level=LIVE_KINDS[UNREAD].severity,
+            severity=LIVE_KINDS[UNREAD].severity,
             entity="server",
             name=entry.name,
             path="",
@@ -313,7 +323,7 @@ def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]
             how = approve_command(entry, lock.entries)
             yield Row(
                 code=UNPINNED,
-                level=LIVE_KINDS[UNPINNED].severity,
+                severity=LIVE_KINDS[UNPINNED].severity,
                 entity="server",
                 name=entry.name,
                 path="",
@@ -323,4 +333,4 @@ def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]
 
 def in_vain(check: str, why: str) -> Row:
     """A check that was asked for and had nothing to look at."""
-    return Row(code=UNCHECKED, level="review", entity="lock", name="", path="", message=f"{check}: {why}")
+    return Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=f"{check}: {why}")

@@ -9,9 +9,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.finding_kinds import Kinds, kind_table, reasons_of
 from pinwarden.core.record import replace
-from pinwarden.core.report import UNCHECKED, Row, is_grave
+from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, is_failing, kind_reasons, kind_table
 from pinwarden.project.gate.report import Checked
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Policies, Project
 
 UNCOVERED, NOT_CHECKED = "config_uncovered", "project_not_checked"
-COVERAGE_KINDS: Kinds = kind_table(
+COVERAGE_KINDS: FindingKinds = kind_table(
     critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
     info=((NOT_CHECKED, "A folder of this repository has a lock of its own; only its files are checked in this run."),),
 )
@@ -54,8 +53,8 @@ def unchecked_project(project: Project, err: PinwardenError) -> Checked:
     # Not resolved: a link is named where it is.
     file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.shown(lock)
     row = Row(
-        code=UNCHECKED,
-        level="critical",
+        code=COULD_NOT_CHECK,
+        severity="critical",
         entity="project",
         name=root.name,
         path="",
@@ -75,7 +74,7 @@ def with_coverage(checked: Checked, rows: Iterable[Row]) -> Checked:
         checked,
         found=found,
         nothing={name: state for name, state in checked.nothing.items() if name != "configs"},
-        rule_texts={**checked.rule_texts, **reasons_of(COVERAGE_KINDS)},
+        rule_texts={**checked.rule_texts, **kind_reasons(COVERAGE_KINDS)},
     )
 
 
@@ -85,12 +84,12 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
     from pinwarden.clients.files import discover_project, project_names
     from pinwarden.clients.findings import file_findings
     from pinwarden.project.configs import finding_row
-    from pinwarden.system.repository import folders_with
+    from pinwarden.system.repository import find_folders_with
 
     checked = {project.root.resolve() for project in projects}
     first = projects[0]
     try:
-        for folder in folders_with(root, project_names()):
+        for folder in find_folders_with(root, project_names()):
             if folder not in checked:
                 nested = replace(first, root=folder, lock=folder / first.lock.name)
                 if nested.lock.exists() or nested.lock.is_symlink():
@@ -103,7 +102,7 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
                         yield from (finding_row(found, shown, policies) for found in file_findings(file))
     except PinwardenError as err:
         message = f"the repository was not searched for configurations: {err.message}"
-        yield Row(code=UNCHECKED, level="critical", entity="repository", name="", path="", message=message)
+        yield Row(code=COULD_NOT_CHECK, severity="critical", entity="repository", name="", path="", message=message)
 
 
 def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
@@ -120,7 +119,7 @@ def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
         checked = check_project(project, load_policies(project), Gate(now=now(), scope="project"))
     except PinwardenError as err:
         checked = unchecked_project(project, err)
-    yield from filter(is_grave, in_repository(project, checked, root, alone=False).rows)
+    yield from filter(is_failing, in_repository(project, checked, root, alone=False).rows)
 
 
 def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policies: Policies) -> Row:
@@ -135,7 +134,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
         )
     row = Row(
         code=code,
-        level=COVERAGE_KINDS[code].severity,
+        severity=COVERAGE_KINDS[code].severity,
         entity="config",
         name=shown,
         path="",
@@ -148,7 +147,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
     from pinwarden.lock.policy_rules import waived
 
     answer = waived(policies.own, row.file or "", code, message, policies.today)
-    return replace(row, level=row.level if answer.refuses else "info", message=answer.told)
+    return replace(row, severity=row.severity if answer.refuses else "info", message=answer.told)
 
 
 def _prefix(folder: Path, root: Path | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pinwarden.system.open_files import most_connections
+from pinwarden.system.processes import max_connections
 
 HEAD_SECONDS = 20.0
 """For a head to arrive, from its first byte or from the connection on; and for a body that nobody reads any more."""
@@ -29,7 +29,7 @@ class _Bounds:
     connections: set[Any]
     loop: AbstractEventLoop
     transport: Any
-    most = most_connections()
+    most = max_connections()
     head_seconds = HEAD_SECONDS
     _late: TimerHandle | None = None
     _stalled: TimerHandle | None = None

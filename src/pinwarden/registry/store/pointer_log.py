@@ -9,8 +9,17 @@ from collections.abc import Sequence
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.tlog import TILE_HEIGHT, TILE_WIDTH, inclusion_proof, leaf_hash, pack_entries
-from pinwarden.core.tlog_growth import Frontier, TileNodes, tile_bytes, width_of
+from pinwarden.core.tlog import (
+    TILE_HEIGHT,
+    TILE_WIDTH,
+    Frontier,
+    TileNodes,
+    inclusion_proof,
+    leaf_hash,
+    pack_entries,
+    tile_bytes,
+    tile_width,
+)
 from pinwarden.system.database import Transaction
 
 ALONE = "pointer log"
@@ -33,7 +42,7 @@ class LogHead(Record):
 def head_of(step: Transaction) -> LogHead | None:
     """The head; None for a log that was never begun."""
     found = step.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
-    return None if found is None else LogHead(edge=Frontier.of_bytes(found[0], bytes(found[1])), note=bytes(found[2]))
+    return None if found is None else LogHead(edge=Frontier.from_bytes(found[0], bytes(found[1])), note=bytes(found[2]))
 
 
 def begin(step: Transaction, note: bytes) -> None:
@@ -43,7 +52,7 @@ def begin(step: Transaction, note: bytes) -> None:
 
 def append(step: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
     """Add an entry after the edge, and return the new edge. The head stays as it is until `move_head`."""
-    grown, nodes = edge.appended(leaf_hash(entry))
+    grown, nodes = edge.append(leaf_hash(entry))
     step.run(
         "INSERT INTO log_entries (seq, tool, channel, leaf, entry) VALUES (?, ?, ?, ?, ?)",
         (edge.size, tool, channel, nodes[0].hash, entry),
@@ -68,7 +77,7 @@ def move_head(step: Transaction, old: Frontier, new: Frontier, note: bytes) -> N
 
 def tile(step: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
     """The first ``width`` hashes of a tile of the tree of that size; None if it does not have so many."""
-    if not 1 <= width <= width_of(size, level, index):
+    if not 1 <= width <= tile_width(size, level, index):
         return None
     first = index * TILE_WIDTH
     if level == 0:
@@ -84,7 +93,7 @@ def tile(step: Transaction, size: int, level: int, index: int, width: int) -> by
 
 def entry_bundle(step: Transaction, size: int, index: int, width: int) -> bytes | None:
     """The first ``width`` entries of a bundle; None if it does not have so many."""
-    if not 1 <= width <= width_of(size, 0, index):
+    if not 1 <= width <= tile_width(size, 0, index):
         return None
     return pack_entries(entries(step, index * TILE_WIDTH, index * TILE_WIDTH + width))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pinwarden.core.record import Record
 from pinwarden.registry.names import beginnings, namespace_of
-from pinwarden.system.database import Conflict, Row, Transaction
+from pinwarden.system.database import ConflictError, Row, Transaction
 
 OWNER = "owner"
 PUBLISHER = "publisher"
@@ -41,7 +41,7 @@ class Asked(Record):
 
 
 def add_namespace(step: Transaction, name: str, owner: str, now: str) -> None:
-    """A new namespace with its first owner. `Conflict` if there is one of that name."""
+    """A new namespace with its first owner. `ConflictError` if there is one of that name."""
     step.run("INSERT INTO namespaces (name, created_at) VALUES (?, ?)", (name, now))
     set_key(step, name, owner, OWNER, now)
 
@@ -121,7 +121,7 @@ def spend_statement(step: Transaction, digest: str, moment: int) -> bool:
         return False
     try:
         step.run("INSERT INTO statements (digest, moment) VALUES (?, ?)", (digest, moment))
-    except Conflict:
+    except ConflictError:
         return False
     return True
 

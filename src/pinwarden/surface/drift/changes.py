@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final
 
-from pinwarden.core.finding_kinds import Kinds, kind_table
 from pinwarden.core.record import Record
+from pinwarden.core.report import FindingKinds, kind_table
 
 CRITICAL = "critical"
 REVIEW = "review"
@@ -48,7 +48,7 @@ CUE_ORDER = (
 )
 """The classes of cues, the one that gives a change its kind first."""
 
-CHANGE_KINDS: Kinds = kind_table(
+CHANGE_KINDS: FindingKinds = kind_table(
     critical=(
         ("new_hidden_characters", "Text now holds characters that a person does not see and a model reads."),
         ("new_terminal_escape", "Text now holds control characters that rewrite what a terminal shows."),

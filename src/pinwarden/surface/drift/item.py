@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pinwarden.core.numbers import is_number
+from pinwarden.core.canonical import is_number
 from pinwarden.surface.drift.alarms import Approved
 from pinwarden.surface.drift.annotations import annotation_changes
 from pinwarden.surface.drift.changes import ABSENT, Change

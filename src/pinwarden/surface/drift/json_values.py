@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.core.canonical import canonicalize
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 
 
 def same(one: Any, other: Any) -> bool:
@@ -46,4 +46,4 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def step(pointer: str, token: str | int) -> str:
     """The JSON Pointer one level further down (RFC 6901)."""
-    return f"{pointer}/{pointer_step(token)}"
+    return f"{pointer}/{escape_pointer_token(token)}"

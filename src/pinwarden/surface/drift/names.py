@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.surface.scan.plain_text import fold_word
 
 _SEPARATORS = pattern(r"[\s_.\-/:]+")

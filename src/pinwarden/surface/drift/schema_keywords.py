@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pinwarden.core.numbers import is_number
+from pinwarden.core.canonical import is_number
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.alarms import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change

@@ -10,7 +10,7 @@ from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
 from pinwarden.surface.surface import Item, Kind
-from pinwarden.system.allowance import failed
+from pinwarden.system.probe_budget import probe_failed
 
 _UNREAD = frozenset({"result", "params"})  # members that are cut out and judged by their own text
 
@@ -39,18 +39,20 @@ class Page(Record):
 def read_message(text: bytes, limits: Limits) -> Message:
     """Read a message. One whose envelope is ambiguous is refused, whatever it holds."""
     try:
-        members = strict_json.parse(text, limits)
+        members = strict_json.parse_json(text, limits)
     except PinwardenError as err:
         return Message(members=_members(text, limits, err), problem=err)
     if not isinstance(members, dict):
-        raise failed("protocol", "the server sent JSON that is not a message")
+        raise probe_failed("protocol", "the server sent JSON that is not a message")
     return Message(members=members, problem=None)
 
 
 def result_of(message: Message) -> dict[str, Any]:
     """The result of an answer that must be readable as a whole."""
     if message.problem is not None:
-        raise failed("protocol", f"the server's answer has no single meaning: {message.problem}") from message.problem
+        raise probe_failed(
+            "protocol", f"the server's answer has no single meaning: {message.problem}"
+        ) from message.problem
     return _result_object(message.members.get("result"))
 
 
@@ -60,7 +62,7 @@ def page_of(message: Message, kind: Kind, limits: Limits, most: int | None = Non
         result = _result_object(message.members.get("result"))
         values = _member(result, kind)
         if not isinstance(values, list):
-            raise failed("protocol", f"the server's answer to {kind.method} has no list of {kind.member}")
+            raise probe_failed("protocol", f"the server's answer to {kind.method} has no list of {kind.member}")
         _check_count(values, kind, most)
         return Page(items=[Item.of(kind, value) for value in values], cursor=_cursor(result, kind))
     texts = _members(message.members.get("result", b""), limits, message.problem, cut=kind.member)
@@ -83,45 +85,47 @@ def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | No
     try:
         parts = object_members(text)
     except PinwardenError as err:
-        raise failed("protocol", f"the server sent text that is not a message: {problem}") from err
+        raise probe_failed("protocol", f"the server sent text that is not a message: {problem}") from err
     members: dict[str, Any] = {}
     for name, part in parts:
         if name in members:
-            raise failed("protocol", f"the server's answer has the member {name[:80]!a} more than once") from problem
+            raise probe_failed(
+                "protocol", f"the server's answer has the member {name[:80]!a} more than once"
+            ) from problem
         members[name] = part if name == cut or (cut is None and name in _UNREAD) else _small(part, limits)
     return members
 
 
 def _small(part: bytes, limits: Limits) -> Any:
     try:
-        return strict_json.parse(part, limits)
+        return strict_json.parse_json(part, limits)
     except PinwardenError as err:
-        raise failed("protocol", f"the server's answer has no single meaning: {err}") from err
+        raise probe_failed("protocol", f"the server's answer has no single meaning: {err}") from err
 
 
 def _elements(text: Any, problem: PinwardenError) -> list[bytes]:
     try:
         return array_elements(text)
     except PinwardenError as err:
-        raise failed("protocol", f"the server sent a list that cannot be taken apart: {problem}") from err
+        raise probe_failed("protocol", f"the server sent a list that cannot be taken apart: {problem}") from err
 
 
 def _result_object(result: Any) -> dict[str, Any]:
     if not isinstance(result, dict):
-        raise failed("protocol", "the server's answer has no result object")
+        raise probe_failed("protocol", "the server's answer has no result object")
     return result
 
 
 def _member(result: dict[str, Any], kind: Kind) -> Any:
     if result.get("resultType", "complete") != "complete":
-        raise failed("protocol", f"the server wants something before it answers {kind.method}")
+        raise probe_failed("protocol", f"the server wants something before it answers {kind.method}")
     if kind.member not in result:
-        raise failed("protocol", f"the server's answer to {kind.method} has no member {kind.member}")
+        raise probe_failed("protocol", f"the server's answer to {kind.method} has no member {kind.member}")
     return result[kind.member]
 
 
 def _cursor(result: dict[str, Any], kind: Kind) -> str | None:
     cursor = result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
-        raise failed("protocol", f"the server's answer to {kind.method} has a nextCursor that is not a string")
+        raise probe_failed("protocol", f"the server's answer to {kind.method} has a nextCursor that is not a string")
     return cursor

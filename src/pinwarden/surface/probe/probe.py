@@ -20,18 +20,18 @@ from pinwarden.surface.probe.secret_mask import SecretMask, refuse_repeated
 from pinwarden.surface.probe.session import ClientIdentity, Opening, Session, no_answer
 from pinwarden.surface.probe.wire import Silence, Wire
 from pinwarden.surface.surface import Surface
-from pinwarden.system.allowance import Allowance, ProbeLimits, failed
-from pinwarden.system.child_environment import child_environment
-from pinwarden.system.masking import shown_words
+from pinwarden.system.environment_variables import child_environment
+from pinwarden.system.masking import mask_words
+from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits, probe_failed
 from pinwarden.system.sandbox import Sandbox, sandboxed
 from pinwarden.system.target import (
-    Address,
+    HttpAddress,
     HttpTarget,
     StdioTarget,
     Target,
-    fill_in,
-    named_values,
+    expand_placeholders,
     placeholder_names,
+    placeholder_values,
 )
 
 _MOST_WORKERS = 32  # servers spend most of their time starting; more at once only adds memory
@@ -134,7 +134,7 @@ class _OpenWires:
                 stopped = self._aborted
             if stopped:
                 wire.abort()
-                raise failed("ended", "the probe was stopped")
+                raise probe_failed("ended", "the probe was stopped")
             yield
         finally:
             wire.close()
@@ -164,7 +164,7 @@ def _outcome(target: Target, options: ProbeOptions, wires: _OpenWires) -> Surfac
 
 def _probe(target: Target, options: ProbeOptions, wires: _OpenWires) -> Surface:
     if wires.aborted:
-        raise failed("ended", "the probe was stopped")
+        raise probe_failed("ended", "the probe was stopped")
     if isinstance(target, StdioTarget):
         surface = _probe_stdio(target, options, wires)
     else:
@@ -180,13 +180,13 @@ def given_to(target: Target, options: ProbeOptions) -> Iterator[tuple[str, str]]
         if isinstance(target, StdioTarget)
         else (target.headers, (target.url,))
     )
-    yield from ((name, fill_in(text, os.environ)) for name, text in named.items())
+    yield from ((name, expand_placeholders(text, os.environ)) for name, text in named.items())
     for text in (*named.values(), *texts):
-        yield from named_values(text, os.environ)
+        yield from placeholder_values(text, os.environ)
     if isinstance(target, StdioTarget):
         yield from ((name, os.environ[name]) for name in options.env_allow if name in os.environ)
     else:
-        yield from parse_qsl(fill_in(target.url, os.environ).partition("?")[2])
+        yield from parse_qsl(expand_placeholders(target.url, os.environ).partition("?")[2])
 
 
 def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
@@ -195,16 +195,16 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) 
     from pinwarden.surface.probe.stdio import Launch, StdioWire
 
     variables = os.environ
-    own = {name: fill_in(value, variables) for name, value in target.env.items()}
-    command = tuple(fill_in(word, variables) for word in target.command)
-    cwd = None if target.cwd is None else fill_in(target.cwd, variables)
+    own = {name: expand_placeholders(value, variables) for name, value in target.env.items()}
+    command = tuple(expand_placeholders(word, variables) for word in target.command)
+    cwd = None if target.cwd is None else expand_placeholders(target.cwd, variables)
     environment = child_environment(own, variables, options.env_allow)
     mask = _mask((*target.command, target.cwd or ""), (*own.values(), *_inherited(options.env_allow)))
     wire: StdioWire | None = None
     try:
         if options.sandbox is not None:
             command = tuple(sandboxed(command, environment, cwd, options.sandbox))
-        allowance = Allowance(options.limits, options.timeout)
+        allowance = ProbeBudget(options.limits, options.timeout)
         wire = StdioWire(Launch(command=command, environment=environment, cwd=cwd), allowance)
         with wires.hold(wire):
             surface = _converse(wire, options, allowance, discover=True)
@@ -219,7 +219,7 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) 
 
 
 def _shown_command(command: Sequence[str]) -> str:
-    return show_invisible(" ".join(shown_words(command)))
+    return show_invisible(" ".join(mask_words(command)))
 
 
 def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
@@ -230,17 +230,17 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) ->
 
     _check_sent(target, options)
     filled = HttpTarget(
-        url=fill_in(target.url, os.environ),
-        headers={name: fill_in(value, os.environ) for name, value in target.headers.items()},
+        url=expand_placeholders(target.url, os.environ),
+        headers={name: expand_placeholders(value, os.environ) for name, value in target.headers.items()},
         transport=target.transport,
     )
     http = HttpOptions(
-        address=Address.parse(filled.url),
+        address=HttpAddress.parse(filled.url),
         headers=filled.headers,
         rules=NetworkRules(allow_private=options.allow_private, allow_plain_http=options.allow_plain_http),
         allow_redirects=options.allow_redirects,
     )
-    allowance = Allowance(options.limits, options.timeout)
+    allowance = ProbeBudget(options.limits, options.timeout)
     mask = _mask((target.url,), (*filled.headers.values(), http.address.path.partition("?")[2]))
     try:
         refused: Silence | None = None
@@ -280,7 +280,7 @@ def _check_sent(target: HttpTarget, options: ProbeOptions) -> None:
         )
 
 
-def _converse(wire: Wire, options: ProbeOptions, allowance: Allowance, *, discover: bool) -> Surface | Silence:
+def _converse(wire: Wire, options: ProbeOptions, allowance: ProbeBudget, *, discover: bool) -> Surface | Silence:
     """1. Find the era. 2. Read every list. 3. Put down what was seen, and how."""
     session = Session(wire, options.client, allowance)
     opening = session.open(discover=discover)
@@ -311,7 +311,7 @@ def _mask(texts: Sequence[str], secrets: Sequence[str]) -> SecretMask:
     filled: list[str] = []
     for text in texts:
         with suppress(PinwardenError):
-            filled += [value for _, value in named_values(text, os.environ)]
+            filled += [value for _, value in placeholder_values(text, os.environ)]
     return SecretMask([*filled, *secrets])
 
 

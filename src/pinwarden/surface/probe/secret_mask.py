@@ -8,7 +8,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.surface import Surface
-from pinwarden.system.masking import may_be_told
+from pinwarden.system.masking import is_safe_to_show
 
 _SHORTEST = 4  # shorter values are no secrets, and masking them would make every text unreadable
 _SHORTEST_REPEATED = 8  # shorter ones stand in texts by chance
@@ -51,7 +51,7 @@ def refuse_repeated_in(answers: Any, given: Iterable[tuple[str, str]]) -> None:
     wanted = {
         part: name
         for name, value in given
-        if not may_be_told(name, value)
+        if not is_safe_to_show(name, value)
         for part in (value, *value.split()[1:])
         if len(part) >= _SHORTEST_REPEATED
     }

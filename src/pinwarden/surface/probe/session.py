@@ -31,7 +31,7 @@ from pinwarden.surface.protocol import (
     VERSION_UNSUPPORTED,
 )
 from pinwarden.surface.surface import KINDS, Item, Kind
-from pinwarden.system.allowance import Allowance, failed, over_limit
+from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 
 _MAX_ID = 200  # characters of a server's request id that are sent back
 
@@ -67,7 +67,7 @@ class Listing(Record):
 class Session:
     """One conversation over one wire."""
 
-    def __init__(self, wire: Wire, client: ClientIdentity, allowance: Allowance) -> None:
+    def __init__(self, wire: Wire, client: ClientIdentity, allowance: ProbeBudget) -> None:
         self.noise_lines = 0
         self._wire = wire
         self._client = client
@@ -106,7 +106,7 @@ class Session:
 
     def _discover(self) -> Opening | None:
         """The era without a handshake, if the server speaks it."""
-        wait = min(self._limits.longest_discovery_seconds, self._allowance.seconds / 3)
+        wait = min(self._limits.max_discovery_seconds, self._allowance.seconds / 3)
         self._stateless = True
         wanted = self._send("server/discover", {}, wait)
         self._stateless = False
@@ -134,7 +134,7 @@ class Session:
         if error is not None:
             supported = _supported_versions(error)
             if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
-                raise failed("protocol", "the server speaks no protocol version that is known here")
+                raise probe_failed("protocol", "the server speaks no protocol version that is known here")
             return None
         result = result_of(answer)
         versions = result.get("supportedVersions")
@@ -155,7 +155,9 @@ class Session:
         result = result_of(answer)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_VERSIONS:
-            raise failed("protocol", f"the server chose the protocol version {str(version)[:40]!a}, which is not known")
+            raise probe_failed(
+                "protocol", f"the server chose the protocol version {str(version)[:40]!a}, which is not known"
+            )
         self._version_header = {"MCP-Protocol-Version": version}
         self._tell(INITIALIZED)
         info = {"serverInfo": result["serverInfo"]} if "serverInfo" in result else {}
@@ -183,7 +185,7 @@ class Session:
             page = page_of(answer, kind, self._json_limits)
             items.extend(page.items)
             if len(items) > self._limits.max_items:
-                raise over_limit(kind.member, self._limits.max_items)
+                raise probe_limit_exceeded(kind.member, self._limits.max_items)
             if page.cursor is None:
                 return Listing(items=tuple(items), pages=page_number)
             if page.cursor in cursors:
@@ -191,7 +193,7 @@ class Session:
                 raise PinwardenError("PROBE_LIMIT", what, data={"limit": "loop"})
             cursors.add(page.cursor)
             params = {"cursor": page.cursor}
-        raise over_limit(f"pages of {kind.member}", self._limits.max_pages)
+        raise probe_limit_exceeded(f"pages of {kind.member}", self._limits.max_pages)
 
     def _send(self, method: str, params: Mapping[str, Any], wait: float | None = None) -> int:
         self._last_id += 1
@@ -237,7 +239,7 @@ class Session:
         """The message, or None for a line that is none."""
         if not text.lstrip().startswith(b"{"):
             if not self._wire.line_based:
-                raise failed("protocol", "the server answered with something that is not a JSON-RPC message")
+                raise probe_failed("protocol", "the server answered with something that is not a JSON-RPC message")
             self._count_noise()
             return None
         message = read_message(text, self._json_limits)
@@ -254,10 +256,10 @@ class Session:
             return
         self._server_requests += 1
         if self._server_requests > self._limits.max_server_requests:
-            raise over_limit("requests of its own", self._limits.max_server_requests)
+            raise probe_limit_exceeded("requests of its own", self._limits.max_server_requests)
         number = call.members["id"]
         if not isinstance(number, int | str) or len(str(number)) > _MAX_ID:
-            raise failed("protocol", "the server sent a request with an id that is not usable")
+            raise probe_failed("protocol", "the server sent a request with an id that is not usable")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
         if method == "ping":
             answer["result"] = {}
@@ -270,12 +272,12 @@ class Session:
     def _count_stray(self) -> None:
         self._strays += 1
         if self._strays > self._limits.max_stray_messages:
-            raise over_limit("messages that nobody asked for", self._limits.max_stray_messages)
+            raise probe_limit_exceeded("messages that nobody asked for", self._limits.max_stray_messages)
 
     def _count_noise(self) -> None:
         self.noise_lines += 1
         if self.noise_lines > self._limits.max_noise_lines:
-            raise failed("protocol", "the server writes text instead of messages to its standard output")
+            raise probe_failed("protocol", "the server writes text instead of messages to its standard output")
 
 
 def no_answer(method: str, silence: Silence) -> PinwardenError:
@@ -283,7 +285,7 @@ def no_answer(method: str, silence: Silence) -> PinwardenError:
     details: dict[str, object] = {"method": method}
     if silence.status is not None:
         details["status"] = silence.status
-    return failed(silence.reason, f"no answer to {method}: {silence.detail}", details)
+    return probe_failed(silence.reason, f"no answer to {method}: {silence.detail}", details)
 
 
 def _refuse_error(method: str, answer: Message) -> None:
@@ -292,7 +294,9 @@ def _refuse_error(method: str, answer: Message) -> None:
         return
     text = error.get("message") if isinstance(error, dict) else None
     shown = f": {show_invisible(text[:200])}" if isinstance(text, str) else ""
-    raise failed("error", f"the server answered {method} with error {_error_code(answer)}{shown}", {"method": method})
+    raise probe_failed(
+        "error", f"the server answered {method} with error {_error_code(answer)}{shown}", {"method": method}
+    )
 
 
 def _error_code(answer: Message) -> int | None:
@@ -319,7 +323,7 @@ def _is_lost_error(message: Message) -> bool:
 
 def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(result.get("capabilities"), dict):
-        raise failed("protocol", "the server does not say what it is capable of")
+        raise probe_failed("protocol", "the server does not say what it is capable of")
     return {member: result[member] for member in ("capabilities", "instructions") if member in result}
 
 

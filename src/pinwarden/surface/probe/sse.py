@@ -9,9 +9,9 @@ from urllib.parse import urljoin
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.sse_stream import Event, EventParser
 from pinwarden.surface.probe.wire import Silence
-from pinwarden.system.allowance import Allowance, failed
 from pinwarden.system.net.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
-from pinwarden.system.target import Address
+from pinwarden.system.probe_budget import ProbeBudget, probe_failed
+from pinwarden.system.target import HttpAddress
 
 _MAX_REPLY = 1 << 16
 
@@ -22,12 +22,12 @@ class SseWire:
     transport = "sse"
     line_based = False
 
-    def __init__(self, options: HttpOptions, allowance: Allowance) -> None:
+    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
         self._allowance = allowance
         self._client = HttpClient(options, allowance)
         self._response: Response | None = None
         self._events: Iterator[Event] = iter(())
-        self._endpoint: Address | None = None
+        self._endpoint: HttpAddress | None = None
 
     def send(
         self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
@@ -42,10 +42,10 @@ class SseWire:
         try:
             response = self._client.request(request)
         except Unanswered as unanswered:
-            raise failed("ended", "the server did not take a message") from unanswered
+            raise probe_failed("ended", "the server did not take a message") from unanswered
         if response.status >= 400 and expects_answer:
             response.close()
-            raise failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
+            raise probe_failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
         with suppress(Unanswered):  # what a server says beside the stream does not matter
             response.body(_MAX_REPLY)
 
@@ -76,11 +76,11 @@ class SseWire:
             headers = {"Accept": "text/event-stream"}
             response = self._client.request(Request(method="GET", address=self._client.address, headers=headers))
         except Unanswered as unanswered:
-            raise failed("ended", "the server did not open its stream of events") from unanswered
+            raise probe_failed("ended", "the server did not open its stream of events") from unanswered
         if response.status != 200 or response.content_type != "text/event-stream":
             response.close()
             details = {"status": response.status}
-            raise failed("refused", f"no stream of events there: HTTP status {response.status}", details)
+            raise probe_failed("refused", f"no stream of events there: HTTP status {response.status}", details)
         return response
 
     def _read(self, response: Response) -> Iterator[Event]:
@@ -88,19 +88,19 @@ class SseWire:
         for chunk in response.chunks():
             yield from parser.feed(chunk)
 
-    def _find_endpoint(self) -> Address:
+    def _find_endpoint(self) -> HttpAddress:
         try:
             event = next(self._events, None)
         except Unanswered as unanswered:
-            raise failed("ended", "the stream of events ended before it began") from unanswered
+            raise probe_failed("ended", "the stream of events ended before it began") from unanswered
         if event is None or event.name != "endpoint":
-            raise failed("protocol", "the stream of events does not begin with the endpoint")
+            raise probe_failed("protocol", "the stream of events does not begin with the endpoint")
         base = self._client.address
         text = event.data.decode("utf-8", "replace")
         try:
-            endpoint = Address.parse(urljoin(f"{base.scheme}://{base.host_header}{base.path}", text))
+            endpoint = HttpAddress.parse(urljoin(f"{base.scheme}://{base.host_header}{base.path}", text))
         except (PinwardenError, ValueError) as err:
-            raise failed("protocol", "the endpoint that the server names is not a web address") from err
+            raise probe_failed("protocol", "the endpoint that the server names is not a web address") from err
         if endpoint.origin != base.origin:
             # Our headers would go to whomever the server likes.
             raise PinwardenError(

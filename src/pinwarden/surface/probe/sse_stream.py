@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinwarden.core.record import Record
-from pinwarden.system.allowance import over_limit
+from pinwarden.system.probe_budget import probe_limit_exceeded
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -54,7 +54,7 @@ class EventParser:
                 self._size = len(rest)
         self._line += rest
         if self._size > self._max:
-            raise over_limit("bytes in one event", self._max)
+            raise probe_limit_exceeded("bytes in one event", self._max)
         return events
 
     def _take(self, line: bytes) -> Event | None:

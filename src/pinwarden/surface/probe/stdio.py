@@ -15,8 +15,8 @@ from typing import IO
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.surface.probe.wire import Silence
-from pinwarden.system.allowance import Allowance, failed, over_limit
-from pinwarden.system.process_tree import ProcessTree
+from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
+from pinwarden.system.processes import ProcessTree
 
 _CHUNK = 1 << 16
 _QUEUED_CHUNKS = 64  # then the server has to wait until what it sent was looked at
@@ -38,7 +38,7 @@ class StdioWire:
     transport = "stdio"
     line_based = True
 
-    def __init__(self, launch: Launch, allowance: Allowance) -> None:
+    def __init__(self, launch: Launch, allowance: ProbeBudget) -> None:
         self._launch = launch
         self._allowance = allowance
         self._aborted = False
@@ -61,7 +61,7 @@ class StdioWire:
         self._child.close(at_once=True)
         with self._closing:
             if self._aborted:
-                raise failed("ended", "the probe was stopped")
+                raise probe_failed("ended", "the probe was stopped")
             self._child = _Child(self._launch, self._allowance)
 
     def stderr_tail(self) -> str:
@@ -70,7 +70,7 @@ class StdioWire:
 
     def close(self) -> None:
         """End the server: politely if there is time, and in any case completely."""
-        self._child.close(at_once=self._allowance.expired or self._aborted)
+        self._child.close(at_once=self._allowance.is_expired or self._aborted)
 
     def abort(self) -> None:
         """End the server now, from any thread."""
@@ -82,7 +82,7 @@ class StdioWire:
 class _Child:
     """One run of the command."""
 
-    def __init__(self, launch: Launch, allowance: Allowance) -> None:
+    def __init__(self, launch: Launch, allowance: ProbeBudget) -> None:
         self._allowance = allowance
         self._limits = allowance.limits
         self.stderr_tail = b""
@@ -159,7 +159,7 @@ class _Child:
             self._stdin.close()
         try:
             self._discard()
-            self.tree.end(self._limits.grace_seconds, at_once=at_once)
+            self.tree.end(self._limits.grace_seconds, immediately=at_once)
             self._join(_LAST_WORDS_SECONDS)
         finally:
             self._stopping = True
@@ -184,7 +184,7 @@ class _Child:
         if not chunk:
             self._ended = True
             return
-        self._allowance.take(len(chunk))
+        self._allowance.count_bytes(len(chunk))
         *ended, rest = chunk.split(b"\n")
         lines: list[bytes] = []
         for end in ended:
@@ -198,7 +198,7 @@ class _Child:
         self._line.append(rest)
         self._line_bytes += len(rest)
         if self._line_bytes > self._limits.max_message_bytes:
-            raise over_limit("bytes in one message", self._limits.max_message_bytes)
+            raise probe_limit_exceeded("bytes in one message", self._limits.max_message_bytes)
 
     def _how_it_ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -228,11 +228,11 @@ class _Child:
             return b""
 
     def _keep_stderr(self, chunk: bytes) -> None:
-        self.stderr_tail = (self.stderr_tail + chunk)[-self._limits.kept_stderr_bytes :]
+        self.stderr_tail = (self.stderr_tail + chunk)[-self._limits.stderr_tail_bytes :]
         self._stderr_bytes += len(chunk)
         if self._stderr_bytes > self._limits.max_stderr_bytes and not self._stopping:
             self._stopping = True
-            self._chunks.put(over_limit("bytes on standard error", self._limits.max_stderr_bytes))
+            self._chunks.put(probe_limit_exceeded("bytes on standard error", self._limits.max_stderr_bytes))
 
 
 def _start(launch: Launch) -> subprocess.Popen[bytes]:
@@ -249,12 +249,12 @@ def _start(launch: Launch) -> subprocess.Popen[bytes]:
         )
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise failed("start", f"{launch.command[0]} could not be started: {reason}") from err
+        raise probe_failed("start", f"{launch.command[0]} could not be started: {reason}") from err
 
 
 def _streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
     if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise failed("start", "the server has no standard streams")
+        raise probe_failed("start", "the server has no standard streams")
     return process.stdin, process.stdout, process.stderr
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.sse_stream import EventParser
 from pinwarden.surface.probe.wire import Silence
-from pinwarden.system.allowance import Allowance
 from pinwarden.system.net.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
+from pinwarden.system.probe_budget import ProbeBudget
 
 _ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _EVENTS = "text/event-stream"
@@ -26,7 +26,7 @@ class StreamableWire:
     transport = "streamable-http"
     line_based = False
 
-    def __init__(self, options: HttpOptions, allowance: Allowance) -> None:
+    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
         self._allowance = allowance
         self._client = HttpClient(options, allowance)
         self._session: dict[str, str] = {}
@@ -70,7 +70,7 @@ class StreamableWire:
     def close(self) -> None:
         """End the session, if there is one, and let go of all connections."""
         self._let_go()
-        if self._session and not self._allowance.expired:
+        if self._session and not self._allowance.is_expired:
             with suppress(PinwardenError, Unanswered):
                 headers = {**self._session, **self._version}
                 address = self._client.address

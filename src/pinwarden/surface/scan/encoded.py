@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from html import unescape
 from urllib.parse import unquote
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.surface.scan.plain_text import word_set
 
 _MIN_PIECE = 16

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
 from pinwarden.surface.scan.phrase_rule import compiled
 from pinwarden.surface.scan.plain_text import word_set

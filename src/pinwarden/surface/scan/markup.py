@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 
 _UNSEEN = pattern(
     r"<\w{1,16}\b[^<>]{0,200}(?:display ?: ?none|visibility ?: ?hidden|font-size ?: ?0|opacity ?: ?0(?![.\d]*[1-9])"

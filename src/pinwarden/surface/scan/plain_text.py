@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from pinwarden.core.patterns import pattern
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.visible import INVISIBLE
 
 # By Latin letter, what Cyrillic, Greek, Armenian, Cherokee and phonetic letters most fonts draw like it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from pinwarden.core.pointer import pointer_step
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.surface.scan.plain_text import HARMLESS, word_set
 
 # What schemas are made of. These strings say nothing of their own, wherever they stand.
@@ -63,7 +63,7 @@ def places_of(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
             if here not in VOCABULARY:
                 yield place, here
         elif type(here) is dict:
-            inner = [(f"{place}/{pointer_step(name)}", name, member) for name, member in here.items()]
+            inner = [(f"{place}/{escape_pointer_token(name)}", name, member) for name, member in here.items()]
             yield from ((within, name) for within, name, _ in inner if name not in VOCABULARY)
             waiting += [(within, member) for within, _, member in reversed(inner)]
         elif type(here) is list:

@@ -20,7 +20,7 @@ from urllib3.exceptions import NewConnectionError
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.fetch_failures import unfetched
 from pinwarden.system.net.network_guard import NetworkRules, destinations
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 DEADLINE: ContextVar[float] = ContextVar("deadline")
 """Until when whoever asks wants to be kept waiting, on the monotonic clock."""
@@ -130,7 +130,7 @@ class _Guarded:
 
     def _new_conn(self) -> socket.socket:
         host, port = self._dns_host.strip("[]"), self.port  # type: ignore[attr-defined]
-        places = destinations(Address(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules)
+        places = destinations(HttpAddress(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules)
         last: OSError = ConnectionRefusedError("no address")
         for place in places:
             made = socket.socket(place.family, socket.SOCK_STREAM)

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from pinwarden.core.record import Record, field
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 Origin = Literal["environment", "user", "system", "project", "default", "argument"]
 
@@ -26,16 +26,16 @@ class Endpoint(Record):
     """A file of certificate authorities that the client's settings add."""
 
     @property
-    def address(self) -> Address:
+    def address(self) -> HttpAddress:
         """The base, taken apart."""
-        return Address.parse(self.url)
+        return HttpAddress.parse(self.url)
 
     @property
     def private_allowed(self) -> bool:
         """Whether it may lie in a private network, as mirrors do under public names: not if a repository says so."""
         return self.said_by != "project"
 
-    def owns(self, address: Address) -> bool:
+    def owns(self, address: HttpAddress) -> bool:
         """Whether the credential may go to an address: below the base, and not out of it again by ``..``."""
         mine = self.address
         below = address.path.startswith(f"{mine.path.rstrip('/')}/")

@@ -37,7 +37,7 @@ from pinwarden.system.net.fetch_failures import (
 )
 from pinwarden.system.net.network_guard import NetworkRules, address_refused, places_of
 from pinwarden.system.net.proxies import check_without_looking_up, proxy_for
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 _CHUNK = 1 << 18
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -108,7 +108,7 @@ class Answer(Record):
     """A document that was fetched, or the word that there is none (404 and 410)."""
 
     status: int
-    address: Address
+    address: HttpAddress
     """Where it came from in the end."""
     headers: Mapping[str, str] = field(repr=False)
     """By lower-case name."""
@@ -123,7 +123,7 @@ class Answer(Record):
 class Received(Record):
     """A file that was fetched."""
 
-    address: Address
+    address: HttpAddress
     size: int
     digests: tuple[Digest, ...]
 
@@ -131,7 +131,7 @@ class Received(Record):
 class _Response:
     """A response whose body is still to be read."""
 
-    def __init__(self, raw: BaseHTTPResponse, address: Address, fetcher: Fetcher, deadline: float) -> None:
+    def __init__(self, raw: BaseHTTPResponse, address: HttpAddress, fetcher: Fetcher, deadline: float) -> None:
         self._raw = raw
         self._fetcher = fetcher
         self._deadline = deadline
@@ -274,7 +274,7 @@ class Fetcher:
         self, wanted: Wanted, headers: Mapping[str, str], read: Callable[[_Response], Read], good: frozenset[int]
     ) -> Read:
         """One request, tried again after failures that may pass. What the bytes are is never a reason to try again."""
-        address = Address.parse(wanted.url)
+        address = HttpAddress.parse(wanted.url)
         if self._rules.offline:
             raise unasked(address)
         limits = self._rules.limits
@@ -301,7 +301,7 @@ class Fetcher:
             self._pause(wait)
         raise AssertionError("the last attempt answers or raises")
 
-    def _follow(self, wanted: Wanted, address: Address, headers: Mapping[str, str], deadline: float) -> _Response:
+    def _follow(self, wanted: Wanted, address: HttpAddress, headers: Mapping[str, str], deadline: float) -> _Response:
         for _ in range(self._rules.limits.redirects + 1):
             response = self._ask(wanted, address, headers, deadline)
             location = response.headers.get("location")
@@ -311,7 +311,7 @@ class Fetcher:
             address = _redirected(address, location)
         raise address_refused(f"{address} redirects too often", "redirect")
 
-    def _ask(self, wanted: Wanted, address: Address, headers: Mapping[str, str], deadline: float) -> _Response:
+    def _ask(self, wanted: Wanted, address: HttpAddress, headers: Mapping[str, str], deadline: float) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
         rules = self._network_rules(endpoint, address)
         sent = {
@@ -343,7 +343,7 @@ class Fetcher:
         )
         return _Response(raw, address, self, deadline)
 
-    def _network_rules(self, endpoint: Endpoint, address: Address) -> NetworkRules:
+    def _network_rules(self, endpoint: Endpoint, address: HttpAddress) -> NetworkRules:
         """What may be contacted: public addresses, the endpoint, and other names of the machine that it is on.
 
         The last is for mirrors, which answer for the registry and for the host that its files are on.
@@ -362,7 +362,7 @@ class Fetcher:
                 self._places[origin] = known
         return NetworkRules(allow_plain_http=plain, allowed_places=known)
 
-    def _manager(self, address: Address, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
+    def _manager(self, address: HttpAddress, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
         """The connections that were made under these rules; one made under others is never used again."""
         proxy = proxy_for(address, self._variables)
         key = (proxy, rules, ca_file)
@@ -398,9 +398,9 @@ def _asked_pause(text: str, otherwise: float, longest: float) -> float:
     return min(float(text), longest) if text.isdecimal() and len(text) < 6 else otherwise
 
 
-def _redirected(address: Address, location: str) -> Address:
+def _redirected(address: HttpAddress, location: str) -> HttpAddress:
     try:
-        following = Address.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
+        following = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
     except (PinwardenError, ValueError) as err:
         raise address_refused(f"{address} redirects to something that is not a web address", "redirect") from err
     if address.scheme == "https" and following.scheme != "https":

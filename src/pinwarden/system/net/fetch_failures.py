@@ -11,7 +11,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.visible import show_invisible
 from pinwarden.system.net.network_guard import HostNotFoundError
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 
 def unfetched(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
@@ -34,7 +34,7 @@ def refused(address: object, status: int, body: bytes) -> PinwardenError:
 def said_in(body: bytes) -> str:
     """The code and the sentence of an error in JSON, as registries write them; empty if there is none."""
     try:
-        found = strict_json.parse(body, Limits(max_bytes=MOST_SAID, max_depth=10))
+        found = strict_json.parse_json(body, Limits(max_bytes=MOST_SAID, max_depth=10))
     except PinwardenError:
         return ""
     if isinstance(found, dict) and isinstance(found.get("errors"), list) and found["errors"]:
@@ -52,12 +52,12 @@ MOST_SAID = 16 * 1024
 _MOST_SENTENCE = 300
 
 
-def too_large(address: Address, allowed: int) -> PinwardenError:
+def too_large(address: HttpAddress, allowed: int) -> PinwardenError:
     """More bytes than we are willing to take."""
     return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
-def unasked(address: Address) -> PinwardenError:
+def unasked(address: HttpAddress) -> PinwardenError:
     """Nobody may be asked."""
     return PinwardenError(
         "FETCH_FAILED",
@@ -67,14 +67,14 @@ def unasked(address: Address) -> PinwardenError:
     )
 
 
-def unreached(err: Exception, address: Address) -> PinwardenError:
+def unreached(err: Exception, address: HttpAddress) -> PinwardenError:
     """What a failure of the network or of TLS means for whoever asked."""
     told = _unreached(err, address)
     # Whoever sums several failures up names the hosts.
     return PinwardenError(told.code, told.message, hint=told.hint, data={**told.data, "host": address.host_header})
 
 
-def _unreached(err: Exception, address: Address) -> PinwardenError:
+def _unreached(err: Exception, address: HttpAddress) -> PinwardenError:
     cause = first_cause(err)
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or cause.reason or "TLS failed"

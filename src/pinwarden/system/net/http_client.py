@@ -21,9 +21,9 @@ from urllib3.response import BaseHTTPResponse
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.system.allowance import Allowance, failed, over_limit
 from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
-from pinwarden.system.target import Address
+from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
+from pinwarden.system.target import HttpAddress
 
 _CHUNK = 1 << 16
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -35,7 +35,7 @@ _TIMEOUTS = (TimeoutError, ReadTimeoutError)
 class HttpOptions(Record):
     """Where to go, with which headers, and what is allowed on the way."""
 
-    address: Address
+    address: HttpAddress
     headers: Mapping[str, str]
     rules: NetworkRules
     allow_redirects: bool = False
@@ -45,7 +45,7 @@ class Request(Record):
     """One request."""
 
     method: str
-    address: Address
+    address: HttpAddress
     headers: Mapping[str, str]
     body: bytes | None = None
     wait: float | None = None
@@ -78,7 +78,7 @@ class Response:
         """The body as it comes in."""
         if self._raw.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
             # None was asked for, and a small compressed body can be an enormous one.
-            raise failed("protocol", "the server compressed its answer without being asked to")
+            raise probe_failed("protocol", "the server compressed its answer without being asked to")
         while True:
             try:
                 chunk = self._raw.read1(_CHUNK, decode_content=False)
@@ -87,7 +87,7 @@ class Response:
                 raise Unanswered(hung_up=not isinstance(err, _TIMEOUTS)) from err
             if not chunk:
                 return
-            self._client.allowance.take(len(chunk))
+            self._client.allowance.count_bytes(len(chunk))
             self._client.allowance.remaining()
             yield chunk
 
@@ -100,7 +100,7 @@ class Response:
                 parts.append(chunk)
                 size += len(chunk)
                 if size > max_bytes:
-                    raise over_limit("bytes in one message", max_bytes)
+                    raise probe_limit_exceeded("bytes in one message", max_bytes)
         except BaseException:
             self.close()
             raise
@@ -117,7 +117,7 @@ class Response:
 class HttpClient:
     """Requests to one address. A timer cuts every connection when the time of the probe is over."""
 
-    def __init__(self, options: HttpOptions, allowance: Allowance) -> None:
+    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
         self.allowance = allowance
         self.address = options.address
         self._headers = dict(options.headers)
@@ -238,7 +238,7 @@ class HttpClient:
             raise Unanswered(hung_up=not isinstance(err, _TIMEOUTS)) from err
         return Response(self, raw, connection)
 
-    def _connection(self, address: Address) -> HTTPConnection:
+    def _connection(self, address: HttpAddress) -> HTTPConnection:
         idle, self._idle = self._idle, None
         if idle is not None:
             if idle.address == address.origin:  # type: ignore[attr-defined]
@@ -251,7 +251,7 @@ class HttpClient:
             self._tls = ssl.create_default_context()
         return _TlsConnection(self, address, places, self._tls)
 
-    def _checked(self, address: Address) -> tuple[Destination, ...]:
+    def _checked(self, address: HttpAddress) -> tuple[Destination, ...]:
         """Looked up once for the whole probe, so that a second answer of the resolver changes nothing."""
         if address.origin not in self._places:
             rules = self._options.rules
@@ -261,10 +261,10 @@ class HttpClient:
             try:
                 self._places[address.origin] = destinations(address, rules)
             except HostNotFoundError as err:
-                raise failed("connect", str(err)) from err
+                raise probe_failed("connect", str(err)) from err
         return self._places[address.origin]
 
-    def _redirected(self, request: Request, status: int, location: str) -> Address:
+    def _redirected(self, request: Request, status: int, location: str) -> HttpAddress:
         address = request.address
 
         def refuse(why: str) -> PinwardenError:
@@ -275,7 +275,7 @@ class HttpClient:
         if request.method != "GET" and status not in _KEEP_METHOD:
             raise refuse(f"{address} redirects in a way that would change the request")
         try:
-            following = Address.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
+            following = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
         except (PinwardenError, ValueError) as err:
             raise refuse(f"{address} redirects to something that is not a web address") from err
         if address.scheme == "https" and following.scheme != "https":
@@ -285,17 +285,17 @@ class HttpClient:
         self.address = following
         return following
 
-    def _not_connected(self, err: Exception, address: Address) -> PinwardenError:
-        if self.allowance.expired:
+    def _not_connected(self, err: Exception, address: HttpAddress) -> PinwardenError:
+        if self.allowance.is_expired:
             return self.allowance.timed_out()
         if isinstance(err, ssl.SSLError):
             why = getattr(err, "verify_message", "") or err.reason or "TLS failed"
-            return failed("connect", f"{address} did not prove who it is: {why}")
-        return failed("connect", f"{address} could not be reached: {_reason(err)}")
+            return probe_failed("connect", f"{address} did not prove who it is: {why}")
+        return probe_failed("connect", f"{address} could not be reached: {_reason(err)}")
 
 
 class _PlainConnection(HTTPConnection):
-    def __init__(self, client: HttpClient, address: Address, places: tuple[Destination, ...]) -> None:
+    def __init__(self, client: HttpClient, address: HttpAddress, places: tuple[Destination, ...]) -> None:
         super().__init__(address.host, address.port)
         self.address = address.origin
         self._open = client.open_socket
@@ -307,7 +307,7 @@ class _PlainConnection(HTTPConnection):
 
 class _TlsConnection(HTTPSConnection):
     def __init__(
-        self, client: HttpClient, address: Address, places: tuple[Destination, ...], context: ssl.SSLContext
+        self, client: HttpClient, address: HttpAddress, places: tuple[Destination, ...], context: ssl.SSLContext
     ) -> None:
         # The name of the host stays what the certificate is checked against; only the look-up is ours.
         super().__init__(address.host, address.port, ssl_context=context)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -36,7 +36,7 @@ class NetworkRules(Record):
     """Addresses that may be contacted although they are not public."""
 
 
-def destinations(address: Address, rules: NetworkRules) -> tuple[Destination, ...]:
+def destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Destination, ...]:
     """Where the host of an address is. One forbidden answer of the resolver forbids them all."""
     found = _look_up(address)
     places = [_ip(str(destination.sockaddr[0])) for destination in found]
@@ -51,7 +51,7 @@ def destinations(address: Address, rules: NetworkRules) -> tuple[Destination, ..
     return found
 
 
-def places_of(address: Address) -> frozenset[str]:
+def places_of(address: HttpAddress) -> frozenset[str]:
     """The network addresses of a host, as text."""
     return frozenset(str(_ip(str(destination.sockaddr[0]))) for destination in _look_up(address))
 
@@ -67,7 +67,7 @@ def address_refused(why: str, reason: str) -> PinwardenError:
     return PinwardenError("ADDRESS_REFUSED", why, data={"reason": reason})
 
 
-def _look_up(address: Address) -> tuple[Destination, ...]:
+def _look_up(address: HttpAddress) -> tuple[Destination, ...]:
     try:
         answers = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as err:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from pinwarden.system.net.network_guard import IpAddress, NetworkRules, address_refused, is_public
-from pinwarden.system.target import Address
+from pinwarden.system.target import HttpAddress
 
 
-def proxy_for(address: Address, variables: Mapping[str, str]) -> str | None:
+def proxy_for(address: HttpAddress, variables: Mapping[str, str]) -> str | None:
     """The proxy that the environment names for an address."""
     proxy = variables.get(f"{address.scheme}_proxy")
     if not proxy and address.scheme == "https":
@@ -26,7 +26,7 @@ def proxy_for(address: Address, variables: Mapping[str, str]) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def check_without_looking_up(address: Address, rules: NetworkRules) -> None:
+def check_without_looking_up(address: HttpAddress, rules: NetworkRules) -> None:
     """What can be said about an address whose name the proxy looks up."""
     place = _number(address.host)
     only_here = rules.allow_private and place is not None and place.is_loopback

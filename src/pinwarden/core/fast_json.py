@@ -1,9 +1,8 @@
-"""Reading JSON at a third of what the strict reader takes, for a caller that looks at a few members of a text.
+"""JSON parsing in a third of the time of the strict parser, for callers that need only a few members of a text.
 
-`loads` is orjson's reader. It refuses what is not JSON, what is not UTF-8, lone surrogates and infinite numbers. It
-accepts three things that `strict_json` does not: repeated members, more levels, and longer numbers. `is_strict` finds
-those, so a text that both let pass is one that `strict_json` reads, and reads as the same; only integers of more than
-64 bits are floats here.
+`loads` is orjson's parser. It refuses invalid JSON and UTF-8, lone surrogates and infinite numbers. It accepts three
+things that `strict_json` refuses: repeated members, deeper nesting and longer numbers. `is_strict` detects those. So if
+both accept a text, `strict_json` reads the same value from it, except that integers above 64 bits are floats here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pinwarden.core.strict_json import JITER_DEPTH
 __all__ = ["SHORT", "is_strict", "loads"]
 
 SHORT = 2 * JITER_DEPTH
-"""Bytes of a text that cannot have too many levels, nor too long a number."""
+"""A text of at most this many bytes can have neither too many levels nor too long a number."""
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _LONG_RUN = b"0" * DEFAULT_LIMITS.max_digits
 _LINE_END = 1024  # orjson.OPT_APPEND_NEWLINE
@@ -37,6 +36,6 @@ def is_strict(data: bytes, value: Any) -> bool:
         return False
     if text == data:
         return True  # a repeated member would be missing
-    # Every member has one colon outside of strings. A colon inside of a string is in both texts, unless it is escaped
-    # in ``data``. So ``data`` has more colons exactly if it has more members.
+    # Every member has one colon outside of strings. A colon inside a string is in both texts, unless it is escaped in
+    # ``data``. So ``data`` has more colons exactly if it has more members.
     return text.count(b":") == data.count(b":") and b"\\u003" not in data

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, PrivateKey
-from pinwarden.core.note import Checkpoint, Note, NoteKey
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
 
 C2SP_KEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
 C2SP_NOTE = (
@@ -32,7 +32,7 @@ KEY = PrivateKey.from_seed(b"k" * 32)
 
 def code_of_note(data: bytes, *keys: NoteKey) -> str:
     with pytest.raises(PinwardenError) as caught:
-        Note.parse(data).verified_by(keys)
+        Note.parse(data).verify(keys)
     return caught.value.code
 
 
@@ -40,34 +40,34 @@ def test_the_example_of_c2sp_verifies() -> None:
     key = NoteKey.parse(C2SP_KEY)
     note = Note.parse(C2SP_NOTE)
     assert note.text == "This is an example message.\n"
-    assert note.verified_by([key]) == (key,)
+    assert note.verify([key]) == (key,)
     assert str(key) == C2SP_KEY
     assert bytes(note) == C2SP_NOTE
 
 
 def test_signing_writes_the_bytes_that_go_writes() -> None:
     key = PrivateKey.from_seed(GO_SEED)
-    note = Note(text=GO_TEXT, signatures=()).signed("PeterNeumann", key)
+    note = Note(text=GO_TEXT, signatures=()).sign("PeterNeumann", key)
     assert bytes(note).decode() == GO_TEXT + "\n" + GO_LINE
     assert str(NoteKey(name="PeterNeumann", key=key.public_key)) == GO_KEY
 
 
 def test_lines_of_unknown_keys_are_kept_and_passed_over() -> None:
-    note = Note.parse(C2SP_NOTE).signed("witness.example", KEY)
+    note = Note.parse(C2SP_NOTE).sign("witness.example", KEY)
     known = NoteKey.parse(C2SP_KEY)
-    assert Note.parse(bytes(note)).verified_by([known]) == (known,)
+    assert Note.parse(bytes(note)).verify([known]) == (known,)
     assert code_of_note(bytes(note), NoteKey.parse(GO_KEY)) == "SIGNATURE_INVALID"
 
 
 def test_a_known_key_whose_line_does_not_verify_spoils_the_note() -> None:
     good = NoteKey(name="witness.example", key=KEY.public_key)
-    note = bytes(Note.parse(C2SP_NOTE).signed("witness.example", KEY))
+    note = bytes(Note.parse(C2SP_NOTE).sign("witness.example", KEY))
     tampered = note.replace(b"example message", b"changed message")
-    resigned = bytes(Note(text="This is an changed message.\n", signatures=()).signed("witness.example", KEY))
+    resigned = bytes(Note(text="This is an changed message.\n", signatures=()).sign("witness.example", KEY))
     spoiled = resigned + C2SP_NOTE.split(b"\n\n")[1]
     assert code_of_note(tampered, NoteKey.parse(C2SP_KEY)) == "SIGNATURE_INVALID"
     assert code_of_note(spoiled, good, NoteKey.parse(C2SP_KEY)) == "SIGNATURE_INVALID"
-    assert Note.parse(spoiled).verified_by([good]) == (good,)
+    assert Note.parse(spoiled).verify([good]) == (good,)
 
 
 @pytest.mark.parametrize(

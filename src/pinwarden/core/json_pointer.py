@@ -1,18 +1,62 @@
-"""Where a value stands in a JSON text: line and column, for whoever has to look at it.
-
-One pass over the text, without recursion. Only the way to the values asked for is followed; everything else is
-skipped. The text is one that was read strictly before: what is malformed where nobody looks is not noticed here.
-"""
+"""JSON Pointer (RFC 6901), strictly: what is malformed or names nothing is an error."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from json import JSONDecoder
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.pointer import steps_of
+
+
+def resolve_pointer(document: Any, pointer: str) -> Any:
+    """The value that ``pointer`` names in ``document``."""
+    value = document
+    for step in pointer_tokens(pointer):
+        value = _resolve_token(value, step, pointer)
+    return value
+
+
+def escape_pointer_token(name: str | int) -> str:
+    """A name or a number as one step of a pointer."""
+    return str(name).replace("~", "~0").replace("/", "~1")
+
+
+def pointer_tokens(pointer: str) -> list[str]:
+    """The names and numbers that a pointer leads through, unescaped; none for the whole document."""
+    if type(pointer) is not str:
+        raise PinwardenError("POINTER_PATH_INVALID", "a JSON Pointer is a string")
+    if pointer == "":
+        return []
+    if not pointer.startswith("/"):
+        _invalid_pointer(pointer, "does not begin with /")
+    return [_unescape_token(step, pointer) for step in pointer[1:].split("/")]
+
+
+def _unescape_token(step: str, pointer: str) -> str:
+    pieces = step.split("~")
+    if any(piece[:1] not in ("0", "1") for piece in pieces[1:]):
+        _invalid_pointer(pointer, "holds ~ without 0 or 1 after it")
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def _resolve_token(value: Any, step: str, pointer: str) -> Any:
+    if type(value) is dict and step in value:
+        return value[step]
+    if type(value) is list and _is_array_index(step, len(value)):
+        return value[int(step)]
+    _invalid_pointer(pointer, "names nothing in the document")
+
+
+def _is_array_index(step: str, length: int) -> bool:
+    plain = step.isascii() and step.isdigit() and (step == "0" or step[0] != "0")
+    return plain and len(step) <= len(str(length)) and int(step) < length
+
+
+def _invalid_pointer(pointer: str, why: str) -> NoReturn:
+    raise PinwardenError("POINTER_PATH_INVALID", f"the pointer {pointer[:100]!a} {why}")
+
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _PLAIN = re.compile(r"[-+.0-9A-Za-z]+")  # a number, true, false or null
@@ -21,7 +65,7 @@ _STRINGS = JSONDecoder()
 _CLOSING = {"{": "}", "[": "]"}
 
 
-def places(data: bytes, pointers: Collection[str]) -> dict[str, tuple[int, int]]:
+def locate_pointers(data: bytes, pointers: Collection[str]) -> dict[str, tuple[int, int]]:
     """Line and column, from 1 and in code points, of the value that each JSON Pointer names.
 
     A pointer that names nothing is left out. Where an object has a member twice, the first one counts. Lines end
@@ -29,28 +73,28 @@ def places(data: bytes, pointers: Collection[str]) -> dict[str, tuple[int, int]]
     """
     try:
         text = data.decode("utf-8", "strict")
-        offsets = _offsets(text, _wanted(pointers))
+        offsets = _offsets(text, _pointer_tree(pointers))
     except ValueError as err:  # UTF-8 or a string
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {err}") from err
     return _lines_and_columns(text, offsets)
 
 
-class _Wanted:
+class _PointerNode:
     """A place on the way to values that are asked for. Children are taken out when they are met: the first counts."""
 
     __slots__ = ("children", "pointer")
 
     def __init__(self) -> None:
         self.pointer: str | None = None
-        self.children: dict[str, _Wanted] = {}
+        self.children: dict[str, _PointerNode] = {}
 
 
-def _wanted(pointers: Collection[str]) -> _Wanted:
-    root = _Wanted()
+def _pointer_tree(pointers: Collection[str]) -> _PointerNode:
+    root = _PointerNode()
     for pointer in pointers:
         node = root
-        for step in steps_of(pointer):
-            node = node.children.setdefault(step, _Wanted())
+        for step in pointer_tokens(pointer):
+            node = node.children.setdefault(step, _PointerNode())
         node.pointer = pointer
     return root
 
@@ -60,14 +104,14 @@ class _Container:
 
     __slots__ = ("closing", "count", "place", "text", "wanted")
 
-    def __init__(self, text: str, place: int, wanted: _Wanted) -> None:
+    def __init__(self, text: str, place: int, wanted: _PointerNode) -> None:
         self.text = text
         self.closing = _CLOSING[text[place]]
         self.place = place + 1
         self.wanted = wanted
         self.count = 0
 
-    def next_wanted(self) -> _Wanted | None:
+    def next_wanted(self) -> _PointerNode | None:
         """Go to the next value that lies on the way to one asked for; None, and behind the end, if there is none."""
         text = self.text
         while True:
@@ -101,7 +145,7 @@ class _Container:
         self.place = _after_space(self.text, self.place + 1)
 
 
-def _offsets(text: str, root: _Wanted) -> dict[str, int]:
+def _offsets(text: str, root: _PointerNode) -> dict[str, int]:
     """Where in the text each value begins."""
     found: dict[str, int] = {}
     inside: list[_Container] = []

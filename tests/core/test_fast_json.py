@@ -10,7 +10,7 @@ import pytest
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.skimmed_json import is_strict, loads
+from pinwarden.core.fast_json import is_strict, loads
 
 
 def skimmed(text: bytes) -> tuple[bool, Any]:
@@ -51,7 +51,7 @@ def skimmed(text: bytes) -> tuple[bool, Any]:
 def test_what_two_readers_could_understand_differently_does_not_pass(text: bytes) -> None:
     assert not skimmed(text)[0]
     with pytest.raises(PinwardenError):
-        strict_json.parse(text)
+        strict_json.parse_json(text)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_two_readers_could_understand_differently_does_not_pass(text: bytes
     ],
 )
 def test_what_has_one_meaning_passes_in_any_spelling(text: bytes) -> None:
-    assert skimmed(text) == (True, strict_json.parse(text))
+    assert skimmed(text) == (True, strict_json.parse_json(text))
 
 
 def test_what_passes_the_strict_reader_reads_as_the_same() -> None:
@@ -86,6 +86,6 @@ def test_what_passes_the_strict_reader_reads_as_the_same() -> None:
         passes, value = skimmed(bytes(text))
         if passes:
             passed += 1
-            assert strict_json.parse(bytes(text)) == value
+            assert strict_json.parse_json(bytes(text)) == value
             assert json.loads(text) == value
     assert passed > 1000

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_locations import places
-from pinwarden.core.pointer import resolve
+from pinwarden.core.json_pointer import locate_pointers, resolve_pointer
 
 LOCK = """{
   "lockfileVersion": 2,
@@ -27,7 +26,7 @@ LOCK = """{
 
 
 def test_each_value_is_found_on_its_line_and_in_its_column() -> None:
-    found = places(
+    found = locate_pointers(
         LOCK.encode(),
         (
             "",
@@ -73,7 +72,7 @@ def test_each_value_is_found_on_its_line_and_in_its_column() -> None:
 def test_edge_cases_are_found_as_a_strict_reader_means_them(
     text: str, pointer: str, place: tuple[int, int] | None
 ) -> None:
-    assert places(text.encode(), [pointer]).get(pointer) == place
+    assert locate_pointers(text.encode(), [pointer]).get(pointer) == place
 
 
 @pytest.mark.parametrize(
@@ -81,22 +80,22 @@ def test_edge_cases_are_found_as_a_strict_reader_means_them(
 )
 def test_what_is_no_json_on_the_way_is_an_error_and_never_an_endless_loop(text: bytes) -> None:
     with pytest.raises(PinwardenError) as caught:
-        places(text, ["/a", "/1"])
+        locate_pointers(text, ["/a", "/1"])
     assert caught.value.code == "JSON_PARSE_ERROR"
 
 
 def test_a_malformed_pointer_is_an_error() -> None:
     for pointer in ("a", "/~2", "/a~"):
         with pytest.raises(PinwardenError) as caught:
-            places(b"{}", [pointer])
+            locate_pointers(b"{}", [pointer])
         assert caught.value.code == "POINTER_PATH_INVALID"
 
 
 def test_depth_is_no_trouble() -> None:
     depth = 50_000
-    assert places(b"[" * depth + b"]" * depth, ["", "/0", "/1"]) == {"": (1, 1), "/0": (1, 2)}
+    assert locate_pointers(b"[" * depth + b"]" * depth, ["", "/0", "/1"]) == {"": (1, 1), "/0": (1, 2)}
     pointer = "/0" * 3_000
-    assert places(b"[" * depth + b"]" * depth, [pointer]) == {pointer: (1, 3_001)}
+    assert locate_pointers(b"[" * depth + b"]" * depth, [pointer]) == {pointer: (1, 3_001)}
 
 
 def test_many_places_in_one_long_line_take_linear_time() -> None:
@@ -104,7 +103,7 @@ def test_many_places_in_one_long_line_take_linear_time() -> None:
         data = json.dumps([{"name": f"server {number}", "notes": ["x"] * 20} for number in range(count)]).encode()
         pointers = [f"/{number}/notes/3" for number in range(count)]
         started = time.process_time()
-        assert len(places(data, pointers)) == count
+        assert len(locate_pointers(data, pointers)) == count
         return time.process_time() - started
 
     # Ten times the work; a hundred times if it were quadratic. A slow moment of the machine is given another chance.
@@ -124,12 +123,12 @@ def test_every_value_of_any_text_is_found_where_it_stands(value: Any, indent: in
     """The text from the place on begins with the value: read by the standard library, which knows where it ends."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     pointers = list(_pointers(value))
-    found = places(text.encode(), pointers)
+    found = locate_pointers(text.encode(), pointers)
     assert list(found) == pointers
     lines = text.split("\n")
     for pointer, (line, column) in found.items():
         rest = "\n".join(lines[line - 1 :])[column - 1 :]
-        assert json.JSONDecoder().raw_decode(rest)[0] == resolve(value, pointer)
+        assert json.JSONDecoder().raw_decode(rest)[0] == resolve_pointer(value, pointer)
 
 
 def _pointers(value: Any, path: str = "") -> Any:

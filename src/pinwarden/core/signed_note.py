@@ -11,7 +11,7 @@ from typing import NoReturn
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record
-from pinwarden.core.tlog import HASH_SIZE
+from pinwarden.core.tlog import HASH_SIZE, leaf_hash, verify_inclusion
 
 _ED25519 = b"\x01"
 _MAX_NOTE = 1 << 20  # sixteen post-quantum signatures stay below 100 kB
@@ -86,9 +86,9 @@ class Note(Record):
         lines = tail[:-1].split("\n")
         if len(lines) > _MAX_SIGNATURES:
             _invalid("the note has too many signatures")
-        return cls(text=head + "\n", signatures=tuple(_signature(line) for line in lines))
+        return cls(text=head + "\n", signatures=tuple(_parse_signature(line) for line in lines))
 
-    def verified_by(self, keys: Iterable[NoteKey]) -> tuple[NoteKey, ...]:
+    def verify(self, keys: Iterable[NoteKey]) -> tuple[NoteKey, ...]:
         """The known keys that signed the text.
 
         Lines of unknown keys are passed over. A line of a known key that does not verify spoils the whole note,
@@ -108,7 +108,7 @@ class Note(Record):
             raise PinwardenError("SIGNATURE_INVALID", "no known key signed the note")
         return tuple(signers)
 
-    def signed(self, name: str, key: Signer) -> Note:
+    def sign(self, name: str, key: Signer) -> Note:
         """The note with one more signature."""
         holder = NoteKey(name=name, key=key.public_key)
         line = NoteSignature(name=name, key_id=holder.key_id, signature=key.sign(self.text.encode()))
@@ -150,7 +150,7 @@ class Checkpoint(Record):
         return Note(text="".join(line + "\n" for line in lines), signatures=())
 
 
-def _signature(line: str) -> NoteSignature:
+def _parse_signature(line: str) -> NoteSignature:
     parts = line.split(" ")
     if len(parts) != 3 or parts[0] != "\u2014" or not parts[1] or "+" in parts[1]:
         _invalid("a signature line of the note is malformed")
@@ -171,4 +171,141 @@ def _decode(text: str) -> bytes:
 
 
 def _invalid(why: str) -> NoReturn:
+    raise PinwardenError("NOTE_INVALID", why)
+
+
+HEADER = "c2sp.org/tlog-proof@v1"
+_MAX_PATH = 63
+_MAX_PROOF = 1 << 20
+
+
+class TlogProof(Record):
+    """One proof file."""
+
+    index: int
+    path: tuple[bytes, ...]
+    checkpoint: Note
+    extra: bytes | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> TlogProof:
+        """Read a proof file. Nothing in it may be believed before the checkpoint is verified, and then `proves`."""
+        if len(data) > _MAX_PROOF:
+            _invalid_proof("the proof is too large")
+        head, mark, note = data.partition(b"\n\n")
+        try:
+            lines = head.decode("ascii").split("\n")
+        except UnicodeDecodeError as err:
+            raise PinwardenError("NOTE_INVALID", "the proof is not text") from err
+        if not mark or lines.pop(0) != HEADER:
+            _invalid_proof(f"the proof does not begin with {HEADER}")
+        extra = None
+        if lines and lines[0].startswith("extra "):
+            extra = _decode_line(lines.pop(0)[6:])
+        if not lines or not lines[0].startswith("index "):
+            _invalid_proof("the proof names no index")
+        index = _parse_index(lines.pop(0)[6:])
+        if len(lines) > _MAX_PATH:
+            _invalid_proof("the path of the proof is too long")
+        path = tuple(_decode_line(line) for line in lines)
+        if any(len(each) != HASH_SIZE for each in path):
+            _invalid_proof("a hash of the proof does not have 32 bytes")
+        return cls(index=index, path=path, checkpoint=Note.parse(note), extra=extra)
+
+    def __bytes__(self) -> bytes:
+        lines = [HEADER, *([f"extra {b64encode(self.extra).decode()}"] if self.extra is not None else [])]
+        lines += [f"index {self.index}", *(b64encode(each).decode() for each in self.path)]
+        return "\n".join(lines).encode() + b"\n\n" + bytes(self.checkpoint)
+
+    def proves(self, entry: bytes) -> Checkpoint:
+        """The checkpoint, if the entry is in the log that it names. Its signatures are for the caller to check."""
+        checkpoint = Checkpoint.parse(self.checkpoint.text)
+        verify_inclusion(leaf_hash(entry), self.index, checkpoint.size, checkpoint.root, self.path)
+        return checkpoint
+
+
+def _parse_index(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or (text != "0" and text[0] == "0") or len(text) > 19:
+        _invalid_proof("the index of the proof is not a plain decimal number")
+    return int(text)
+
+
+def _decode_line(text: str) -> bytes:
+    try:
+        raw = b64decode(text, validate=True)
+    except (BinasciiError, ValueError) as err:
+        raise PinwardenError("NOTE_INVALID", "a line of the proof is not base64") from err
+    if b64encode(raw).decode() != text:
+        _invalid_proof("a line of the proof is not base64")
+    return raw
+
+
+def _invalid_proof(why: str) -> NoReturn:
+    raise PinwardenError("NOTE_INVALID", why)
+
+
+_COSIGNATURE_V1 = b"\x04"
+_MAX_TIME = 2**63 - 1
+
+
+class WitnessKey(Record):
+    """A witness's key, and the name it signs under."""
+
+    name: str
+    key: PublicKey
+
+    @classmethod
+    def parse(cls, vkey: str) -> WitnessKey:
+        """Read ``name+hex(id)+base64(0x04 || key)``."""
+        name, _, rest = vkey.partition("+")
+        key_id, _, encoded = rest.partition("+")
+        try:
+            material = b64decode(encoded, validate=True)
+        except (BinasciiError, ValueError) as err:
+            raise PinwardenError("NOTE_INVALID", "the witness's key is not base64") from err
+        if not name or any(c.isspace() or c < " " for c in name) or material[:1] != _COSIGNATURE_V1:
+            _invalid_witness_key("not the verifier key of a witness (Ed25519 cosignature)")
+        found = cls(name=name, key=PublicKey(material[1:]))
+        if found.key_id.hex() != key_id:
+            _invalid_witness_key("the witness key's id does not belong to its name and key")
+        return found
+
+    @property
+    def key_id(self) -> bytes:
+        """Four bytes that tell keys of one name apart."""
+        return sha256(self.name.encode() + b"\n" + _COSIGNATURE_V1 + self.key.raw).digest()[:4]
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.key_id.hex()}+{b64encode(_COSIGNATURE_V1 + self.key.raw).decode()}"
+
+
+class Cosignature(Record):
+    """A witness that signed, and when."""
+
+    witness: WitnessKey
+    time: int
+    """Seconds since 1970."""
+
+
+def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Cosignature, ...]:
+    """The known witnesses that signed a checkpoint. A line of a known one that does not verify spoils the note."""
+    known = {(each.name, each.key_id): each for each in witnesses}
+    found: dict[WitnessKey, Cosignature] = {}
+    for line in note.signatures:
+        witness = known.get((line.name, line.key_id))
+        if witness is None:
+            continue
+        time = int.from_bytes(line.signature[:8], "big")
+        good = len(line.signature) == 72 and time <= _MAX_TIME
+        if not good or not witness.key.verifies(_cosigned_message(note, time), line.signature[8:]):
+            raise PinwardenError("SIGNATURE_INVALID", f"the cosignature of {witness.name} does not verify")
+        found.setdefault(witness, Cosignature(witness=witness, time=time))
+    return tuple(found.values())
+
+
+def _cosigned_message(note: Note, time: int) -> bytes:
+    return f"cosignature/v1\ntime {time}\n{note.text}".encode()
+
+
+def _invalid_witness_key(why: str) -> NoReturn:
     raise PinwardenError("NOTE_INVALID", why)

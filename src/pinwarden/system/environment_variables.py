@@ -5,10 +5,12 @@ A server is approved with its command. One of these variables makes the same com
 
 from __future__ import annotations
 
-from pinwarden.core.patterns import pattern
-from pinwarden.system.command_words import names
+from collections.abc import Iterable, Mapping
 
-_NAMES = names(
+from pinwarden.core.lazy_regex import pattern
+from pinwarden.system.command_words import name_set
+
+_NAMES = name_set(
     # which program or library is found
     "PATH PATHEXT COMSPEC SHELL HOME USERPROFILE GCONV_PATH PSMODULEPATH OPENSSL_CONF OPENSSL_MODULES OPENSSL_ENGINES "
     # what an interpreter loads before the program
@@ -44,7 +46,30 @@ _PATTERNS = pattern(
 )
 
 
-def redirects(name: str) -> bool:
+def is_redirecting(name: str) -> bool:
     """Whether a variable of this name decides what an approved command really does. Case does not count."""
     upper = name.upper()
     return upper in _NAMES or bool(_PATTERNS.fullmatch(upper))
+
+
+# What programs need to find themselves and to speak the right language. Nothing here holds a secret.
+_INHERITED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"),
+        *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "HOMEDRIVE", "HOMEPATH"),
+        *("APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "PROCESSOR_ARCHITECTURE"),
+        # Paths of certificates: behind a company's own authority nothing is downloaded without them.
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+    }
+)
+
+
+def child_environment(own: Mapping[str, str], inherited: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
+    """The variables of a server: those inherited by name, then its own, which win."""
+    allowed = {*_INHERITED, *also}
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if name in allowed or name.upper() in _INHERITED or name.startswith("LC_")
+    }
+    return {**kept, **own}

@@ -7,31 +7,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinwarden.gateway.running import name_of_command
-from pinwarden.system import key_forms
-from pinwarden.system.masking import shown_words
-from pinwarden.system.plain_words import surely_plain
+from pinwarden.system.command_words import surely_has_no_secret
+from pinwarden.system.masking import TOKEN, mask_words
 
 PARTS = st.sampled_from(
     ["--token", "--api-key", "-p", "-m", "--", "a/b.py", "python3", "-H", "X: y", "k=v", "TOKEN=v", "https://u:p@h/"]
 )
-WORDS = st.one_of(PARTS, st.text(max_size=40), st.from_regex(key_forms.TOKEN), st.from_regex(r"[A-Za-z0-9_+=-]{20,30}"))
+WORDS = st.one_of(PARTS, st.text(max_size=40), st.from_regex(TOKEN), st.from_regex(r"[A-Za-z0-9_+=-]{20,30}"))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(WORDS, max_size=4))
 def test_a_line_that_is_surely_plain_has_nothing_to_mask(words: list[str]) -> None:
-    assert not surely_plain(words) or shown_words(words) == words
+    assert not surely_has_no_secret(words) or mask_words(words) == words
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.from_regex(key_forms.TOKEN))
+@given(st.from_regex(TOKEN))
 def test_no_key_of_a_known_form_is_surely_plain(key: str) -> None:
-    assert not surely_plain(["run", key])
+    assert not surely_has_no_secret(["run", key])
 
 
 def test_usual_command_lines_are_plain() -> None:
-    assert surely_plain(["/usr/bin/python3.11", "examples/notes_server.py"])
-    assert surely_plain(["npx", "-y", "@acme/notes@1.0.0", "."])
+    assert surely_has_no_secret(["/usr/bin/python3.11", "examples/notes_server.py"])
+    assert surely_has_no_secret(["npx", "-y", "@acme/notes@1.0.0", "."])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class ProbeLimits(Record):
     """All messages of one probe together; what a small machine can hold for a few probes at once."""
     max_stderr_bytes: int = 64 * 1024 * 1024
     """Real servers write a few lines. The rest is read and thrown away so that the server does not block."""
-    kept_stderr_bytes: int = 4096
+    stderr_tail_bytes: int = 4096
     """The end of what the server wrote, for the person who looks for the reason of a failure."""
     max_items: int = 200_000
     """Per list. The largest real list seen has fewer than 1,000."""
@@ -38,7 +38,7 @@ class ProbeLimits(Record):
     max_redirects: int = 5
     grace_seconds: float = 1.0
     """How long a server may take to end by itself, and again after it was asked to."""
-    longest_discovery_seconds: float = 10.0
+    max_discovery_seconds: float = 10.0
     """How long to wait for ``server/discover`` before also trying ``initialize``. Never more than a third of all."""
 
     @property
@@ -47,7 +47,7 @@ class ProbeLimits(Record):
         return Limits(max_bytes=self.max_message_bytes)
 
 
-class Allowance:
+class ProbeBudget:
     """The time and the bytes that one probe has left."""
 
     def __init__(self, limits: ProbeLimits, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Allowance:
         self._bytes = 0
 
     @property
-    def expired(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the time is over."""
         return self._end - monotonic() < _CLOCK_STEP
 
@@ -70,13 +70,13 @@ class Allowance:
 
     def timed_out(self) -> PinwardenError:
         """The error for a server that takes too long."""
-        return failed("timeout", f"the server did not finish within {self.seconds:g} seconds")
+        return probe_failed("timeout", f"the server did not finish within {self.seconds:g} seconds")
 
-    def take(self, count: int) -> None:
+    def count_bytes(self, count: int) -> None:
         """Count bytes that were received; an error once there are too many."""
         self._bytes += count
         if self._bytes > self.limits.max_total_bytes:
-            raise over_limit("bytes in all", self.limits.max_total_bytes)
+            raise probe_limit_exceeded("bytes in all", self.limits.max_total_bytes)
 
 
 _DENIED = (
@@ -85,7 +85,7 @@ _DENIED = (
 )
 
 
-def failed(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
+def probe_failed(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
     """A server that could not be asked. The reason is a word that programs can tell apart."""
     data = {"reason": reason, **(details or {})}
     return PinwardenError(
@@ -93,7 +93,7 @@ def failed(reason: str, message: str, details: Mapping[str, object] | None = Non
     )
 
 
-def over_limit(what: str, allowed: int) -> PinwardenError:
+def probe_limit_exceeded(what: str, allowed: int) -> PinwardenError:
     """A server that sent too much of something."""
     return PinwardenError(
         "PROBE_LIMIT", f"the server sent too many {what}: more than {allowed}", data={"limit": what, "allowed": allowed}

@@ -1,0 +1,420 @@
+"""Error codes about values, files, servers, projects and the gateway. `errors.CODES` is the table of all codes.
+
+Each row is the only place that describes its code: ``docs/reference/errors.md``, exit codes and default hints come from
+it. Codes are stable, because scripts match on them; sentences may change between releases. Order the parts of an error
+like this: what failed, why, what to do (the hint, if possible a command to paste).
+"""
+
+from __future__ import annotations
+
+EXIT_CLEAN = 0
+EXIT_REFUSED = 1  # drift, or something was checked and is not acceptable
+EXIT_USAGE = 2
+EXIT_UNCHECKED = 3  # could not check: unreadable input, network failure, corrupt state
+
+
+class ErrorCode:
+    """What a code means, what to do about it (the default hint), and the exit code of a command that fails with it."""
+
+    __slots__ = ("code", "exit_code", "hint", "meaning")
+
+    def __init__(self, code: str, exit_code: int, meaning: str, hint: str) -> None:
+        self.code = code
+        self.exit_code = exit_code
+        self.meaning = meaning
+        self.hint = hint
+
+
+GENERAL_CODES = (
+    # JSON, digests and keys. The verifier rulebook (v0.1.1, section 1.7) names the first two.
+    ErrorCode(
+        "JSON_PARSE_ERROR",
+        EXIT_UNCHECKED,
+        "The input is not strict JSON: invalid UTF-8, a byte order mark, a syntax error, a number that is not finite, "
+        "or more bytes, levels, digits or values than the limits allow.",
+        "Fix the input at the position in the message, and save it as UTF-8 without a byte order mark.",
+    ),
+    ErrorCode(
+        "JSON_CANONICALIZATION_ERROR",
+        EXIT_UNCHECKED,
+        "The JSON is well formed but has no single canonical form: a member occurs twice in one object, a string has a "
+        "lone surrogate, a double cannot represent an integer exactly, or a value is not JSON.",
+        "Remove the repeated member or replace the value. Two parsers could read this document differently.",
+    ),
+    ErrorCode(
+        "PROFILE_UNKNOWN",
+        EXIT_USAGE,
+        "There is no canonical form or tool digest with this name.",
+        "Use one of the names listed in the message.",
+    ),
+    ErrorCode(
+        "TOOL_INVALID",
+        EXIT_REFUSED,
+        "A tool definition has no digest because it is not an object with a name.",
+        "Do not use this tool. Report the protocol violation to the author of the server.",
+    ),
+    ErrorCode(
+        "TOOL_NAME_DUPLICATE",
+        EXIT_REFUSED,
+        "Two tools of one server have the same name, so a call is ambiguous.",
+        "Do not use either tool. Ask the author of the server to rename one of them.",
+    ),
+    ErrorCode(
+        "DIGEST_INVALID",
+        EXIT_UNCHECKED,
+        "The text is not a digest of the form sha256:HEX or sha256-BASE64.",
+        "Copy the complete digest, including the name of the algorithm.",
+    ),
+    ErrorCode(
+        "CID_INVALID",
+        EXIT_UNCHECKED,
+        "The text is not a CIDv1 with SHA-256 in lower-case base32.",
+        "Copy the complete identifier. It begins with bafyrei (document) or bafkrei (blob).",
+    ),
+    ErrorCode(
+        "MANIFEST_INVALID",
+        EXIT_UNCHECKED,
+        "A bundle manifest lacks a member that its root CID is computed from.",
+        "Add the missing member. A manifest has schema_version, cid_profile and entries.",
+    ),
+    ErrorCode(
+        "POINTER_PATH_INVALID",
+        EXIT_UNCHECKED,
+        "A JSON Pointer is malformed, or the document has no value at it.",
+        "Write the pointer as in RFC 6901: it begins with /, and ~ and / in names are escaped as ~0 and ~1.",
+    ),
+    ErrorCode(
+        "KEY_INVALID",
+        EXIT_UNCHECKED,
+        "The key is not a usable Ed25519 key: wrong type, length or encoding, or a point of small order.",
+        "Give an Ed25519 key as did:key, PEM, or 32 bytes in base64url without padding.",
+    ),
+    ErrorCode(
+        "KEY_PASSPHRASE_REQUIRED",
+        EXIT_USAGE,
+        "The private key is encrypted, and the passphrase is missing or wrong.",
+        "Enter the passphrase of the key.",
+    ),
+    ErrorCode(
+        "KEY_FILE_UNSAFE",
+        EXIT_UNCHECKED,
+        "Other users can read the private key file, or it is not a regular file.",
+        "Run: chmod 600 FILE",
+    ),
+    ErrorCode(
+        "SIGNATURE_INVALID",
+        EXIT_REFUSED,
+        "A signature is malformed, or the key did not make it over these bytes.",
+        "Do not use the document. Get a fresh copy from its author over another channel.",
+    ),
+    # Files
+    ErrorCode(
+        "FILE_UNREADABLE",
+        EXIT_UNCHECKED,
+        "A file could not be read: it is missing, not permitted, not a regular file, or too large.",
+        "Check the path and its permissions.",
+    ),
+    ErrorCode(
+        "FILE_EXISTS",
+        EXIT_REFUSED,
+        "The file exists already and was not overwritten.",
+        "Choose another path, or remove the file if you no longer need it.",
+    ),
+    ErrorCode(
+        "FILE_UNWRITABLE",
+        EXIT_UNCHECKED,
+        "A file could not be written.",
+        "Check that the folder exists, that you may write to it, and that the disk is not full.",
+    ),
+    # Asking a server for its tools, prompts, resources and instructions
+    ErrorCode(
+        "SURFACE_INVALID",
+        EXIT_UNCHECKED,
+        "The file is not a surface document or listing, or its digests do not match its text.",
+        "Write it again with `pinwarden inspect`. If it was reviewed before, find out who edited it: git log -p FILE",
+    ),
+    ErrorCode(
+        "TARGET_INVALID",
+        EXIT_USAGE,
+        "The target is not a usable command or address.",
+        "Give a command after --, or an http(s) address without user name, password and fragment.",
+    ),
+    ErrorCode(
+        "VARIABLE_MISSING",
+        EXIT_USAGE,
+        "A command, address, header or environment names a ${VARIABLE} that is not set.",
+        "Set the variable for this run, or give it a default: ${NAME:-default}",
+    ),
+    ErrorCode(
+        "CONSENT_REQUIRED",
+        EXIT_USAGE,
+        "Pinwarden did not ask the server, because that means to run its command or to send it one of your variables, "
+        "and you have not agreed to that.",
+        "If you trust what the message names, repeat the command with --allow-execute, or with --pass-env NAME for a "
+        "variable.",
+    ),
+    ErrorCode(
+        "PROBE_FAILED",
+        EXIT_UNCHECKED,
+        "The server could not be asked: it did not start, exited, timed out or sent an invalid response.",
+        "Run the server's command yourself, or open its address in another client. A server gets few environment "
+        "variables; name those it needs with --pass-env NAME.",
+    ),
+    ErrorCode(
+        "PROBE_LIMIT",
+        EXIT_UNCHECKED,
+        "The server sent more than the limits allow: an endless or looping list, too many bytes or too many messages.",
+        "Do not approve this server before you know why. Real servers stay far below the limits.",
+    ),
+    ErrorCode(
+        "SECRET_REPEATED",
+        EXIT_REFUSED,
+        "The server's tools, prompts, resources or instructions contain a value that the server got in a variable, "
+        "header or address. A lock or report would store that value in plain text.",
+        "Nothing was written. Do not approve this server with this value. If it is a secret, report it to the author "
+        "of the server.",
+    ),
+    ErrorCode(
+        "SERVER_IMPORT_FAILED",
+        EXIT_UNCHECKED,
+        "The Python server could not be imported: its code raised an error, ended the process or did not finish.",
+        'Run the file with the same Python to see the error. Start the server only under if __name__ == "__main__", or '
+        "choose another interpreter with --python.",
+    ),
+    ErrorCode(
+        "SERVER_OBJECT_UNKNOWN",
+        EXIT_USAGE,
+        "There is no such file, or it has no MCP server with this name.",
+        "Give path/to/server.py:object, where the object is an MCPServer, a FastMCP or a low-level Server.",
+    ),
+    ErrorCode(
+        "SERVER_TOOLS_DUPLICATE",
+        EXIT_UNCHECKED,
+        "The server registers or lists two tools with one name, so one hides the other. Nothing was locked.",
+        "Give each tool a unique name.",
+    ),
+    # Databases, audit log, reviews and the gateway
+    ErrorCode(
+        "DATABASE_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The database cannot be opened or does not respond. No data was lost.",
+        "Check that it is running and that its address and permissions are correct, then try again.",
+    ),
+    ErrorCode(
+        "DATABASE_CORRUPT",
+        EXIT_UNCHECKED,
+        "The database file is damaged or is not a database. It was not overwritten.",
+        "Keep a copy of the file and restore it from a backup.",
+    ),
+    ErrorCode(
+        "DATABASE_MISSING",
+        EXIT_UNCHECKED,
+        "There is no database, or it is not one of Pinwarden's. None was created.",
+        "Name the gateway's database with --audit, PINWARDEN_DATABASE or PINWARDEN_STATE.",
+    ),
+    ErrorCode(
+        "DATABASE_NEWER",
+        EXIT_UNCHECKED,
+        "A release of Pinwarden with a different database schema created this database.",
+        "Use the release that created it, or another database.",
+    ),
+    ErrorCode(
+        "AUDIT_INVALID",
+        EXIT_UNCHECKED,
+        "An entry of the audit log is malformed, or a newer release wrote it.",
+        "Run: pinwarden audit verify",
+    ),
+    ErrorCode(
+        "AUDIT_NOT_COVERED",
+        EXIT_UNCHECKED,
+        "The recorded head is older than everything in the file, so the file cannot be checked against it.",
+        "Verify the log itself, or an export that begins before this head.",
+    ),
+    ErrorCode(
+        "AUDIT_TAMPERED",
+        EXIT_REFUSED,
+        "The audit log was changed after it was written: an event was edited, removed, moved, inserted or cut off.",
+        "Keep a copy of the database and compare it with the last export. The message names the first wrong event.",
+    ),
+    ErrorCode(
+        "AUDIT_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "An event could not be written to the audit log, so the action it describes was not carried out.",
+        "Make the database available again, or let events wait in a file with the setting spool.",
+    ),
+    ErrorCode(
+        "REVIEW_NOT_FOUND",
+        EXIT_USAGE,
+        "No change with this number is pending review.",
+        "Run: pinwarden review list",
+    ),
+    ErrorCode(
+        "REVIEW_STALE",
+        EXIT_REFUSED,
+        "The change is not the one that was shown, or was decided already.",
+        "Look at it again with `pinwarden review show NUMBER`, then decide.",
+    ),
+    ErrorCode(
+        "REVIEW_FROM_SERVER",
+        EXIT_REFUSED,
+        "The approval came from inside a server that the gateway started, or from one of its clients.",
+        "Approve in a terminal of your own. A server cannot approve itself.",
+    ),
+    ErrorCode(
+        "TOKEN_UNKNOWN",
+        EXIT_USAGE,
+        "No token and no client of the gateway has this name.",
+        "Run: pinwarden gateway token list",
+    ),
+    ErrorCode(
+        "GATEWAY_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The gateway cannot start: its address is in use or not allowed, its certificate is unreadable, a Python "
+        "package is missing, or no locked server can be started.",
+        "See the options with `pinwarden gateway --help`. The extra [gateway] installs the Python packages.",
+    ),
+    ErrorCode(
+        "INPUT_LIMIT",
+        EXIT_REFUSED,
+        "The input has more items than can be judged or compared in one request.",
+        "Split the input into smaller parts. The message names the limit.",
+    ),
+    ErrorCode(
+        "OVERLOADED",
+        EXIT_UNCHECKED,
+        "Too much work is queued for this client, or for all clients together.",
+        "Send fewer requests in parallel, and retry in a moment.",
+    ),
+    # Configurations, locks, contracts and policies
+    ErrorCode(
+        "CONFIG_INVALID",
+        EXIT_UNCHECKED,
+        "A client's configuration file is damaged or ambiguous, for example because it has a member twice.",
+        "Repair the file. Until then it is unclear which servers it starts.",
+    ),
+    ErrorCode(
+        "CONFIG_UNEDITABLE",
+        EXIT_UNCHECKED,
+        "A client's configuration file is formatted so that this server cannot be edited without changing other parts. "
+        "Nothing was changed.",
+        "Add or remove the server by hand, then run: pinwarden doctor",
+    ),
+    ErrorCode(
+        "CLIENT_UNKNOWN",
+        EXIT_USAGE,
+        "There is no client with this name.",
+        "Run `pinwarden doctor --help` to see the names of the clients.",
+    ),
+    ErrorCode(
+        "LOCK_INVALID",
+        EXIT_UNCHECKED,
+        "The file is not a valid lockfile: a member is missing, malformed or of an unknown kind.",
+        "Fix the path in the message, restore the file from version control, or lock the servers again.",
+    ),
+    ErrorCode(
+        "LOCK_VERSION_UNSUPPORTED",
+        EXIT_UNCHECKED,
+        "This release does not support the version of the lockfile.",
+        "Lock the servers again. Supported versions: lockfileVersion 2.",
+    ),
+    ErrorCode(
+        "LOCK_TAMPERED",
+        EXIT_REFUSED,
+        "The lockfile, or an approved surface next to it, was changed after approval.",
+        "Find out who changed it: git log -p mcp-lock.json. If the change is intended, review it and lock the servers "
+        "again.",
+    ),
+    ErrorCode(
+        "LOCK_BUSY",
+        EXIT_UNCHECKED,
+        "Another process is writing this lockfile and did not finish in time. Nothing was changed.",
+        "Wait for the other command to end, then try again.",
+    ),
+    ErrorCode(
+        "LOCK_MISSING",
+        EXIT_UNCHECKED,
+        "There is no lockfile to check against.",
+        "Run `pinwarden init`, or name the file with --file.",
+    ),
+    ErrorCode(
+        "SERVER_NOT_LOCKED",
+        EXIT_REFUSED,
+        "The lock has no entry for this server.",
+        "Run `pinwarden list` to see the locked servers.",
+    ),
+    ErrorCode(
+        "SERVER_NOT_FOUND",
+        EXIT_REFUSED,
+        "No registry has a server with this name and version.",
+        "Check the spelling and the version. Names look like io.github.owner/server, names of bundles like acme.notes.",
+    ),
+    ErrorCode(
+        "SERVER_ENTRY_INVALID",
+        EXIT_UNCHECKED,
+        "A registry entry or server.json is ambiguous: a member is missing or of the wrong type.",
+        "Report the member in the message to the author of the server.",
+    ),
+    ErrorCode(
+        "NO_INSTALL_TARGET",
+        EXIT_REFUSED,
+        "The entry offers no package and no remote, or none of the requested kind.",
+        "Choose another --target that the entry offers, or another server.",
+    ),
+    ErrorCode(
+        "PROJECT_NOT_NAMED",
+        EXIT_REFUSED,
+        "The lock of the current folder has a server with this name, but neither the command nor a client's "
+        "configuration assigns the server to this project. A repository cannot decide about a user's own server.",
+        "Add --project DIR to the command, with the folder whose lock applies to this server.",
+    ),
+    ErrorCode(
+        "CONTRACT_INVALID",
+        EXIT_UNCHECKED,
+        "A contract file of a server is malformed. Nothing was compared.",
+        "Fix the member in the message, or write the file again with `pinwarden contract lock`.",
+    ),
+    ErrorCode(
+        "POLICY_INVALID",
+        EXIT_UNCHECKED,
+        "The policy has an unknown key, a value of the wrong type, contradicting rules or no rule. An invalid policy "
+        "allows nothing.",
+        "Correct the key in the message.",
+    ),
+    ErrorCode(
+        "POLICY_REFUSED",
+        EXIT_REFUSED,
+        "The policy, or a verdict that blocks, forbids this server.",
+        "Read the reasons. To make an exception to a rule, write a waiver with reason, owner and expiry.",
+    ),
+    ErrorCode(
+        "REGISTRY_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "A registry did not respond, or its response does not follow the registry API.",
+        "Try again later, choose another source with --source, or work with --offline.",
+    ),
+    ErrorCode(
+        "SURFACE_DIFFERS",
+        EXIT_REFUSED,
+        "The server sends other tools, prompts, resources or instructions here than its registry recorded for the same "
+        "bytes.",
+        "Do not use it before you know why. Its text depends on where it runs.",
+    ),
+    ErrorCode(
+        "WARNINGS_NOT_APPROVED",
+        EXIT_REFUSED,
+        "The server's text has scan warnings that you have not approved.",
+        "Read the text in the warnings. To approve it, repeat the command with --approve-warnings.",
+    ),
+    ErrorCode(
+        "USAGE",
+        EXIT_USAGE,
+        "The command line is not valid.",
+        "Run: pinwarden --help",
+    ),
+    ErrorCode(
+        "INTERNAL",
+        EXIT_UNCHECKED,
+        "Pinwarden failed because of a bug. No decision was made.",
+        "Run the same command with PINWARDEN_DEBUG=1 and report its output.",
+    ),
+)

@@ -1,0 +1,178 @@
+"""Error codes about downloads, packages, images and what runs from them. See `error_codes` for the others."""
+
+from __future__ import annotations
+
+from pinwarden.core.error_codes import EXIT_REFUSED, EXIT_UNCHECKED, EXIT_USAGE, ErrorCode
+
+PACKAGE_CODES = (
+    ErrorCode(
+        "FETCH_FAILED",
+        EXIT_UNCHECKED,
+        "A download failed, or the registry sent an unexpected response. data.reason is one of: offline, connect, tls, "
+        "timeout, unauthorized, status, protocol.",
+        "Check the network, the proxy and the address (for packages, the one in your package client's settings), then "
+        "try again.",
+    ),
+    ErrorCode(
+        "FETCH_LIMIT",
+        EXIT_UNCHECKED,
+        "A registry sent more bytes than the limit for one document or file.",
+        "Check what the address serves. Real packages stay far below the limits.",
+    ),
+    ErrorCode(
+        "ADDRESS_REFUSED",
+        EXIT_UNCHECKED,
+        "Pinwarden did not contact the address, because it is private, not encrypted or the target of a redirect.",
+        "If you want this, repeat the command with --allow-private (private addresses), --allow-redirects (redirects) "
+        "or --allow-plain-http (no encryption), where the command has these options.",
+    ),
+    ErrorCode(
+        "ARCHIVE_UNSAFE",
+        EXIT_REFUSED,
+        "An archive is damaged, or has content that no regular package has: a path outside the archive, a link, a "
+        "device, a name twice, or far more data than its size suggests.",
+        "Do not use the package. Report it to its author and to the registry.",
+    ),
+    ErrorCode(
+        "ARTIFACT_MISMATCH",
+        EXIT_REFUSED,
+        "The downloaded bytes do not have the expected digest, or are incomplete. They were discarded.",
+        "Do not use this artifact. Compare it with a copy from another source, and ask the operator of the registry.",
+    ),
+    ErrorCode(
+        "ARTIFACT_MISSING",
+        EXIT_UNCHECKED,
+        "A locked file is not in the store, and could not be downloaded if that was requested.",
+        "Run `pinwarden fetch` with a network connection.",
+    ),
+    ErrorCode(
+        "CLOSURE_INVALID",
+        EXIT_UNCHECKED,
+        "The recorded dependencies of a server cannot be read, or include some without verifiable bytes.",
+        "Restore the file from version control, or resolve the dependencies again with `pinwarden update`.",
+    ),
+    ErrorCode(
+        "NO_USABLE_FILE",
+        EXIT_UNCHECKED,
+        "The package has no built file for this platform. Pinwarden never builds from source, because that would run "
+        "the package's code.",
+        "Use a platform that the package supports, or ask its author for a built file.",
+    ),
+    ErrorCode(
+        "PROGRAM_UNKNOWN",
+        EXIT_UNCHECKED,
+        "The program of a command does not exist on this machine or in the package.",
+        "Install it or write its full path. For a package, name one of the programs it contains.",
+    ),
+    ErrorCode(
+        "PACKAGE_INVALID",
+        EXIT_UNCHECKED,
+        "The name or version of a package is not valid in its ecosystem, or the version is not exact. No registry was "
+        "contacted.",
+        "Check the spelling. Give an exact version: no range, no wildcard, no tag such as latest.",
+    ),
+    ErrorCode(
+        "PROVENANCE_INVALID",
+        EXIT_UNCHECKED,
+        "A provenance statement, its signature or its list of keys is malformed or in an unknown format.",
+        "Do not count it as proof. Download it again; if it is still invalid, ask the publisher.",
+    ),
+    ErrorCode(
+        "TRUST_ROOT_INVALID",
+        EXIT_UNCHECKED,
+        "The file is not a sigstore trust root (trusted_root.json), or it lacks a certificate authority or a log.",
+        "Use the file of the sigstore instance that you trust, or omit the option to use the public instance.",
+    ),
+    ErrorCode(
+        "OSV_INVALID",
+        EXIT_UNCHECKED,
+        "A vulnerability record is not in OSV format, or the export has too many or too large files.",
+        "Download the export again. It was not used.",
+    ),
+    ErrorCode(
+        "RESOLVER_FAILED",
+        EXIT_UNCHECKED,
+        "npm or uv could not resolve the dependencies of a package.",
+        "See data.stderr with --format json, or run npm or uv on the package yourself.",
+    ),
+    ErrorCode(
+        "RESOLVER_MISSING",
+        EXIT_UNCHECKED,
+        "The program that resolves dependencies is not installed: npm for npm packages, uv for Python packages.",
+        "Install it. For uv, run: pipx install uv",
+    ),
+    ErrorCode(
+        "SCRIPT_FAILED",
+        EXIT_UNCHECKED,
+        "An approved install script failed, or changed or removed files of another package. The incomplete environment "
+        "was deleted.",
+        "Read the output of the script. It runs without a network.",
+    ),
+    ErrorCode(
+        "SCRIPT_REFUSED",
+        EXIT_REFUSED,
+        "An approved install script was not run, because bubblewrap, which sandboxes it, is not installed.",
+        "Run: apt-get install bubblewrap. Without a sandbox the script could do anything you can: pinwarden fetch "
+        "--scripts-without-sandbox",
+    ),
+    ErrorCode(
+        "STORE_UNSAFE",
+        EXIT_UNCHECKED,
+        "The folder of verified files belongs to another user, or other users can write to it.",
+        "Run chmod 700 on the folder, or choose another one with PINWARDEN_STORE.",
+    ),
+    ErrorCode(
+        "IMAGE_INVALID",
+        EXIT_UNCHECKED,
+        "The reference, index, manifest or config of a container image is malformed, ambiguous, too large, or of an "
+        "unknown or unexpected type.",
+        "Check the spelling of the reference (host/name:tag@digest). If the registry sent this, do not use the image.",
+    ),
+    ErrorCode(
+        "BUNDLE_INVALID",
+        EXIT_REFUSED,
+        "An MCPB bundle is ambiguous: its signature block is misplaced, or its manifest.json is malformed or names a "
+        "file outside the bundle.",
+        "Do not use the bundle. Ask its author to pack it again with the official mcpb program.",
+    ),
+    ErrorCode(
+        "NOTHING_TO_RUN",
+        EXIT_USAGE,
+        "The locked server cannot be started from verified bytes, because it is an address, a program of this machine, "
+        "or a command inside another command.",
+        "Run `pinwarden explain SERVER` to see what it is. Only packages and container images run from the lock.",
+    ),
+    ErrorCode(
+        "BYTES_NOT_LOCKED",
+        EXIT_REFUSED,
+        "The lock has a version of the server, but no digests of its bytes and dependencies.",
+        "Run `pinwarden prove SERVER` and review what it writes into the lock.",
+    ),
+    ErrorCode(
+        "ARGUMENTS_CHANGED",
+        EXIT_REFUSED,
+        "The server was started with other arguments than the approved ones.",
+        "Restore the entry in the client's configuration. If the change is intended, review it with `pinwarden doctor` "
+        "and lock the server again.",
+    ),
+    ErrorCode(
+        "VERSION_FLOATS",
+        EXIT_REFUSED,
+        "The server is locked by a tag or range instead of one version, so its bytes can change at any time.",
+        "Write an exact version into the configuration and lock the server again.",
+    ),
+    ErrorCode(
+        "REGISTRY_IN_COMMAND",
+        EXIT_REFUSED,
+        "The server's command or variables choose the registry of its package. Your own registry may have another "
+        "package with that name, so its bytes prove nothing about what the client starts.",
+        "Set the registry in the settings of your package client instead, and lock the server again.",
+    ),
+    ErrorCode(
+        "SANDBOX_UNAVAILABLE",
+        EXIT_UNCHECKED,
+        "The server was not started, because the sandbox that limits an installed bundle to its accepted permissions "
+        "is not available on this machine.",
+        "Run: apt-get install bubblewrap. To start it with all of your own permissions, use --unsafe-no-sandbox.",
+    ),
+)

@@ -1,0 +1,291 @@
+"""Ending a process together with everything it started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Lock
+from types import ModuleType
+from typing import IO
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+from pinwarden.system.write_guard import is_write_guard
+
+_MAX_DESCENDANTS = 1000
+_SWEEP_SECONDS = 20.0
+"""How long a write guard may take to rename what its server created; it looks through the writable folders."""
+_running: set[ProcessTree] = set()
+"""Those that did not end yet."""
+
+
+class ProcessTree:
+    """A started process and its descendants. The process leads its own group and session."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._is_guard = is_write_guard(process.args)
+        self._strays: dict[int, int] = {}
+        self._lock = Lock()
+        self._gone = False
+        _running.add(self)
+
+    def watch(self) -> None:
+        """Remember descendants as they are now, for those that leave the group of their parent.
+
+        Linux only. A descendant that detaches itself completely (a double fork) is not found; the sandbox ends
+        those too.
+        """
+        if not hasattr(os, "pidfd_open"):
+            return
+        pending = [self._process.pid]
+        with self._lock:
+            while pending and len(self._strays) < _MAX_DESCENDANTS:
+                for child in child_pids(pending.pop()):
+                    if child not in self._strays:
+                        with suppress(OSError):
+                            self._strays[child] = os.pidfd_open(child)  # still this process if its number is reused
+                            pending.append(child)
+
+    def end(self, grace: float, *, immediately: bool = False) -> None:
+        """Wait for the process to end by itself, then ask it to, then make it; nothing of it stays."""
+        try:
+            if not immediately and not self._ended(grace):
+                self.watch()
+                self._signal_group(signal.SIGTERM)
+                self._ended(grace)
+        finally:
+            self.watch()
+            if self._is_guard:
+                self._signal_group(signal.SIGTERM)
+                self._ended(_SWEEP_SECONDS)
+            self._signal_group(getattr(signal, "SIGKILL", signal.SIGTERM))
+            self._kill_strays()
+            self._process.wait()
+            self._gone = True
+            _running.discard(self)
+
+    def kill(self) -> None:
+        """End everything now. Safe from any thread; the owner still calls ``end``.
+
+        A write guard ends the whole sandbox on SIGTERM, and then renames what the server created. SIGKILL would keep
+        it from that, and a server can provoke its own end.
+        """
+        self.watch()
+        self._signal_group(signal.SIGTERM if self._is_guard else getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def _ended(self, seconds: float) -> bool:
+        if self._process.poll() is not None:
+            return True
+        with suppress(OSError), _open_pidfd(self._process.pid) as handle:
+            # Waits without polling; without such a handle, the standard library looks again and again.
+            ending = select.poll()
+            ending.register(handle, select.POLLIN)
+            ending.poll(seconds * 1000)
+            seconds = 0
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            return True
+        return False
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._gone:
+            return  # by now its number may belong to somebody else
+        with suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, number)  # the leader's number is the group's, also after it ended
+            else:
+                self._process.kill()
+
+    def _kill_strays(self) -> None:
+        with self._lock:
+            for handle in self._strays.values():
+                with suppress(OSError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                os.close(handle)
+            self._strays.clear()
+
+
+def kill_all_trees() -> None:
+    """End everything that was started and has not ended, when this process is about to end itself."""
+    for tree in tuple(_running):
+        tree.kill()
+
+
+@contextmanager
+def _open_pidfd(number: int) -> Iterator[int]:
+    if not hasattr(os, "pidfd_open"):
+        raise OSError("no handles of processes here")
+    handle = os.pidfd_open(number)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+_MAX_ANCESTORS = 200
+_MAX_PROC_BYTES = 1 << 20  # of an environment or a command line; the system's own limit is about that
+
+
+def child_pids(number: int) -> list[int]:
+    """The processes that a process started and that still run."""
+    found: list[int] = []
+    with suppress(OSError, ValueError):
+        for children in Path(f"/proc/{number}/task").glob("*/children"):
+            found += [int(word) for word in children.read_text().split()]
+    return found
+
+
+def ancestor_pids(number: int) -> Iterator[int]:
+    """The processes above a process, but for the first of the system."""
+    for _ in range(_MAX_ANCESTORS):
+        number = _parent_pid(number)
+        if number <= 1:
+            return
+        yield number
+
+
+def process_identity(number: int) -> str:
+    """A process, told apart from a later one of the same number by when it started."""
+    fields = _stat_fields(number)
+    return f"{number} {fields[19]}" if len(fields) > 19 else f"{number}"
+
+
+def read_proc_strings(number: int, what: str) -> list[bytes]:
+    """The texts in ``cmdline`` or ``environ`` of a process; none if it is gone or somebody else's."""
+    try:
+        with Path(f"/proc/{number}/{what}").open("rb") as stream:
+            return stream.read(_MAX_PROC_BYTES).split(b"\0")
+    except OSError:
+        return []
+
+
+def _stat_fields(number: int) -> list[str]:
+    """The fields of a process behind its name."""
+    try:
+        text = Path(f"/proc/{number}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _parent_pid(number: int) -> int:
+    fields = _stat_fields(number)
+    if fields:
+        return int(fields[1])
+    return os.getppid() if number == os.getpid() else 0
+
+
+_TAIL_BYTES = 4096
+_MAX_OUTPUT = 1 << 20
+
+
+class BoundedTask(Record):
+    """What a program is started for."""
+
+    name: str
+    """What people call it."""
+    error_code: str
+    """The code of the error that its failure is."""
+    timeout_seconds: float
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Words that are not to be repeated from what it says."""
+
+
+def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, str], task: BoundedTask) -> bytes:
+    """What the program wrote to its standard output. Its failure has the end of what it complained about."""
+    with TemporaryFile() as out, TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(  # noqa: S603  a program that the caller found
+                list(command),
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=complaints,
+                start_new_session=True,
+            )
+        except OSError as err:
+            raise PinwardenError(task.error_code, f"{task.name} could not be started: {err.strerror or err}") from err
+        tree = ProcessTree(process)
+        try:
+            code = process.wait(task.timeout_seconds)
+        except subprocess.TimeoutExpired as err:
+            raise PinwardenError(
+                task.error_code, f"{task.name} did not finish within {task.timeout_seconds:g} seconds"
+            ) from err
+        finally:
+            tree.end(1.0, immediately=True)
+        if code != 0:
+            said = _output_tail(complaints, task.secrets)
+            raise PinwardenError(task.error_code, f"{task.name} failed with exit code {code}", data={"stderr": said})
+        out.seek(0)
+        return out.read(_MAX_OUTPUT)
+
+
+def _output_tail(stream: IO[bytes], secrets: Sequence[str]) -> str:
+    stream.seek(0, 2)
+    stream.seek(max(0, stream.tell() - _TAIL_BYTES))
+    text = stream.read().decode("utf-8", "replace")
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+_MAX_CONNECTIONS = 4096
+_TARGET_LIMIT = 16_384
+"""Files for all connections and processes that a gateway allows; more would only let a leak grow."""
+
+
+def _resource_module() -> ModuleType | None:
+    """What knows the bounds of a process, where there are any."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource
+
+
+def max_connections(wanted: int = _MAX_CONNECTIONS) -> int:
+    """As many as are wanted, if they leave half of the files that the process may open to everything else."""
+    resource = _resource_module()
+    if resource is None:
+        return wanted
+    allowed: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if allowed == resource.RLIM_INFINITY else min(wanted, allowed // 2)
+
+
+class OpenFileLimit:
+    """The bound of this process, raised as far as it may be."""
+
+    def __init__(self) -> None:
+        self._before: tuple[int, int] | None = None
+
+    def raise_limit(self) -> None:
+        """Systems set a low bound for programs that cannot deal with more, and let the others ask."""
+        resource = _resource_module()
+        if resource is None:
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _TARGET_LIMIT if hard == resource.RLIM_INFINITY else min(_TARGET_LIMIT, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                self._before = soft, hard
+
+    def restore_for(self, process: int) -> None:
+        """Another program gets the bound that it would have had: it may be one that cannot deal with more."""
+        resource = _resource_module()
+        if resource is not None and self._before is not None and hasattr(resource, "prlimit"):
+            with suppress(OSError, ValueError):
+                resource.prlimit(process, resource.RLIMIT_NOFILE, self._before)
+
+
+OPEN_FILE_LIMIT = OpenFileLimit()

@@ -1,0 +1,471 @@
+"""Which values of variables are no secrets by their form, so that a lock keeps them and a change of them is seen.
+
+The name alone does not decide: a server has its own names for the folders that it may touch. A path, a list of paths
+or a number is kept under any name that does not speak of a secret. A word could be a password, so words are kept only
+under a name that says what they choose: a mode, a list of tools, a module, a relative path. In doubt a value is left
+out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from pinwarden.core.lazy_regex import pattern
+from pinwarden.system.environment_variables import is_redirecting
+from pinwarden.system.masking import (
+    EXACT_REFERENCE,
+    MASK,
+    MAX_SHOWN_CHARACTERS,
+    TOKEN,
+    URL_START,
+    has_secret_word,
+    holds_key,
+    is_exact_reference,
+    looks_random,
+    looks_secret,
+    mask_text,
+    mask_url,
+    mask_value,
+    mask_word,
+    mask_words,
+    names_secret,
+    split_name,
+)
+
+UNNAMED_REFERENCE = "${?}"
+"""What a lock holds of a reference that could as well be part of a secret, such as ``$NAME``."""
+
+_URL_MEMBERS = ("url", "serverUrl", "httpUrl")
+_UNREDACTED_MEMBERS = (
+    *("command", "args", "cwd", "type", "name", "transport", "envFile"),
+    *("env_vars", "env_http_headers", "bearer_token_env_var"),
+    *("alwaysAllow", "autoApprove", "trust", "tools", "includeTools"),
+    *("excludeTools", "enabled_tools", "disabled_tools", "disabledTools"),
+)
+"""Members that decide what runs, who is contacted or what passes unasked: a change of them has to be seen."""
+_DECIDING_MEMBERS = frozenset(
+    (
+        *("command", "args", "shell", "script", "run", "exec", "program", "entrypoint", "runtime", "interpreter"),
+        *("image", "package", "module", "version", "path", "cwd", "registry", "source", "host", "proxy", "transport"),
+        *("permissions", "allow", "deny", "allowed", "denied", "sandbox", "scopes", "roots", "mounts", "volumes"),
+    )
+)
+"""Names of members, at any depth and of whichever client, that say what is started, from where, or what it may do."""
+_RUNNING_WORDS = frozenset(
+    ("command", "cmd", "script", "helper", "exec", "executable", "hook", "program", "shell", "run")
+)
+_LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
+"""The same as a part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
+_PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
+_CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
+
+
+def redact_entry(entry: Any) -> Any:
+    """A configured entry as a lock may hold it: which values it has, and never what is in them.
+
+    Two entries that differ only in secrets become the same, so this is also what a lock is compared with.
+    """
+    return {name: _redact_member(name, value) for name, value in entry.items()} if type(entry) is dict else entry
+
+
+def entry_command_lines(entry: Any) -> list[list[str]]:
+    """Every command line and address of an entry, whichever of them its client uses: a lock holds them as they are."""
+    if type(entry) is not dict:
+        return []
+    command = entry.get("command")
+    parts = command if type(command) is dict else {"path": command}
+    lists = [_listed(parts.get("path")) + _listed(parts.get("args")), _listed(entry.get("args"))]
+    if type(command) is not dict:
+        lists = [lists[0] + lists[1]]
+    return [[word for word in words if type(word) is str] for words in (*lists, _listed(entry.get("cwd")))]
+
+
+def entry_urls(entry: Any) -> list[str]:
+    """Every address of an entry, whichever of them its client uses."""
+    found = [entry.get(member) for member in _URL_MEMBERS] if type(entry) is dict else []
+    return [url for url in found if type(url) is str]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if type(value) is list else [] if value is None else [value]
+
+
+def _redact_member(name: str, value: Any) -> Any:
+    if name in _URL_MEMBERS and type(value) is str:
+        return _redact_url(name, value)
+    if name == "command" and type(value) is dict:
+        return {
+            each: part if each in ("path", "args") and _is_text(part) else _redact_value(f"command.{each}", each, part)
+            for each, part in value.items()
+        }
+    if name == "env_http_headers" and type(value) is dict:
+        return {each: _redact_word(each, part) for each, part in value.items()}
+    if name in ("command", "args", "cwd") and _is_text(value):
+        return value
+    if name in _UNREDACTED_MEMBERS and _is_text(value):
+        return [_redact_word(name, word) for word in value] if type(value) is list else _redact_word(name, value)
+    return _redact_value(name, name, value)
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str or (type(value) is list and all(type(word) in (str, int, float, bool) for word in value))
+
+
+def _redact_word(name: str, word: Any) -> Any:
+    """The name of a tool, variable, file or kind; anything that has the form of a key is none."""
+    return f"<{name}>" if type(word) is str and looks_secret("", word) else word
+
+
+def _redact_value(path: str, name: str, value: Any) -> Any:
+    if type(value) is dict:
+        if name in NAMED_VALUES:
+            header = name.endswith("headers")  # what a header holds is a key more often than not
+            return {each: _redact_variable(each, part, header=header) for each, part in value.items()}
+        return {each: _redact_value(f"{path}.{each}", each, part) for each, part in value.items()}
+    if type(value) is list:
+        lockable = [_redact_value(f"{path}.{place}", name, part) for place, part in enumerate(value)]
+        if not all(type(part) is str for part in value):
+            return lockable
+        # One word may say what the next one is: --token, and then the token.
+        pairs = zip(value, mask_words(value), lockable, strict=True)
+        return [each if shown == part else f"<{path}.{place}>" for place, (part, shown, each) in enumerate(pairs)]
+    if type(value) is str:
+        return value if not value or is_exact_reference(value) else _redact_text(path, name, value)
+    number = type(value) in (int, float)
+    return f"<{path}>" if number and looks_secret(name, f"{value}-") else value
+
+
+def _redact_text(path: str, name: str, text: str) -> str:
+    """A literal of a member that decides what is started, from where, or with which rights; any other is left out."""
+    words = split_name(name)
+    if name.lower() not in _DECIDING_MEMBERS and not words & (_RUNNING_WORDS | _LEADING_WORDS):
+        return f"<{path}>"
+    if words & _RUNNING_WORDS and not looks_secret(name, text) and mask_text(text) == text:
+        return text  # a command line, as that of the server itself
+    plain = _PLAIN_TEXT.fullmatch(text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
+    if plain and mask_words([text]) == [text]:
+        return text
+    return keep_origin(path, text) if URL_START.match(text) and not re.search(r"\s", text) else f"<{path}>"
+
+
+def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
+    """A variable or header: a reference stays, of a literal what is no secret, by its form and by its name."""
+    if value is None or type(value) is bool:
+        return value
+    if type(value) in (dict, list):
+        return _redact_value(name, name, value)
+    text = str(value)
+    if not text or is_exact_reference(text) or _SWITCH.fullmatch(text):
+        return value
+    secret_name = has_secret_word(name) and not name.upper().startswith("GIT_CONFIG_")
+    if is_redirecting(name) and not secret_name and not name.upper().endswith("HEADERS"):
+        if "://" in text:
+            return mask_text(text)
+        several = text.startswith("-") and re.search(r"\s", text)  # the value of one option must not hide the others
+        return (mask_text if several else mask_word)(_CREDENTIALS.sub(f"<{name}>@", text))
+    if URL_START.match(text) and not re.search(r"\s", text):
+        return _redact_url_value(name, text)
+    if _is_plain_path(name, text) or (not header and _is_plain(name, text)):
+        return text
+    return keep_host_list(name, text) or _only_references(name, text)
+
+
+def _redact_url_value(name: str, url: str) -> str:
+    """Whom an address leads to, which further ones are in it, and which variables are."""
+    origin = keep_origin(name, url)
+    if origin == f"<{name}>":
+        return _only_references(name, url)
+    return " ".join((f"{origin}{_references(url)}", *list(find_origins(url))[1:]))
+
+
+def _is_plain(name: str, text: str) -> bool:
+    return is_plain_value(name, text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
+
+
+def _is_plain_path(name: str, text: str) -> bool:
+    """Whether a value is a path by its name and by its form. Which file a server takes its settings from is no secret,
+    and such a file often says what to start: a profile of a cloud, a cluster, a compiler."""
+    plain = _SAYS_FILE.search(name) and _PLAIN_PATH.fullmatch(text) and not looks_secret(name, text)
+    return bool(plain) and not _CREDENTIALS.search(text) and not any(map(holds_key, re.split(r"[/\\]", text)))
+
+
+_SAYS_FILE = re.compile(
+    r"(?:^|_)(?:path|file|dir|dirs|directory|folder|home|root|config|conf|prefix|store|cache|bin|exe|executable|program|"
+    r"command|shell|socket|cert|certs|bundle|profile|workspace|virtual_env|install)$|^[a-z]+config$",
+    re.IGNORECASE,
+)
+_PLAIN_PATH = re.compile(
+    r"(?=.{1,400}$)(?!.*:\s)(?:"
+    r"(?:~[\w.-]*|\.{1,2}|[A-Za-z]:|\$\{[\w:./\\~-]+\}|\$[A-Z_]+|%\w+%)?[/\\][\w./\\:${}~ +@-]*|"
+    r"\$\{[A-Za-z_]\w*:-[\w./\\~ +-]*[/\\][\w./\\~ +-]*\}|"
+    r"[a-z0-9_.-]+(?:[/\\][a-z0-9_. -]+)+|[\w.-]+(?:[/\\][\w. -]+)*[/\\][\w. -]+\.[a-z]{2,5})"
+)
+"""One that begins like a path, or is made of words: of any other text with a slash in it some is a key, or a login."""
+_SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
+"""No secret has so little to say, and a server that was approved for reading must not begin to write unseen."""
+_INSERTED = re.compile(
+    r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?=:-[^{}]*\}|\})|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
+)
+_PERHAPS_INSERTED = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*\$[A-Za-z_]\w*\s*$|%[A-Za-z_]\w{2,}%")
+
+
+def _only_references(name: str, text: str) -> str:
+    """What a value refers to, with the literal text around it left out: ``user:${OTHER}`` is ``<USER>${OTHER}``.
+
+    Which variables a server gets, and which hosts it is led to, has to be seen. Where a reference has a form that a
+    password could have by chance only that there is one is said.
+    """
+    if len(text) > MAX_SHOWN_CHARACTERS:
+        return f"<{name}>"
+    return " ".join((f"<{name}>{_references(text)}", *find_origins(text)))
+
+
+def _references(text: str) -> str:
+    """The variables that a text refers to; of what stands for one that is not set, only that there is something."""
+    if len(text) > MAX_SHOWN_CHARACTERS:
+        return ""
+    named = "".join(map(_reference, _INSERTED.finditer(text)))
+    return named + (UNNAMED_REFERENCE if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else "")
+
+
+def _reference(found: re.Match[str]) -> str:
+    if not found[0].startswith("${") or found[0].endswith("}"):
+        return found[0]
+    return f"{found[0]}:-}}" if found.string.startswith(":-", found.end()) else f"{found[0]}}}"
+
+
+def _redact_url(member: str, url: str) -> str:
+    place, mark, query = url.partition("?")
+    if not URL_START.match(place) and not _begins_with_reference(place):
+        return url if is_exact_reference(url) else _only_references(member, url)
+    query = query.partition("#")[0]
+    place = place.partition("#")[0]
+    return f"{place}{mark}{'&'.join(_redact_parameter(part) for part in query.split('&'))}" if query else place
+
+
+def _begins_with_reference(place: str) -> bool:
+    """Whether an address is a variable and a plain path below it: ``${BASE}/mcp``."""
+    found = EXACT_REFERENCE.match(place)
+    rest = place[found.end() :] if found and len(place) <= MAX_SHOWN_CHARACTERS else " "
+    plain = re.fullmatch(r"(?::[0-9]{1,5})?(?:/[\w.~-]*)*", rest)
+    return bool(plain) and MASK not in mask_url(f"https://host{rest}")
+
+
+def _redact_parameter(text: str) -> str:
+    name, mark, value = text.partition("=")
+    if not mark:
+        return text if is_exact_reference(text) or not text else "<query>"
+    if not value or is_exact_reference(value) or _SWITCH.fullmatch(value):
+        return text
+    plain = unquote(value)
+    whole = URL_START.match(plain) and not re.search(r"\s", plain)
+    return f"{name}={(_redact_url_value if whole else _only_references)(name, plain).replace(' ', '+')}"
+
+
+def entry_names(entry: Any) -> Iterator[str]:
+    """Every name in an entry, at any depth: of members, variables, headers and parameters of addresses."""
+    waiting = [entry]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is dict:
+            yield from each
+            waiting += each.values()
+        elif type(each) is list:
+            waiting += each
+    for url in entry_urls(entry):
+        yield from (part.partition("=")[0] for part in url.partition("?")[2].split("&"))
+
+
+def mask_configured_value(name: str, value: Any) -> Any:
+    """The same with what a lock may keep of it, so that people see which host, path or variable is another one."""
+    shown = mask_value(name, value)
+    kept = _redact_variable(name, value) if shown == MASK and type(value) is str else shown
+    return shown if kept == f"<{name}>" else kept
+
+
+_MAX_VALUE = 1000
+_MAX_PARTS = 50
+_SEPARATOR = pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # not the one behind the letter of a drive
+_AROUND = " \t\r\n\"'[]"
+"""What may stand around the parts of a list, as in JSON."""
+_ROOTED = pattern(r"(?:~|\.{1,2}|[A-Za-z]:|\$\{[A-Za-z_]\w*\}|\$[A-Z_]+|%[A-Za-z_]\w*%)?[/\\](.*)|~|\.{1,2}|[A-Za-z]:")
+_BELOW = pattern(r"[A-Za-z0-9_.][\w. +-]*(?:[/\\][\w. +-]+)*[/\\]?")
+_SEGMENT = pattern(r"[\w. +@-]{0,80}")
+_NUMBER = pattern(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?(?:%|ms|s|m|h|d|[KMGT]i?B?|kb|mb|gb)?")
+_WORD = pattern(r"(?:@[a-z0-9-]+/)?[A-Za-z*][A-Za-z0-9_.@*+-]{0,60}")
+_YAML = pattern(r":\s")  # names with values behind them, of which any may be a secret
+_PRIVATE_NUMBERS = frozenset(
+    (
+        *("pin", "otp", "totp", "mfa", "twofa", "code", "passcode", "cvv", "phone", "account", "ssn", "iban", "seed"),
+        *("salt", "nonce", "card", "unlock", "license", "licence"),
+    )
+)
+_SAYS_PATH = frozenset(
+    (
+        *("path", "paths", "file", "files", "dir", "dirs", "directory", "directories", "folder", "folders"),
+        *("workspace", "workspaces", "cache"),
+    )
+)
+"""Words of a name under which a text without a root, even a single word, is a path."""
+_SAYS_CHOICE = frozenset(
+    (
+        *("mode", "level", "policy", "profile", "env", "environment", "region", "role", "roles", "transport", "format"),
+        *("lang", "language", "locale", "tz", "timezone", "scope", "scopes", "permission", "permissions", "provider"),
+        *("model", "models", "type", "types", "backend", "driver", "engine", "feature", "features", "tool", "tools"),
+        *("toolset", "toolsets", "plugin", "plugins", "module", "modules", "package", "packages", "extension"),
+        *("extensions", "loader", "entrypoint", "preload", "command", "commands", "allow", "allowed", "allowlist"),
+        *("deny", "denied", "denylist", "block", "blocked", "enable", "enabled", "disable", "disabled", "include"),
+        *("exclude", "included", "excluded", "sandbox", "branch", "database", "schema", "schemas", "table", "tables"),
+    )
+)
+_HUMPS = pattern(r"[a-z](?=[A-Z0-9])|[0-9](?=[A-Za-z])|[A-Z](?=[0-9])")
+
+
+def is_plain_value(name: str, text: str) -> bool:
+    """Whether a variable's value is no secret: a path, a number, or words under a name that says what they choose."""
+    if not text or len(text) > _MAX_VALUE or TOKEN.search(text) or _YAML.search(text) or names_secret(name):
+        return False
+    parts = [part.strip(_AROUND) for part in _SEPARATOR.split(text)]
+    if len(parts) > _MAX_PARTS:
+        return False
+    words = split_name(name)
+    if all(_is_path(part, words) for part in parts):
+        return True
+    if has_secret_word(name):
+        return False
+    if all(_NUMBER.fullmatch(part) for part in parts):
+        return not words & _PRIVATE_NUMBERS
+    return bool(words & _SAYS_CHOICE) and all(_is_word(word) for part in parts for word in part.split())
+
+
+def _is_path(text: str, words: frozenset[str]) -> bool:
+    if _ROOTED.fullmatch(text) is None and not _is_relative_path(text, words):
+        return False
+    segments = re.split(r"[/\\]", re.sub(r"^(?:\$\{\w+\}|\$\w+|%\w+%|[A-Za-z]:|~)", "", text))
+    return all(_SEGMENT.fullmatch(segment) and is_made_of_words(segment) for segment in segments)
+
+
+def _is_relative_path(text: str, words: frozenset[str]) -> bool:
+    """Whether a text is a path that begins nowhere in particular, by its form and the words of its name."""
+    return bool(words & _SAYS_PATH) and _BELOW.fullmatch(text) is not None
+
+
+def _is_word(text: str) -> bool:
+    return _WORD.fullmatch(text) is not None and all(map(is_made_of_words, re.split(r"[/@]", text)))
+
+
+def is_made_of_words(text: str) -> bool:
+    """Whether a text reads like words and numbers; a key changes between letters and digits all the time.
+
+    >>> is_made_of_words("My Project v2.10"), is_made_of_words("kX9pQ2mZ7vL4")
+    (True, False)
+    """
+    if looks_random(text):
+        return False
+    runs = re.split(r"[ ._+@-]+", text)
+    return all(len(_HUMPS.findall(run)) <= 1 + len(run) // 8 and len(run) <= 40 for run in runs)
+
+
+_WEB = ("http", "https", "ws", "wss")
+_SCHEMES = frozenset(
+    (
+        *_WEB,
+        *("grpc", "grpcs", "tcp", "tls", "udp", "ssh", "sftp", "ftp", "ftps", "git", "socks5", "socks5h"),
+        *("postgres", "postgresql", "mysql", "mariadb", "mssql", "sqlserver", "oracle", "clickhouse", "cassandra"),
+        *("mongodb", "mongodb+srv", "redis", "rediss", "bolt", "bolt+s", "neo4j", "neo4j+s"),
+        *("amqp", "amqps", "mqtt", "mqtts", "nats", "kafka", "ldap", "ldaps", "smtp", "smtps", "imap", "imaps"),
+    )
+)
+"""Schemes after which a host stands; of any other one, what stands there may be a secret itself."""
+
+_HOST = pattern(
+    r"(?:[A-Za-z0-9.-]|\$\{[A-Za-z_]\w*\}|\{env:[A-Za-z_]\w*\}){1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?"
+)
+_END = pattern(r"[/?#]")
+_IN_TEXT = pattern(r"([A-Za-z][A-Za-z0-9+.-]{0,15})://([^ /?#,;|}\"')\]>]*)")
+_SAYS_HOST = pattern(
+    r"(?:^|[_-])(?:hosts?|hostname|servers?|brokers?|endpoints?|addr|address|addresses|ur[li]s?|domains?|peers|nodes|"
+    r"upstream|proxy|gateway|base)$",
+    re.IGNORECASE,
+)
+_DOTTED = pattern(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|localhost)(?::[0-9]{1,5})?")
+_MAX_TEXT = 4096
+_MAX_HOSTS = 20
+
+
+def keep_origin(name: str, url: str) -> str:
+    """An address without anything but its scheme and host; ``<name>`` where that may be a secret, or is in doubt."""
+    scheme, _, rest = url.partition("://")
+    authority = _END.split(rest, maxsplit=1)[0]
+    host = _host(scheme, authority, rest[len(authority) :])
+    return f"<{name}>" if host is None else f"{scheme}://{host}/<{name}>"
+
+
+def find_origins(text: str) -> Iterator[str]:
+    """The origin of every address somewhere in a text, ``?`` for one whose host nobody can tell."""
+    if len(text) > _MAX_TEXT:
+        return
+    for number, found in enumerate(_IN_TEXT.finditer(text)):
+        if number == _MAX_HOSTS:
+            yield "?"
+            return
+        if found[1].lower() in _SCHEMES:
+            yield f"{found[1]}://{_host(found[1], found[2], text[found.end() :]) or '?'}/"
+
+
+def keep_host_list(name: str, text: str) -> str | None:
+    """Hosts without a scheme, where the name of the variable says that it holds some."""
+    if len(text) > _MAX_TEXT or not _SAYS_HOST.search(name) or names_secret(name):
+        return None
+    kept: list[str] = []
+    for each in text.split(","):
+        host, slash, _ = each.partition("/")
+        if not _DOTTED.fullmatch(host) or _is_key(host):
+            return None
+        kept.append(f"{host}/<{name}>" if slash else host)
+    return ",".join(kept)
+
+
+def _host(scheme: str, authority: str, behind: str) -> str | None:
+    """The host of an address, with its port. Readers differ about a backslash, and about blanks that some leave out."""
+    # Some clients of databases take a password with a slash in it, and then the host stands further on.
+    if "@" in behind and "@" not in authority and scheme.lower() not in _WEB:
+        return None
+    host = authority.rpartition("@")[2]
+    plain = scheme.lower() in _SCHEMES and "\\" not in authority and not re.search(r"[\s\x00-\x1f]", authority)
+    # Clients of databases take several hosts, and go to any of them.
+    hosts = [host] if scheme.lower() in _WEB else host.split(",")[: _MAX_HOSTS + 1]
+    known = plain and len(hosts) <= _MAX_HOSTS and all(_HOST.fullmatch(each) and not _is_key(each) for each in hosts)
+    return host if known else None
+
+
+def _is_key(host: str) -> bool:
+    return looks_random(host) or bool(TOKEN.search(host))
+
+
+NAMED_VALUES = ("env", "environment", "headers", "http_headers")
+"""Members that hold values by name: variables and headers."""
+
+
+def redacted_members(lockable: Any) -> list[str]:
+    """The members of a lockable entry whose literal text it leaves out, so that nobody can see a change of it.
+
+    Variables and headers are not among them: that their values are left out is what a lock promises.
+    """
+    if type(lockable) is not dict:
+        return []
+    return [path for name, value in lockable.items() for path in _left_out(name, name, value)]
+
+
+def _left_out(path: str, name: str, value: Any) -> Iterator[str]:
+    if type(value) is dict and name not in NAMED_VALUES:
+        for each, part in value.items():
+            yield from _left_out(f"{path}.{each}", each, part)
+    elif type(value) is list:
+        for place, part in enumerate(value):
+            yield from _left_out(f"{path}.{place}", name, part)
+    elif type(value) is str and (value.startswith(f"<{path}>") or value.endswith(f"/<{path}>")):
+        yield path
