@@ -21,7 +21,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.project.fetch_context import Sources, Workshop, fetch_files
 from pinwarden.project.project import Project
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchRules
 
 BIN = Path(sys.executable).parent
@@ -186,7 +186,7 @@ def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], ob
     package = ClosurePackage(name="bench", version="1", path="node_modules/bench", files=tuple(files))
     closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
     project = Project(root=folder, lock=folder / "mcp-lock.json", home=folder)
-    sources = Sources(settings=Settings(home=folder, project=None))
+    sources = Sources(settings=SettingsSources(home=folder, project=None))
     sources._npm[""] = Endpoint(url=url, said_by="argument")
     # One client for all rounds: reading the machine's certificates takes longer than fetching does.
     fetcher = Fetcher(FetchRules(allow_private=True, allow_plain_http=True))

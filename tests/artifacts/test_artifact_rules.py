@@ -9,12 +9,12 @@ import pytest
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
+    ArtifactProblem,
     Ecosystem,
-    Image,
+    ImageDocument,
+    ImageFacts,
     ListedFile,
-    Manifest,
-    PackageName,
-    Problem,
+    PackageRef,
     RegistrySignature,
 )
 from pinwarden.artifacts.artifact_drift import (
@@ -34,7 +34,7 @@ REGISTRY = "https://npm.example.com/"
 FILE = "notes-1.0.0.tgz"
 GOOD, EVIL = Digest.of_bytes(b"good"), Digest.of_bytes(b"evil")
 GOOD_512, EVIL_512 = Digest.of_bytes(b"good", "sha512"), Digest.of_bytes(b"evil", "sha512")
-PACKAGE = PackageName(ecosystem="npm", name="notes", version="1.0.0")
+PACKAGE = PackageRef(ecosystem="npm", name="notes", version="1.0.0")
 
 
 def file(*digests: Digest, claims: tuple[Digest, ...] = (), name: str = FILE) -> ArtifactFile:
@@ -50,10 +50,10 @@ HONEST = facts(file(GOOD, GOOD_512, claims=(GOOD_512,)))
 
 def image(root: Digest = GOOD, **members: Any) -> ArtifactFacts:
     """An image with one manifest."""
-    platforms = {"linux/amd64": Manifest(media_type="x", digest=root, size=4)}
+    platforms = {"linux/amd64": ImageDocument(media_type="x", digest=root, size=4)}
     members = {"index": None, "platforms": platforms, "tag_digest": root, **members}
-    package = PackageName(ecosystem="oci", name="registry.example.com/notes:v1")
-    made = Image(reference=package.name, root=root, **members)
+    package = PackageRef(ecosystem="oci", name="registry.example.com/notes:v1")
+    made = ImageFacts(reference=package.name, root=root, **members)
     return ArtifactFacts(package=package, registry="https://registry.example.com/v2/", checked_at=NOW, image=made)
 
 
@@ -104,7 +104,7 @@ class TestJudging:
         self, ecosystem: Ecosystem, name: str, anchored: bool
     ) -> None:
         """Attack: a bundle or image agrees with the digest that its own author published beside it."""
-        package = PackageName(ecosystem=ecosystem, name=name, version="1")
+        package = PackageRef(ecosystem=ecosystem, name=name, version="1")
         row = judge_artifact(facts(file(GOOD, claims=(GOOD,)), package=package)).evidence[0]
         assert row["trustedAnchor"] is anchored
 
@@ -116,7 +116,10 @@ class TestJudging:
             (facts(), "npm_integrity_mismatch"),
             (facts(missing="package"), "npm_package_missing"),
             (facts(missing="version"), "npm_version_missing"),
-            (replace(HONEST, problems=(Problem(code="npm_archive_unsafe", message="x"),)), "npm_archive_unsafe"),
+            (
+                replace(HONEST, problems=(ArtifactProblem(code="npm_archive_unsafe", message="x"),)),
+                "npm_archive_unsafe",
+            ),
             (
                 replace(HONEST, signatures=(RegistrySignature(key_id="k", state="invalid"),)),
                 "registry_signature_invalid",
@@ -215,8 +218,8 @@ def change(kind: str, field: str, before: Any, after: Any) -> Change:
     )
 
 
-def manifest(digest: Digest) -> Manifest:
-    return Manifest(media_type="x", digest=digest, size=4)
+def manifest(digest: Digest) -> ImageDocument:
+    return ImageDocument(media_type="x", digest=digest, size=4)
 
 
 class TestPins:
@@ -295,7 +298,7 @@ class TestPins:
 
 
 class TestReleases:
-    NEXT = PackageName(ecosystem="npm", name="notes", version="1.0.1")
+    NEXT = PackageRef(ecosystem="npm", name="notes", version="1.0.1")
 
     def test_a_release_by_the_same_people_is_no_change(self) -> None:
         before = replace(HONEST, publisher="alice")
@@ -309,7 +312,7 @@ class TestReleases:
             ({"install_scripts": ("install",)}, ("scripts_added", "scripts", [], ["install"])),
             ({"missing": "version"}, ("version_vanished", "version", "npm:notes@1.0.1", ABSENT)),
             (
-                {"package": PackageName(ecosystem="npm", name="n0tes", version="1.0.1")},
+                {"package": PackageRef(ecosystem="npm", name="n0tes", version="1.0.1")},
                 ("artifact_kind_changed", "name", "notes", "n0tes"),
             ),
         ],

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.environments.tree import MANIFEST, TREE, problem_of, rows_in, write_file, write_manifest
+from pinwarden.artifacts.environments.tree import MANIFEST, TREE, audit_tree, hash_tree, write_file, write_manifest
 from pinwarden.lock.closure import tree_text
 
 SECTION = "files"
@@ -80,7 +80,7 @@ class Tree:
     @property
     def problem(self) -> str | None:
         anchors = {SECTION: frozenset([self.locked])}
-        return problem_of(self.folder, anchors, anchors)
+        return audit_tree(self.folder, anchors, anchors)
 
     def looked_at(self, how: str = "") -> list[Any]:
         """What is wrong with it for 1, 2 and 4 processors, the processes that were started, and those that are left."""
@@ -118,7 +118,7 @@ def _pipe(place: Path) -> None:
 
 def test_what_was_written_is_as_it_was_locked(tree: Tree) -> None:
     assert tree.looked_at() == [[None, 0, 0], [None, 1, 0], [None, 3, 0]]
-    assert len(rows_in(tree.place)) == COUNT
+    assert len(hash_tree(tree.place)) == COUNT
 
 
 @pytest.mark.parametrize("path", [FIRST, MIDDLE, LAST])
@@ -163,7 +163,7 @@ def test_attack_what_a_process_that_was_killed_did_not_hash_is_hashed_here(tree:
 
 def test_attack_a_manifest_that_fits_a_changed_file_is_not_what_was_locked(tree: Tree) -> None:
     _anew(tree.place / FIRST, b"?")
-    write_manifest(tree.folder, {SECTION: rows_in(tree.place).values()})
+    write_manifest(tree.folder, {SECTION: hash_tree(tree.place).values()})
     assert f"its manifest of '{SECTION}' is not the one locked" in (tree.problem or "")
     (tree.folder / MANIFEST).unlink()
     assert "cannot be read" in (tree.problem or "")

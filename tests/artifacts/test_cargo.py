@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import cargo
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.cargo_package import index_path
 from pinwarden.artifacts.endpoints.cargo import default_index, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import tarball
 from tests.servers.plain_http import Asked, Said, plain_server
@@ -55,8 +55,8 @@ class Registry:
         with plain_server(self.answer) as server:
             client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
             try:
-                wanted = PackageName(ecosystem="cargo", name=name, version=version)
-                return cargo.facts(wanted, client, Endpoint(url=server.url, said_by="user"), now=NOW, into=into)
+                wanted = PackageRef(ecosystem="cargo", name=name, version=version)
+                return cargo.fetch_facts(wanted, client, Endpoint(url=server.url, said_by="user"), now=NOW, into=into)
             finally:
                 client.close()
 
@@ -117,8 +117,8 @@ class TestFacts:
 
         with plain_server(answer) as server:
             client = Fetcher(FetchRules(), {})
-            wanted = PackageName(ecosystem="cargo", name="server", version="1.2.3")
-            facts = cargo.facts(wanted, client, Endpoint(url=server.url, said_by="user"), now=NOW)
+            wanted = PackageRef(ecosystem="cargo", name="server", version="1.2.3")
+            facts = cargo.fetch_facts(wanted, client, Endpoint(url=server.url, said_by="user"), now=NOW)
             client.close()
         assert facts.files[0].sha256.hex == digest
 
@@ -159,7 +159,7 @@ class TestFacts:
 class TestSettings:
     @staticmethod
     def endpoint(root: Path, registry: str | None = None, **variables: str) -> Endpoint:
-        settings = Settings(home=root / "home", project=root / "project", variables=variables)
+        settings = SettingsSources(home=root / "home", project=root / "project", variables=variables)
         return registry_for(settings, registry=registry)
 
     @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.artifacts.endpoints.docker import HelperLimits, registry_endpoint
 from pinwarden.artifacts.oci_reference import parse_reference
-from pinwarden.artifacts.oci_registry import Registry
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.artifacts.oci_registry import OciRegistry
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support.registries import scripted
 
@@ -36,15 +36,15 @@ def write(path: Path, value: Any) -> Path:
     return path
 
 
-def settings(home: Path, **variables: str) -> Settings:
-    return Settings(home=home, project=None, variables=variables)
+def settings(home: Path, **variables: str) -> SettingsSources:
+    return SettingsSources(home=home, project=None, variables=variables)
 
 
-def found(reference: str, where: Settings, said_by: Origin = "argument") -> Endpoint:
+def found(reference: str, where: SettingsSources, said_by: Origin = "argument") -> Endpoint:
     return registry_endpoint(parse_reference(reference), where, said_by=said_by)
 
 
-def refused(reference: str, where: Settings) -> PinwardenError:
+def refused(reference: str, where: SettingsSources) -> PinwardenError:
     with pytest.raises(PinwardenError) as caught:
         found(reference, where)
     assert SECRET not in str(caught.value) + repr(caught.value.data) + repr(caught.value.__cause__)
@@ -231,9 +231,9 @@ def test_attack_an_image_that_a_repository_names_does_not_lead_to_a_service_of_t
         reference = parse_reference(f"{server.host}/a/b:v1")
         endpoint = registry_endpoint(reference, settings(tmp_path), said_by="project")
         with pytest.raises(PinwardenError) as caught:
-            Registry(reference, fetcher, endpoint).document(reference.asked)
+            OciRegistry(reference, fetcher, endpoint).document(reference.asked)
         assert (caught.value.code, caught.value.data) == ("ADDRESS_REFUSED", {"reason": "private"})
         assert server.asked == []
         endpoint = registry_endpoint(reference, settings(tmp_path), said_by="argument")
-        assert Registry(reference, fetcher, endpoint).document(reference.asked) is None
+        assert OciRegistry(reference, fetcher, endpoint).document(reference.asked) is None
     fetcher.close()

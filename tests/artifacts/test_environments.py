@@ -54,7 +54,7 @@ def npm_package(store: Store, name: str, archive: bytes, path: str, **about: obj
     place = store.find(digest)
     assert place is not None
     file = ClosureFile(
-        name=f"{digest.hex[:8]}.tgz", url="https://x.example/", digest=digest, tree=node.content_of(place)
+        name=f"{digest.hex[:8]}.tgz", url="https://x.example/", digest=digest, tree=node.package_tree_digest(place)
     )
     return ClosurePackage(name=name, version="1.0.0", path=path, files=(file,), **about)  # type: ignore[arg-type]
 
@@ -84,7 +84,7 @@ def npm_closure(store: Store) -> Closure:
 
 
 def built_node(store: Store, closure: Closure) -> Path:
-    packages = node.chosen(closure, HERE)
+    packages = node.choose_packages(closure, HERE)
     key = node.environment_key(Digest.of_bytes(to_bytes(closure)), HERE)
     return store.build(
         key,
@@ -102,7 +102,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_package_runs_from_its_verified_archives_and_its_install_scripts_do_not(store: Store) -> None:
     closure = npm_closure(store)
     folder = built_node(store, closure)
-    assert node.audit(folder, node.chosen(closure, HERE), store) is None
+    assert node.audit(folder, node.choose_packages(closure, HERE), store) is None
     assert not (folder / TREE / "node_modules" / "other-os").exists()
     assert not Path("/tmp/pwned").exists()
     command = node.start_command(folder, closure.root, None, Path("/usr/bin/env"))
@@ -188,10 +188,10 @@ def test_an_environment_that_was_tampered_with_is_found_and_built_anew(store: St
     closure = npm_closure(store)
     folder = built_node(store, closure)
     ATTACKS[attack](folder)
-    assert node.audit(folder, node.chosen(closure, HERE), store) is not None
+    assert node.audit(folder, node.choose_packages(closure, HERE), store) is not None
     again = built_node(store, closure)
     assert again == folder
-    assert node.audit(again, node.chosen(closure, HERE), store) is None
+    assert node.audit(again, node.choose_packages(closure, HERE), store) is None
     assert (tree_of(again) / "dep" / "index.js").read_text() == "module.exports = 'approved'"
     assert not (tree_of(again) / "dep" / "extra.js").exists()
 
@@ -220,7 +220,7 @@ def test_a_package_that_is_needed_and_not_for_this_platform_is_an_error(store: S
     closure = npm_closure(store)
     needed = replace(closure.packages[2], optional=False)
     with pytest.raises(PinwardenError) as caught:
-        node.chosen(replace(closure, packages=(*closure.packages[:2], needed)), HERE)
+        node.choose_packages(replace(closure, packages=(*closure.packages[:2], needed)), HERE)
     assert caught.value.code == "NO_USABLE_FILE"
 
 
@@ -283,7 +283,10 @@ def wheel_package(store: Store, name: str, archive: bytes) -> ClosurePackage:
     place = store.find(digest)
     assert place is not None
     file = ClosureFile(
-        name=f"{name}-1.0.0-py3-none-any.whl", url="https://x.example/", digest=digest, tree=python.content_of(place)
+        name=f"{name}-1.0.0-py3-none-any.whl",
+        url="https://x.example/",
+        digest=digest,
+        tree=python.wheel_tree_digest(place),
     )
     return ClosurePackage(name=name, version="1.0.0", files=(file,))
 
@@ -318,7 +321,7 @@ def built_python(store: Store, closure: Closure) -> Path:
     final = store.environment(key)
     return store.build(
         key,
-        lambda folder: python.build(folder, final, python.chosen(closure), INTERPRETER, store),
+        lambda folder: python.build(folder, final, python.choose_packages(closure), INTERPRETER, store),
         good=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None,
     )
 
@@ -488,7 +491,9 @@ def test_a_package_without_a_wheel_for_this_platform_is_never_built_from_source(
     closure = python_closure(store)
     other = replace(closure.packages[1].files[0], name="dep-1.0.0-cp27-cp27m-win32.whl")
     with pytest.raises(PinwardenError) as caught:
-        python.chosen(replace(closure, packages=(closure.packages[0], replace(closure.packages[1], files=(other,)))))
+        python.choose_packages(
+            replace(closure, packages=(closure.packages[0], replace(closure.packages[1], files=(other,))))
+        )
     assert caught.value.code == "NO_USABLE_FILE"
 
 
@@ -503,7 +508,7 @@ def _build_and_count(root: str, counter: str) -> None:
     def make(folder: Path) -> None:
         with Path(counter).open("a") as stream:
             stream.write("built\n")
-        python.build(folder, store.environment(key), python.chosen(closure), INTERPRETER, store)
+        python.build(folder, store.environment(key), python.choose_packages(closure), INTERPRETER, store)
 
     store.build(key, make, good=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, FileSignature, PackageRef
 from pinwarden.artifacts.evidence import judge_artifact
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -12,7 +12,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.project.artifact_check import package_of
 
 BYTES = Digest.of_bytes(b"bundle")
-BUNDLE = PackageName(ecosystem="mcpb", name="https://files.example/a.mcpb")
+BUNDLE = PackageRef(ecosystem="mcpb", name="https://files.example/a.mcpb")
 
 
 def entry(**target: str) -> Entry:
@@ -26,7 +26,7 @@ def test_a_bundle_is_its_address_with_the_digest_that_its_metadata_claims() -> N
 
 def test_a_crate_is_its_name_and_version() -> None:
     locked = entry(kind="package", registryType="cargo", identifier="notes", version="1.0.0")
-    assert package_of(locked) == (PackageName(ecosystem="cargo", name="notes", version="1.0.0"), None)
+    assert package_of(locked) == (PackageRef(ecosystem="cargo", name="notes", version="1.0.0"), None)
 
 
 def test_a_claim_that_is_not_a_digest_is_an_error() -> None:

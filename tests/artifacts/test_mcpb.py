@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import mcpb
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.cms import load_anchors
 from pinwarden.artifacts.environments import mcpb as environment
 from pinwarden.artifacts.environments.mcpb import Runtimes
@@ -65,8 +65,8 @@ def fetcher() -> Iterator[Fetcher]:
 def look(path: Path, *anchors: Identity, manifest_name: str | None = None) -> ArtifactFacts:
     trusted = load_anchors(each.pem.decode() for each in anchors)
     client = Fetcher(FetchRules(offline=True), {})
-    package = PackageName(ecosystem="mcpb", name=str(path))
-    return mcpb.facts(package, client, BundleSettings(manifest_name=manifest_name, anchors=trusted), now=now())
+    package = PackageRef(ecosystem="mcpb", name=str(path))
+    return mcpb.fetch_facts(package, client, BundleSettings(manifest_name=manifest_name, anchors=trusted), now=now())
 
 
 def codes(facts: ArtifactFacts) -> list[str]:
@@ -147,11 +147,11 @@ class TestFacts:
     ) -> None:
         data, _ = signed
         with plain_server(files({"/r/acme.mcpb?key=secret": data})) as server:
-            package = PackageName(ecosystem="mcpb", name=f"{server.url}r/acme.mcpb?key=secret", version="1.0.0")
-            gone = PackageName(ecosystem="mcpb", name=f"{server.url}r/none.mcpb")
+            package = PackageRef(ecosystem="mcpb", name=f"{server.url}r/acme.mcpb?key=secret", version="1.0.0")
+            gone = PackageRef(ecosystem="mcpb", name=f"{server.url}r/none.mcpb")
             settings = BundleSettings(endpoint=Endpoint(url=server.url, said_by="user"))
-            facts = mcpb.facts(package, fetcher, settings, now=now(), into=tmp_path)
-            nothing = mcpb.facts(gone, fetcher, settings, now=now())
+            facts = mcpb.fetch_facts(package, fetcher, settings, now=now(), into=tmp_path)
+            nothing = mcpb.fetch_facts(gone, fetcher, settings, now=now())
         assert (facts.files[0].name, facts.files[0].sha256) == ("acme.mcpb", Digest.of_bytes(data))
         assert [each.name for each in tmp_path.iterdir()] == [Digest.of_bytes(data).hex]
         assert "secret" not in facts.registry
@@ -159,18 +159,18 @@ class TestFacts:
 
     def test_attack_an_address_inside_the_network_is_not_asked(self, fetcher: Fetcher) -> None:
         with plain_server(files({"/a.mcpb": b""})) as server:
-            package = PackageName(ecosystem="mcpb", name=f"{server.url}a.mcpb")
+            package = PackageRef(ecosystem="mcpb", name=f"{server.url}a.mcpb")
             with pytest.raises(PinwardenError) as caught:
-                mcpb.facts(package, fetcher, now=now())
+                mcpb.fetch_facts(package, fetcher, now=now())
         assert caught.value.code == "ADDRESS_REFUSED"
         assert server.asked == []
 
     def test_a_server_that_fails_is_not_a_missing_bundle(self, fetcher: Fetcher) -> None:
         with plain_server(files({"/a.mcpb": Said(status=500)})) as server:
-            package = PackageName(ecosystem="mcpb", name=f"{server.url}a.mcpb")
+            package = PackageRef(ecosystem="mcpb", name=f"{server.url}a.mcpb")
             settings = BundleSettings(endpoint=Endpoint(url=server.url, said_by="user"))
             with pytest.raises(PinwardenError) as caught:
-                mcpb.facts(package, fetcher, settings, now=now())
+                mcpb.fetch_facts(package, fetcher, settings, now=now())
         assert caught.value.code == "FETCH_FAILED"
 
     def test_a_path_that_is_not_there_is_missing(self, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ class World:
         with self.store.incoming() as stream:
             stream.write(bundle.read_bytes())
             place = self.store.keep(stream, self.digest)
-        self.tree = environment.content_of(place)
+        self.tree = environment.bundle_tree_digest(place)
 
     def built(self) -> Path:
         return self.store.build(
@@ -343,7 +343,7 @@ class TestEnvironment:
         for number, data in enumerate((signed[0], content)):
             path = tmp_path / f"{number}.mcpb"
             path.write_bytes(data)
-            trees.append(environment.content_of(path))
+            trees.append(environment.bundle_tree_digest(path))
         assert trees[0] == trees[1]
 
     def test_a_node_server_starts_with_the_settings_of_its_user(self, tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pinwarden.artifacts import npm
 from pinwarden.artifacts.archives.package_tarball import read_manifest
 from pinwarden.artifacts.archives.rules import ArchiveLimits
-from pinwarden.artifacts.artifact import ArtifactFacts, Attestation, PackageName, Problem, RegistrySignature
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactProblem, Attestation, PackageRef, RegistrySignature
 from pinwarden.artifacts.endpoints.npm import default_registry, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import Verdaccio, package, sri, tarball, verdaccio, version_document
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
@@ -55,8 +55,8 @@ def look(url: str, name: str, version: str = "1.0.0", **members: Any) -> Artifac
     endpoint = Endpoint(url=url, said_by="user", **members)
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
-        wanted = PackageName(ecosystem="npm", name=name, version=version)
-        return npm.facts(wanted, client, endpoint, now=NOW, into=into)
+        wanted = PackageRef(ecosystem="npm", name=name, version=version)
+        return npm.fetch_facts(wanted, client, endpoint, now=NOW, into=into)
     finally:
         client.close()
 
@@ -165,13 +165,13 @@ class TestARealRegistry:
         registry.publish(manifest, data)
         place = registry.url.removeprefix("http:")
         (tmp_path / ".npmrc").write_text(f"@locked:registry={registry.url}\n{place}:_authToken=${{TOKEN}}\n")
-        settings = Settings(home=tmp_path, project=None, variables={"TOKEN": registry.token})
+        settings = SettingsSources(home=tmp_path, project=None, variables={"TOKEN": registry.token})
         endpoint = registry_for("@locked/tool", settings).endpoint
-        wanted = PackageName(ecosystem="npm", name="@locked/tool", version="1.0.0")
+        wanted = PackageRef(ecosystem="npm", name="@locked/tool", version="1.0.0")
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
-        facts = npm.facts(wanted, client, endpoint, now=NOW)
+        facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
         with pytest.raises(PinwardenError) as caught:
-            npm.facts(wanted, client, replace(endpoint, authorization=None), now=NOW)
+            npm.fetch_facts(wanted, client, replace(endpoint, authorization=None), now=NOW)
         client.close()
         assert facts.files[0].sha256 == Digest.of_bytes(data)
         assert registry.token not in repr((endpoint, facts))
@@ -335,9 +335,9 @@ class TestTarballAddresses:
         assert list(tmp_path.iterdir()) == []
 
 
-def mismatch(*what: str) -> tuple[Problem, ...]:
+def mismatch(*what: str) -> tuple[ArtifactProblem, ...]:
     message = f"the packument and the tarball's package.json differ in: {', '.join(what)}"
-    return (Problem(code=npm.MANIFEST_MISMATCH, message=message),)
+    return (ArtifactProblem(code=npm.MANIFEST_MISMATCH, message=message),)
 
 
 class TestManifestConfusion:
@@ -574,13 +574,13 @@ class TestAttestations:
 
 class TestTheRegistryThatThisMachineReaches:
     def test_a_published_server_has_the_bytes_that_its_registry_claims(self) -> None:
-        settings = Settings(home=Path.home(), project=None, variables=os.environ)
+        settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
         name = "@modelcontextprotocol/server-everything"
         endpoint = registry_for(name, settings).endpoint
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=2, idle_seconds=20)), os.environ)
         try:
-            wanted = PackageName(ecosystem="npm", name=name, version="2026.8.31")
-            facts = npm.facts(wanted, client, endpoint, now=NOW)
+            wanted = PackageRef(ecosystem="npm", name=name, version="2026.8.31")
+            facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
         except PinwardenError as err:
             if err.data.get("reason") not in ("connect", "timeout", "tls"):
                 raise

@@ -14,7 +14,7 @@ import pytest
 
 from pinwarden.artifacts.endpoints.npm import NpmRegistry, default_registry, parse_npmrc, registry_for
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Settings
+from pinwarden.system.net.endpoint import SettingsSources
 from tests.support.needs import needs
 
 
@@ -34,7 +34,7 @@ class Machine:
         return self.root / "project"
 
     def registry(self, name: str = "tool", **members: str) -> NpmRegistry:
-        settings = Settings(home=self.home, project=self.project, variables=self.variables)
+        settings = SettingsSources(home=self.home, project=self.project, variables=self.variables)
         return registry_for(name, settings, **members)
 
     def url(self, name: str = "tool") -> str:
@@ -108,7 +108,7 @@ class TestWhichRegistry:
 
     def test_a_repository_in_the_home_folder_is_the_user(self, machine: Machine) -> None:
         write(machine, user="registry=https://user.example/")
-        settings = Settings(home=machine.home, project=machine.home, variables=machine.variables)
+        settings = SettingsSources(home=machine.home, project=machine.home, variables=machine.variables)
         assert registry_for("tool", settings).endpoint.said_by == "user"
 
     @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ class TestSyntax:
         keys = ["registry", *(f"@{scope}:registry" for scope in SCOPES)]
         theirs = _npm(["config", "get", *keys], tmp_path, variables)
         told = dict(line.split("=", 1) for line in theirs.splitlines())
-        settings = Settings(home=tmp_path / "home", project=tmp_path / "project", variables=variables)
+        settings = SettingsSources(home=tmp_path / "home", project=tmp_path / "project", variables=variables)
         for scope in SCOPES:
             said = told[f"@{scope}:registry"]
             expected = told["registry"] if said == "undefined" else said
@@ -299,7 +299,7 @@ class TestSyntax:
             (tmp_path / folder).mkdir()
         variables = {"PATH": os.environ["PATH"], "npm_config_prefix": str(tmp_path)}
         theirs = _npm(["config", "get", "registry"], tmp_path, variables).strip()
-        settings = Settings(home=tmp_path / "home", project=tmp_path / "project", variables=variables)
+        settings = SettingsSources(home=tmp_path / "home", project=tmp_path / "project", variables=variables)
         assert registry_for("x", settings).endpoint.url == theirs == "https://machine.example/"
 
 

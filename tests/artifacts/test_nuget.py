@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import nuget
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.endpoints.nuget import NugetSources, default_source, sources
 from pinwarden.artifacts.nuget_package import normal_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
 
@@ -51,8 +51,8 @@ def look(server: PlainServer, name: str, version: str, into: Path | None = None)
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     endpoint = Endpoint(url=f"{server.url}v3/", said_by="user")
     try:
-        wanted = PackageName(ecosystem="nuget", name=name, version=version)
-        return nuget.facts(wanted, client, endpoint, now=NOW, into=into)
+        wanted = PackageRef(ecosystem="nuget", name=name, version=version)
+        return nuget.fetch_facts(wanted, client, endpoint, now=NOW, into=into)
     finally:
         client.close()
 
@@ -262,7 +262,7 @@ class TestSettings:
             (root / place).parent.mkdir(parents=True, exist_ok=True)
             if text:
                 (root / place).write_text(text)
-        return sources(Settings(home=root / "home", project=root / "project", variables=variables))
+        return sources(SettingsSources(home=root / "home", project=root / "project", variables=variables))
 
     def test_without_settings_it_is_the_default_of_the_table_of_package_addresses(self, tmp_path: Path) -> None:
         found = self.find(tmp_path)

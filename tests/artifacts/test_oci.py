@@ -24,15 +24,15 @@ from pinwarden import Digest, PinwardenError
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
+    ArtifactProblem,
     Attestation,
-    Image,
-    Manifest,
-    PackageName,
-    Problem,
+    ImageDocument,
+    ImageFacts,
+    PackageRef,
 )
-from pinwarden.artifacts.oci import Wish, facts, image_facts, save_layout
+from pinwarden.artifacts.oci import ImageOptions, fetch_facts, image_facts, save_layout
 from pinwarden.artifacts.oci_reference import parse_reference
-from pinwarden.artifacts.oci_registry import Registry, Tokens
+from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support import images
@@ -79,27 +79,27 @@ def endpoint(host: str, authorization: str | None = None, ca_file: Path | None =
     return Endpoint(url=f"http://{host}/v2/", said_by="argument", authorization=authorization, ca_file=ca_file)
 
 
-def package(reference: str) -> PackageName:
-    return PackageName(ecosystem="oci", name=reference)
+def package(reference: str) -> PackageRef:
+    return PackageRef(ecosystem="oci", name=reference)
 
 
-def opened(reference: str, fetcher: Fetcher, authorization: str | None = None) -> Registry:
+def opened(reference: str, fetcher: Fetcher, authorization: str | None = None) -> OciRegistry:
     parsed = parse_reference(reference)
-    return Registry(parsed, fetcher, endpoint(parsed.host, authorization))
+    return OciRegistry(parsed, fetcher, endpoint(parsed.host, authorization))
 
 
 def all_facts(reference: str, fetcher: Fetcher, **wish: Any) -> ArtifactFacts:
-    wished = Wish(**{"attestations": False, **wish})
+    wished = ImageOptions(**{"attestations": False, **wish})
     return image_facts(package(reference), opened(reference, fetcher), wished, now=NOW)
 
 
-def image_of(found: ArtifactFacts) -> Image:
+def image_of(found: ArtifactFacts) -> ImageFacts:
     assert found.image is not None
     return found.image
 
 
-def shown(built: BuiltImage) -> Manifest:
-    return Manifest(media_type=built.manifest.media_type, digest=built.digest, size=len(built.manifest.data))
+def shown(built: BuiltImage) -> ImageDocument:
+    return ImageDocument(media_type=built.manifest.media_type, digest=built.digest, size=len(built.manifest.data))
 
 
 def hashed(blob: Blob, data: bytes | None = None) -> ArtifactFile:
@@ -129,13 +129,13 @@ def test_an_image_is_its_manifest_and_config_hashed_here(
     built = image("one", docker=docker, labels={"org.opencontainers.image.source": "https://github.com/a/b"})
     push(registry, name, "v1", built)
     reference = f"{registry.host}/{name}:v1"
-    found = facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
+    found = fetch_facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
     assert found == ArtifactFacts(
         package=package(reference),
         registry=f"http://{registry.host}/v2/",
         checked_at=NOW,
         files=(hashed(built.config),),
-        image=Image(
+        image=ImageFacts(
             reference=reference,
             root=built.digest,
             index=None,
@@ -153,7 +153,9 @@ def test_layers_are_hashed_on_request(registry: DockerRegistry, name: str, fetch
     built = image("one")
     push(registry, name, "v1", built)
     reference = f"{registry.host}/{name}:v1"
-    found = image_facts(package(reference), opened(reference, fetcher), Wish(layers=True), now=NOW, into=tmp_path)
+    found = image_facts(
+        package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, into=tmp_path
+    )
     assert found.files == (hashed(built.config), hashed(built.layers[0]))
     assert (tmp_path / built.layers[0].digest.hex).read_bytes() == built.layers[0].data
 
@@ -170,10 +172,10 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
     whole = index(built, docker=docker, extra=(listed,))
     push_index(registry, name, "v1", built, whole)
     found = all_facts(f"{registry.host}/{name}:v1", fetcher)
-    assert image_of(found) == Image(
+    assert image_of(found) == ImageFacts(
         reference=f"{registry.host}/{name}:v1",
         root=whole.digest,
-        index=Manifest(media_type=whole.media_type, digest=whole.digest, size=len(whole.data)),
+        index=ImageDocument(media_type=whole.media_type, digest=whole.digest, size=len(whole.data)),
         platforms={each: shown(built[each]) for each in built},
         tag_digest=whole.digest,
     )
@@ -184,7 +186,7 @@ def test_an_index_has_its_own_digest_beside_those_of_its_platforms(
     assert only.files == (hashed(built["linux/arm64/v8"].config),)
     none = all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/s390x",))
     assert none.problems == (
-        Problem(code="oci_platform_missing", message="the image does not support the platform 'linux/s390x'"),
+        ArtifactProblem(code="oci_platform_missing", message="the image does not support the platform 'linux/s390x'"),
     )
 
 
@@ -236,8 +238,8 @@ def test_attack_a_manifest_changed_on_disk_is_found_though_the_header_claims_the
     changed = image("smuggled in").manifest.data
     registry.blob_file(str(built.digest)).write_bytes(changed)
     for reference in (f"{registry.host}/{name}:v1", f"{registry.host}/{name}@{built.digest}"):
-        found = facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
-        assert image_of(found) == Image(
+        found = fetch_facts(package(reference), fetcher, endpoint(registry.host), now=NOW, into=tmp_path)
+        assert image_of(found) == ImageFacts(
             reference=reference,
             root=Digest.of_bytes(changed),
             index=None,
@@ -274,7 +276,9 @@ def test_attack_a_layer_changed_on_disk_is_found(
     victim = built.layers[0]
     registry.blob_file(str(victim.digest)).write_bytes(change(victim.data))
     reference = f"{registry.host}/{name}:v1"
-    found = image_facts(package(reference), opened(reference, fetcher), Wish(layers=True), now=NOW, into=tmp_path)
+    found = image_facts(
+        package(reference), opened(reference, fetcher), ImageOptions(layers=True), now=NOW, into=tmp_path
+    )
     assert image_of(found).mismatches == (str(victim.digest),)
     assert found.files == (hashed(built.config), hashed(victim, change(victim.data)))
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([built.digest.hex, built.config.digest.hex])
@@ -355,7 +359,7 @@ def test_a_platform_that_the_index_lists_and_the_registry_lacks_is_a_problem(
     (revisions / absent.hex / "link").unlink()
     found = all_facts(f"{registry.host}/{name}:v1", fetcher)
     message = f"the registry does not have the manifest for linux/arm64 of the image: {absent}"
-    assert found.problems == (Problem(code="oci_content_missing", message=message),)
+    assert found.problems == (ArtifactProblem(code="oci_content_missing", message=message),)
     assert image_of(found).platforms == {"linux/amd64": shown(built["linux/amd64"])}
     assert all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/arm64",)).problems == found.problems
     assert all_facts(f"{registry.host}/{name}:v1", fetcher, platforms=("linux/amd64",)).problems == ()
@@ -432,8 +436,8 @@ def test_basic_credentials_open_a_registry_and_wrong_or_no_ones_do_not(tmp_path:
         assert resolve(reference, fetcher, endpoint(guarded.host, ALICE)) == built.digest
         whole = image_facts(
             package(str(reference)),
-            Registry(reference, fetcher, endpoint(guarded.host, ALICE)),
-            Wish(layers=True),
+            OciRegistry(reference, fetcher, endpoint(guarded.host, ALICE)),
+            ImageOptions(layers=True),
             now=NOW,
         )
         assert whole.files == (hashed(built.config), hashed(built.layers[0]))
@@ -522,7 +526,7 @@ def test_a_bearer_token_is_got_once_for_reading_one_repository_and_renewed_when_
         with docker_registry(tmp_path, auth=issuer.settings, headers=pushing) as guarded:
             push(guarded, "a/b", "v1", built)
             reference = parse_reference(f"{guarded.host}/a/b:v1")
-            tokens = Tokens()
+            tokens = RegistryTokens()
             issuer.seconds = -300  # a token that has run out when it is used again
             first = refused(lambda: resolve(reference, fetcher, endpoint(guarded.host, ALICE), tokens=tokens))
             assert first.data == {"reason": "unauthorized", "status": 401}
@@ -530,8 +534,8 @@ def test_a_bearer_token_is_got_once_for_reading_one_repository_and_renewed_when_
             assert first.message == f"http://{guarded.host}/v2/a/b/manifests/v1 answered with status 401: {said}"
             issuer.seconds = 300
             server.asked.clear()
-            asking = Registry(reference, fetcher, endpoint(guarded.host, ALICE), tokens)
-            found = image_facts(package(str(reference)), asking, Wish(layers=True, attestations=False), now=NOW)
+            asking = OciRegistry(reference, fetcher, endpoint(guarded.host, ALICE), tokens)
+            found = image_facts(package(str(reference)), asking, ImageOptions(layers=True, attestations=False), now=NOW)
             assert found.files == (hashed(built.config), hashed(built.layers[0]))
             assert resolve(reference, fetcher, endpoint(guarded.host, ALICE), tokens=tokens) == built.digest
             assert [asked.path for asked in server.asked] == [
@@ -655,7 +659,7 @@ def test_attack_a_blob_redirect_to_another_host_gets_no_authorization(fetcher: F
 
         server.answer = answer
         registry = opened(f"{server.host}/a/b@{built.digest}", fetcher, ALICE)
-        wish = Wish(layers=True, attestations=False)
+        wish = ImageOptions(layers=True, attestations=False)
         found = image_facts(package(str(registry.reference)), registry, wish, now=NOW)
         assert found.files == (hashed(built.config), hashed(built.layers[0]))
         assert storage.authorizations() == [None, None]
@@ -676,7 +680,7 @@ def test_a_registry_that_asks_for_no_credential_gets_none(fetcher: Fetcher) -> N
     with scripted() as server:
         serve(server, contents(built))
         registry = opened(f"{server.host}/a/b@{built.digest}", fetcher, ALICE)
-        found = image_facts(package("x"), registry, Wish(layers=True, attestations=False), now=NOW)
+        found = image_facts(package("x"), registry, ImageOptions(layers=True, attestations=False), now=NOW)
         assert found.files == (hashed(built.config), hashed(built.layers[0]))
         assert server.authorizations() == [None] * 4
 

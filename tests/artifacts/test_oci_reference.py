@@ -19,7 +19,7 @@ from pinwarden.artifacts.oci_manifest import (
     parse_config,
     parse_document,
 )
-from pinwarden.artifacts.oci_reference import Reference, parse_reference
+from pinwarden.artifacts.oci_reference import ImageReference, parse_reference
 from pinwarden.system.target import HttpAddress
 from tests.support.images import DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Blob, image, index, text_of
 
@@ -64,7 +64,7 @@ def test_a_reference_means_what_docker_takes_it_for(text: str, canonical: str) -
 
 def test_a_digest_goes_before_a_tag() -> None:
     reference = parse_reference(f"ghcr.io/a/b:1@{SHA256}")
-    assert reference == Reference(host="ghcr.io", name="a/b", tag="1", digest=Digest.parse(SHA256))
+    assert reference == ImageReference(host="ghcr.io", name="a/b", tag="1", digest=Digest.parse(SHA256))
     assert reference.asked == SHA256
 
 

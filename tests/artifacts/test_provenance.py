@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.artifact import ArtifactFile, PackageName
+from pinwarden.artifacts.artifact import ArtifactFile, PackageRef
 from pinwarden.artifacts.provenance import (
-    About,
+    ExpectedSubject,
     Identity,
     ProvenanceOutcome,
     Statement,
     Subject,
-    about_file,
-    about_image,
+    expected_file,
+    expected_image,
     identity_from_json,
     parse_registry_keys,
     parse_simple_signing,
     parse_statement,
     ref_class,
     repository_uri,
-    strongest,
+    strongest_identity,
     to_json,
 )
 from pinwarden.core.digest import Digest
@@ -179,13 +179,13 @@ def test_what_is_not_a_list_of_keys_is_refused() -> None:
 def test_a_file_is_known_by_its_own_name_on_pypi_and_by_its_package_elsewhere() -> None:
     file = ArtifactFile(name="a-1.tgz", size=1, digests=(DIGEST,))
 
-    def about(ecosystem: Any) -> About:
-        return about_file(PackageName(ecosystem=ecosystem, name="a", version="1"), file)
+    def about(ecosystem: Any) -> ExpectedSubject:
+        return expected_file(PackageRef(ecosystem=ecosystem, name="a", version="1"), file)
 
-    assert about("pypi") == About(ecosystem="pypi", name="a-1.tgz", version="1", digests=(DIGEST,))
-    assert about("npm") == About(ecosystem="npm", name="a", version="1", digests=(DIGEST,))
-    image = PackageName(ecosystem="oci", name="host/a:1")
-    assert about_image(image, DIGEST) == About(ecosystem="oci", name="host/a:1", digests=(DIGEST,))
+    assert about("pypi") == ExpectedSubject(ecosystem="pypi", name="a-1.tgz", version="1", digests=(DIGEST,))
+    assert about("npm") == ExpectedSubject(ecosystem="npm", name="a", version="1", digests=(DIGEST,))
+    image = PackageRef(ecosystem="oci", name="host/a:1")
+    assert expected_image(image, DIGEST) == ExpectedSubject(ecosystem="oci", name="host/a:1", digests=(DIGEST,))
 
 
 def test_the_identity_to_pin_is_the_verified_one_that_says_most() -> None:
@@ -195,6 +195,6 @@ def test_the_identity_to_pin_is_the_verified_one_that_says_most() -> None:
     def outcome(state: Any, identity: Identity | None) -> ProvenanceOutcome:
         return ProvenanceOutcome(state=state, signer="certificate", method="m", identity=identity)
 
-    assert strongest((outcome("verified", publish), outcome("verified", build))) == build
-    assert strongest((outcome("verified", publish), outcome("failed", None))) == publish
-    assert strongest((outcome("failed", None), outcome("unavailable", None))) is None
+    assert strongest_identity((outcome("verified", publish), outcome("verified", build))) == build
+    assert strongest_identity((outcome("verified", publish), outcome("failed", None))) == publish
+    assert strongest_identity((outcome("failed", None), outcome("unavailable", None))) is None

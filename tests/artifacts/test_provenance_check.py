@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, Attestation, Image, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, Attestation, ImageFacts, PackageRef
 from pinwarden.artifacts.provenance import (
-    About,
+    ExpectedSubject,
     Identity,
     ProvenanceOutcome,
     RegistryKey,
     identity_from_json,
     parse_registry_keys,
-    strongest,
+    strongest_identity,
     to_json,
 )
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier
@@ -72,9 +72,9 @@ def digests(data: bytes = BYTES) -> tuple[Digest, ...]:
     return Digest.of_bytes(data), Digest(hashlib.sha512(data).digest(), "sha512")
 
 
-NPM = About(ecosystem="npm", name="@acme/slack-mcp", version="1.2.0", digests=digests())
-PYPI = About(ecosystem="pypi", name="slack_mcp-1.2.0-py3-none-any.whl", version="1.2.0", digests=digests())
-OCI = About(ecosystem="oci", name="ghcr.example/acme/slack:v1", digests=(Digest.of_bytes(BYTES),))
+NPM = ExpectedSubject(ecosystem="npm", name="@acme/slack-mcp", version="1.2.0", digests=digests())
+PYPI = ExpectedSubject(ecosystem="pypi", name="slack_mcp-1.2.0-py3-none-any.whl", version="1.2.0", digests=digests())
+OCI = ExpectedSubject(ecosystem="oci", name="ghcr.example/acme/slack:v1", digests=(Digest.of_bytes(BYTES),))
 
 
 def slsa_predicate(**workflow: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def attestation(document: Any) -> Attestation:
     return Attestation(kind="any", bundle=data)
 
 
-def check(verifier: ProvenanceVerifier, document: Any, about: About = NPM) -> ProvenanceOutcome:
+def check(verifier: ProvenanceVerifier, document: Any, about: ExpectedSubject = NPM) -> ProvenanceOutcome:
     return verifier.check(attestation(document), about)
 
 
@@ -447,7 +447,7 @@ def test_attack_a_good_bundle_for_other_bytes_is_refused(forge: Forge, verifier:
     ],
 )
 def test_attack_the_same_bytes_republished_under_another_name_do_not_inherit_the_proof(
-    forge: Forge, verifier: ProvenanceVerifier, name: str, about: About
+    forge: Forge, verifier: ProvenanceVerifier, name: str, about: ExpectedSubject
 ) -> None:
     algorithm = "sha512" if about is NPM else "sha256"
     bundle = forge.statement_bundle(statement(name, algorithm=algorithm), BUILD)
@@ -757,21 +757,21 @@ def test_every_attestation_is_checked_against_the_file_that_it_came_with(
         Attestation(kind=PYPI_PUBLISH, bundle=bundles[1], file=names[1]),
         Attestation(kind=PYPI_PUBLISH, bundle=bundles[1], file="slack_mcp-1.2.0.zip"),
     ]
-    package = PackageName(ecosystem="pypi", name="slack-mcp", version="1.2.0")
+    package = PackageRef(ecosystem="pypi", name="slack-mcp", version="1.2.0")
     facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, files=files, attestations=tuple(came))
 
     outcomes = verifier.check_all(facts)
 
     assert [outcome.state for outcome in outcomes] == ["verified", "failed", "verified", "unavailable"]
-    assert strongest(outcomes) == record.replace(IDENTITY, kind="pypi-publish")
+    assert strongest_identity(outcomes) == record.replace(IDENTITY, kind="pypi-publish")
 
 
 def test_attestations_of_an_image_are_checked_against_its_root(forge: Forge, verifier: ProvenanceVerifier) -> None:
     digest = Digest.of_bytes(BYTES)
     bundle = json.dumps(forge.statement_bundle(statement("x", algorithm="sha256"), BUILD)).encode()
-    image = Image(reference="ghcr.example/acme/slack:v1", root=digest, index=None, platforms={})
+    image = ImageFacts(reference="ghcr.example/acme/slack:v1", root=digest, index=None, platforms={})
     came = tuple(Attestation(kind=SLSA, bundle=bundle, file=str(each)) for each in (digest, Digest.of_bytes(b"other")))
-    package = PackageName(ecosystem="oci", name="ghcr.example/acme/slack:v1")
+    package = PackageRef(ecosystem="oci", name="ghcr.example/acme/slack:v1")
     facts = ArtifactFacts(package=package, registry="x", checked_at=NOW, image=image, attestations=came)
 
     assert [outcome.state for outcome in verifier.check_all(facts)] == ["verified", "unavailable"]
@@ -829,8 +829,8 @@ def real_pypi(file: str) -> Attestation:
     return Attestation(kind=found.predicate_type, bundle=found.bundle)
 
 
-def real_about(name: str, sha256: str) -> About:
-    return About(ecosystem="pypi", name=name, digests=(Digest.parse(f"sha256:{sha256}"),))
+def real_about(name: str, sha256: str) -> ExpectedSubject:
+    return ExpectedSubject(ecosystem="pypi", name=name, digests=(Digest.parse(f"sha256:{sha256}"),))
 
 
 TRAIL = Identity(
@@ -901,7 +901,7 @@ def test_a_real_pypi_attestation_is_verified_offline_with_the_public_root(
     assert failed(other) == "the statement is about other bytes"
 
 
-REAL_NPM = About(
+REAL_NPM = ExpectedSubject(
     ecosystem="npm",
     name="sigstore",
     version="3.1.0",

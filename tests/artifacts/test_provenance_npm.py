@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts import npm
-from pinwarden.artifacts.artifact import PackageName
-from pinwarden.artifacts.provenance import RegistryKey, strongest
+from pinwarden.artifacts.artifact import PackageRef
+from pinwarden.artifacts.provenance import RegistryKey, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
 from pinwarden.core.errors import PinwardenError
@@ -65,8 +65,8 @@ def test_a_release_is_proven_and_a_later_one_from_a_fork_is_found_out(tmp_path: 
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
         with plain_server(registry(who)) as server:
             endpoint = Endpoint(url=server.url, said_by="user")
-            wanted = PackageName(ecosystem="npm", name="tool", version="1.0.0")
-            facts = npm.facts(wanted, client, endpoint, now=NOW)
+            wanted = PackageRef(ecosystem="npm", name="tool", version="1.0.0")
+            facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
             verifier = ProvenanceVerifier(now=NOW, trust_root=root, registry_keys=registry_keys(client, endpoint))
         client.close()
         return facts, verifier.check_all(facts)
@@ -75,7 +75,7 @@ def test_a_release_is_proven_and_a_later_one_from_a_fork_is_found_out(tmp_path: 
     _, second = look(Build(repository="https://github.com/evil/slack-mcp", repository_id="6", owner_id="6"))
 
     assert [each.state for each in (*first, *second)] == ["verified"] * 4
-    locked = strongest(first)
+    locked = strongest_identity(first)
     assert locked is not None
     assert locked.repository == "https://github.com/acme/slack-mcp"
     assert compare_provenance(locked, first, metadata_repository=facts.repository) == ()

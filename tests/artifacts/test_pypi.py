@@ -15,20 +15,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName, Problem
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ArtifactProblem, ListedFile, PackageRef
 from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release
 from pinwarden.artifacts.endpoints.pypi import indexes
-from pinwarden.artifacts.pypi import facts
+from pinwarden.artifacts.pypi import fetch_facts
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Answerer, Asked, PlainServer, Said, files, plain_server
 from tests.support.wheels import make_wheel, make_zip, package_index, wheel_name
 
 NOW = "2026-11-16T00:00:00Z"
 SIMPLE = "application/vnd.pypi.simple.v1+json"
-NOTES = PackageName(ecosystem="pypi", name="Acme.Notes", version="1.0")
+NOTES = PackageRef(ecosystem="pypi", name="Acme.Notes", version="1.0")
 WHEEL = wheel_name("acme-notes", "1.0")
 GOOD = make_wheel("acme-notes", "1.0", code="print('good')")
 
@@ -41,8 +41,8 @@ def endpoint(url: str, **more: Any) -> Endpoint:
     return Endpoint(url=url, said_by="environment", **more)
 
 
-def look(url: str, package: PackageName = NOTES, **more: Any) -> ArtifactFacts:
-    return facts(package, fetcher(), endpoint(url), now=NOW, **more)
+def look(url: str, package: PackageRef = NOTES, **more: Any) -> ArtifactFacts:
+    return fetch_facts(package, fetcher(), endpoint(url), now=NOW, **more)
 
 
 def said_json(value: Any, kind: str = "application/json") -> Said:
@@ -116,8 +116,8 @@ def test_attack_an_index_that_lies_together_with_its_file_does_not_match_the_loc
 def test_a_real_index_says_which_of_package_and_version_is_missing(tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(GOOD)
     with package_index(tmp_path) as url:
-        no_package = look(url, PackageName(ecosystem="pypi", name="nobody", version="1.0"))
-        no_version = look(url, PackageName(ecosystem="pypi", name="acme-notes", version="1.1"))
+        no_package = look(url, PackageRef(ecosystem="pypi", name="nobody", version="1.0"))
+        no_version = look(url, PackageRef(ecosystem="pypi", name="acme-notes", version="1.1"))
     assert (no_package.missing, no_version.missing) == ("package", "version")
     assert (no_package.files, no_version.files) == ((), ())
 
@@ -215,7 +215,7 @@ def test_attack_two_interfaces_of_one_index_that_name_different_bytes_are_a_prob
     with plain_server(index_of({WHEEL: GOOD}, **others)) as server:
         found = look(f"{server.url}simple/")
     assert found.problems == (
-        Problem(
+        ArtifactProblem(
             code="pypi_index_disagrees", message=f"the simple API and the JSON API state different digests for {WHEEL}"
         ),
     )
@@ -254,7 +254,7 @@ def test_attack_a_wheel_that_is_another_package_inside_is_a_problem() -> None:
     with plain_server(index_of({WHEEL: wheel})) as server:
         found = look(f"{server.url}simple/")
     assert found.problems == (
-        Problem(
+        ArtifactProblem(
             code="pypi_metadata_mismatch",
             message=f"the METADATA in {WHEEL} is for 'acme-evil' '6.6', not acme-notes 1.0",
         ),
@@ -382,7 +382,7 @@ def test_attack_announced_provenance_that_vanishes_or_is_garbage_is_a_problem(an
     with plain_server(index_of({WHEEL: GOOD}, row, **{"/somewhere/provenance": answer})) as server:
         found = look(f"{server.url}simple/")
     assert found.attestations == ()
-    assert found.problems == (Problem(code="pypi_provenance_invalid", message=why),)
+    assert found.problems == (ArtifactProblem(code="pypi_provenance_invalid", message=why),)
 
 
 # Names, credentials and addresses
@@ -404,7 +404,7 @@ def test_attack_announced_provenance_that_vanishes_or_is_garbage_is_a_problem(an
 def test_names_and_versions_that_are_not_exact_are_refused_before_anybody_is_asked(name: str, version: str) -> None:
     with plain_server(files({})) as server:
         with pytest.raises(PinwardenError) as caught:
-            look(f"{server.url}simple/", PackageName(ecosystem="pypi", name=name, version=version))
+            look(f"{server.url}simple/", PackageRef(ecosystem="pypi", name=name, version=version))
         assert server.asked == []
     assert caught.value.code == "PACKAGE_INVALID"
 
@@ -413,7 +413,7 @@ def test_the_credential_goes_to_the_index_and_its_files_and_to_nobody_else() -> 
     secret = "Basic " + b64encode(b"user:hunter2-hunter2").decode()
 
     def with_credential(url: str, server: PlainServer) -> list[str | None]:
-        facts(NOTES, fetcher(), endpoint(url, authorization=secret), now=NOW)
+        fetch_facts(NOTES, fetcher(), endpoint(url, authorization=secret), now=NOW)
         return server.sent("authorization")
 
     with plain_server(files({f"/{WHEEL}": GOOD})) as elsewhere:
@@ -447,7 +447,7 @@ def test_attack_a_listing_that_can_be_read_in_two_ways_is_refused(row: dict[str,
 
 
 def default_index(nowhere: Path) -> Endpoint:
-    index = indexes(Settings(home=nowhere, project=None), system=nowhere).main
+    index = indexes(SettingsSources(home=nowhere, project=None), system=nowhere).main
     place = urlsplit(index.url)
     try:
         socket.create_connection((place.hostname or "", place.port or 443), timeout=60).close()
@@ -461,7 +461,7 @@ def test_real_servers_are_what_the_default_index_says(tmp_path: Path, name: str)
     index = default_index(tmp_path)
     version = importlib.metadata.version(name)
     with_retries = Fetcher(FetchRules(), {})
-    found = facts(PackageName(ecosystem="pypi", name=name, version=version), with_retries, index, now=NOW)
+    found = fetch_facts(PackageRef(ecosystem="pypi", name=name, version=version), with_retries, index, now=NOW)
     kinds = sorted(file.name.rpartition(".")[2] for file in found.files)
     assert (found.missing, found.problems, kinds) == (None, (), ["gz", "whl"])
     assert all(file.claims == (file.sha256,) for file in found.files)
@@ -472,9 +472,9 @@ def test_real_provenance_becomes_a_bundle_that_sigstore_verifies_against_its_own
     sigstore_models = pytest.importorskip("sigstore.models", reason="run: pip install sigstore")
     from sigstore.verify import Verifier, policy
 
-    package = PackageName(ecosystem="pypi", name="pypi-attestations", version="0.0.30")
+    package = PackageRef(ecosystem="pypi", name="pypi-attestations", version="0.0.30")
     source = "pypi_attestations-0.0.30.tar.gz"
-    facts(
+    fetch_facts(
         package,
         Fetcher(FetchRules(), {}),
         default_index(tmp_path),
@@ -493,7 +493,7 @@ def test_real_provenance_becomes_a_bundle_that_sigstore_verifies_against_its_own
         "/provenance": held[f"{stem}/{name}.provenance"],
     }
     with plain_server(files(served)) as server:
-        found = look(f"{server.url}simple/", PackageName(ecosystem="pypi", name="pypi-attestations", version="0.0.19"))
+        found = look(f"{server.url}simple/", PackageRef(ecosystem="pypi", name="pypi-attestations", version="0.0.19"))
 
     (attestation,) = found.attestations
     bundle = sigstore_models.Bundle.from_json(attestation.bundle)

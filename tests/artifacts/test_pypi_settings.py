@@ -15,7 +15,7 @@ from packageurl.contrib.purl2url import get_repo_url
 
 from pinwarden.artifacts.endpoints.pypi import Client, Indexes, above_simple, indexes, json_api
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 
 SECRET = "hunter2-hunter2"
 
@@ -28,12 +28,12 @@ def home(tmp_path: Path) -> Path:
 
 
 def look(home: Path, project: Path | None = None, /, **variables: str) -> Indexes:
-    settings = Settings(home=home, project=project, variables=variables)
+    settings = SettingsSources(home=home, project=project, variables=variables)
     return indexes(settings, system=home.parent / "system")
 
 
 def look_as(client: Client, home: Path, variables: Mapping[str, str]) -> Endpoint:
-    settings = Settings(home=home, project=None, variables=variables)
+    settings = SettingsSources(home=home, project=None, variables=variables)
     return indexes(settings, client=client, system=home.parent / "system").main
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.tags import Tag
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ListedFile, PackageRef
 from pinwarden.artifacts.artifact_drift import ReleaseFinding, compare_release
 from pinwarden.core.digest import Digest
 
@@ -25,7 +25,7 @@ def digest(text: str) -> Digest:
 def found(*names: str, listed: tuple[ListedFile, ...] = (), published: str | None = LONG_AGO) -> ArtifactFacts:
     """A release whose files hold their own names."""
     return ArtifactFacts(
-        package=PackageName(ecosystem="pypi", name="acme-notes", version="1.0"),
+        package=PackageRef(ecosystem="pypi", name="acme-notes", version="1.0"),
         registry="https://index.example/simple/",
         checked_at=NOW,
         files=tuple(ArtifactFile(name=name, size=1, digests=(digest(name),)) for name in names),

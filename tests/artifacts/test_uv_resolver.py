@@ -24,7 +24,7 @@ from pinwarden.artifacts.python_package import best_wheel, marker_applies
 from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from tests.servers.plain_http import Asked, Said, files, plain_server
 from tests.support.needs import missing
 from tests.support.wheels import make_wheel, package_index, wheel_name
@@ -182,7 +182,7 @@ def test_without_uv_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_real_server_resolves_to_wheels_for_this_machine(tmp_path: Path) -> None:
-    index = indexes(Settings(home=tmp_path, project=None), system=tmp_path).main
+    index = indexes(SettingsSources(home=tmp_path, project=None), system=tmp_path).main
     place = urlsplit(index.url)
     try:
         socket.create_connection((place.hostname or "", place.port or 443), timeout=60).close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.artifact import PackageName
+from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.artifacts.osv import OsvRecord, Vulnerable, parse_osv, vulnerable_packages
 
 # Written by hand from the advisory: command injection through a server's authorization_endpoint.
@@ -30,12 +30,12 @@ def record(**members: Any) -> OsvRecord:
     return parse_osv(json.dumps({**MCP_REMOTE, **members}).encode())
 
 
-def npm(version: str, name: str = "mcp-remote") -> PackageName:
-    return PackageName(ecosystem="npm", name=name, version=version)
+def npm(version: str, name: str = "mcp-remote") -> PackageRef:
+    return PackageRef(ecosystem="npm", name=name, version=version)
 
 
-def pypi(version: str, name: str = "acme-notes") -> PackageName:
-    return PackageName(ecosystem="pypi", name=name, version=version)
+def pypi(version: str, name: str = "acme-notes") -> PackageRef:
+    return PackageRef(ecosystem="pypi", name=name, version=version)
 
 
 def about(ecosystem: str, name: str, *events: dict[str, str], versions: tuple[str, ...] = ()) -> OsvRecord:
@@ -45,7 +45,7 @@ def about(ecosystem: str, name: str, *events: dict[str, str], versions: tuple[st
     return record(id="X-1", affected=[{"package": package, "ranges": ranges, "versions": list(versions)}])
 
 
-def answer(known: OsvRecord, package: PackageName) -> bool | None:
+def answer(known: OsvRecord, package: PackageRef) -> bool | None:
     """Yes, no, or None for cannot tell."""
     found = vulnerable_packages([known], [package])
     return found[0].certain or None if found else False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.archives.rules import PathSet, check_portable
-from pinwarden.artifacts.artifact import check_content, parse_content_hash
+from pinwarden.artifacts.artifact import check_content_hash, parse_content_hash
 from pinwarden.bundle.server_manifest import ServerManifest, parse
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -84,9 +84,9 @@ class TestContentHash:
 
     def test_any_difference_is_final(self) -> None:
         found, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
-        check_content(found, found, "a.tar")
+        check_content_hash(found, found, "a.tar")
         with pytest.raises(PinwardenError) as caught:
-            check_content(found, wanted, "a.tar")
+            check_content_hash(found, wanted, "a.tar")
         assert (caught.value.code, caught.value.exit_code) == ("ARTIFACT_MISMATCH", 1)
         assert caught.value.data == {"found": str(found), "wanted": str(wanted)}
 

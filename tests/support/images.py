@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinwarden.artifacts.oci_reference import Reference
-from pinwarden.artifacts.oci_registry import Registry, Tokens
+from pinwarden.artifacts.oci_reference import ImageReference
+from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.core.digest import Digest
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher
-from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.fetch_failures import fetch_failed
 from tests.support.registries import DockerRegistry
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -147,10 +147,12 @@ def write_layout(folder: Path, built: BuiltImage, tag: str) -> None:
     (folder / "oci-layout").write_bytes(text_of({"imageLayoutVersion": "1.0.0"}))
 
 
-def resolve(reference: Reference, fetcher: Fetcher, endpoint: Endpoint, *, tokens: Tokens | None = None) -> Digest:
+def resolve(
+    reference: ImageReference, fetcher: Fetcher, endpoint: Endpoint, *, tokens: RegistryTokens | None = None
+) -> Digest:
     """The digest that a registry gives out for a reference now."""
-    registry = Registry(reference, fetcher, endpoint, tokens)
+    registry = OciRegistry(reference, fetcher, endpoint, tokens)
     document = registry.document(reference.digest if reference.digest is not None else reference.asked)
     if document is None:
-        raise unfetched("status", f"the registry has no image {reference}", 404)
+        raise fetch_failed("status", f"the registry has no image {reference}", 404)
     return document.digest

@@ -18,7 +18,7 @@ import pytest
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.endpoint import Endpoint, Origin
-from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules, Wanted
+from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules
 from pinwarden.system.net.proxies import proxy_for
 from pinwarden.system.target import HttpAddress
 from tests.servers.authority import Authority
@@ -37,13 +37,13 @@ def fetcher(**members: Any) -> Fetcher:
     return Fetcher(rules, members.pop("variables", {}), **members)
 
 
-def wanted(url: str, path: str = "", **members: Any) -> Wanted:
+def wanted(url: str, path: str = "", **members: Any) -> FetchRequest:
     said_by: Origin = members.pop("said_by", "user")
     endpoint = Endpoint(url=url, said_by=said_by, ca_file=members.pop("ca_file", None), **members)
-    return Wanted(endpoint=endpoint, url=path if "://" in path else f"{url}{path}")
+    return FetchRequest(endpoint=endpoint, url=path if "://" in path else f"{url}{path}")
 
 
-def failure(client: Fetcher, what: Wanted, **members: Any) -> PinwardenError:
+def failure(client: Fetcher, what: FetchRequest, **members: Any) -> PinwardenError:
     """The error that a request ends with. It never holds the credential."""
     try:
         answer = client.get(what, **members)
@@ -442,7 +442,7 @@ class TestCredentials:
         with plain_server(files({"/a": b"x"})) as server:
             client = fetcher()
             endpoint = Endpoint(url=server.url, said_by="user", authorization=SECRET)
-            client.get(Wanted(endpoint=endpoint, url=f"{server.url}a", authorization="Bearer t"))
+            client.get(FetchRequest(endpoint=endpoint, url=f"{server.url}a", authorization="Bearer t"))
             client.close()
         assert server.sent("authorization") == ["Bearer t"]
 

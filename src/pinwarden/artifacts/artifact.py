@@ -18,7 +18,7 @@ Ecosystem = Literal["npm", "pypi", "oci", "mcpb", "nuget", "cargo"]
 Missing = Literal["package", "version"]
 
 
-class PackageName(Record):
+class PackageRef(Record):
     """A package in an ecosystem, with its exact version if the ecosystem has versions.
 
     For ``oci`` the name is the complete image reference, for ``mcpb`` the URL or path of the bundle.
@@ -105,7 +105,7 @@ class Attestation(Record):
     """The registry's document, if the bundle was built from one (PEP 740)."""
 
 
-class Manifest(Record):
+class ImageDocument(Record):
     """An image index or platform manifest, fetched and hashed here."""
 
     media_type: str
@@ -113,14 +113,14 @@ class Manifest(Record):
     size: int
 
 
-class Image(Record):
+class ImageFacts(Record):
     """A container image: what its tag points to now, its index if any, and one manifest per platform."""
 
     reference: str
     root: Digest
     """The digest a client gets for this reference: of the index, or of the only manifest."""
-    index: Manifest | None
-    platforms: Mapping[str, Manifest]
+    index: ImageDocument | None
+    platforms: Mapping[str, ImageDocument]
     """By ``os/architecture[/variant]``."""
     tag_digest: Digest | None = None
     """What the tag points to now, if the reference has a tag."""
@@ -131,7 +131,7 @@ class Image(Record):
 class ArtifactFacts(Record):
     """Everything learned about one artifact at one point in time."""
 
-    package: PackageName
+    package: PackageRef
     registry: str
     """The registry's URL, without credentials."""
     checked_at: str
@@ -140,7 +140,7 @@ class ArtifactFacts(Record):
     files: tuple[ArtifactFile, ...] = ()
     listed: tuple[ListedFile, ...] = ()
     """Files of the release that were not downloaded."""
-    image: Image | None = None
+    image: ImageFacts | None = None
     published_at: str | None = None
     publisher: str | None = None
     """Who uploaded it, according to the registry. Unverified."""
@@ -154,11 +154,11 @@ class ArtifactFacts(Record):
     signer: FileSignature | None = None
     """The signature inside the file, for formats that support one."""
     attestations: tuple[Attestation, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ArtifactProblem, ...] = ()
     """Problems with the bytes themselves, independent of any lock."""
 
 
-class Problem(Record):
+class ArtifactProblem(Record):
     """A reason to reject an artifact by itself: an unsafe archive, an invalid signature, a wrong name."""
 
     code: str
@@ -175,7 +175,7 @@ def parse_content_hash(text: str) -> Digest:
     return Digest.parse(text)
 
 
-def check_content(actual: Digest, expected: Digest, name: str) -> None:
+def check_content_hash(actual: Digest, expected: Digest, name: str) -> None:
     """Raise ``ARTIFACT_MISMATCH`` unless the content hash is the expected one."""
     if actual != expected:
         raise PinwardenError(

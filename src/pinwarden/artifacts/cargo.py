@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pinwarden.artifacts.archives.package_tarball import read_files
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName, Problem
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ArtifactProblem, PackageRef
 from pinwarden.artifacts.cargo_package import (
     check_name,
     check_version,
@@ -15,13 +15,13 @@ from pinwarden.artifacts.cargo_package import (
     parse_index,
     parse_manifest,
 )
-from pinwarden.artifacts.downloads import downloaded
+from pinwarden.artifacts.downloads import open_download
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Fetcher, Wanted
-from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.fetch import Fetcher, FetchRequest
+from pinwarden.system.net.fetch_failures import fetch_failed
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "cargo_manifest_mismatch"
@@ -31,27 +31,29 @@ _MAX_INDEX = 32 * 1024 * 1024
 _FILES = frozenset({"Cargo.toml", "build.rs"})
 
 
-def facts(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+def fetch_facts(
+    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's index entry and crate, and hash the crate."""
     name, version = check_name(package.name), check_version(package.version)
     # 1. The registry's download URL template.
     template = _template(fetcher, endpoint)
     # 2. The index entry.
-    answer = fetcher.get(Wanted(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX)
+    answer = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX)
     if not answer.found:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
     try:
         entry = parse_index(answer.body, name, version)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the index entry of {name} is invalid: {err}") from err
+        raise fetch_failed("protocol", f"the index entry of {name} is invalid: {err}") from err
     if entry is None:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="version")
     # 3. The crate.
     url = download_url(template, name, version, entry.checksum)
     host = _checked_host(url, endpoint)
-    with downloaded(fetcher, Wanted(endpoint=endpoint, url=url), algorithms=("sha256",), into=into) as download:
+    with open_download(
+        fetcher, FetchRequest(endpoint=endpoint, url=url), algorithms=("sha256",), into=into
+    ) as download:
         content = _content(download.stream, name, version)
         received = download.received
     file = ArtifactFile(
@@ -79,20 +81,20 @@ class _Content(Record):
     repository: str | None = None
     scripts: tuple[str, ...] = ()
     """The build script, if the crate has one."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ArtifactProblem, ...] = ()
 
 
 def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
-    answer = fetcher.get(Wanted(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
+    answer = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
     config: Any = None
     if answer.found:
         try:
             config = strict_json.parse_json(answer.body)
         except PinwardenError as err:
-            raise unfetched("protocol", f"{answer.address} is not valid JSON: {err}") from err
+            raise fetch_failed("protocol", f"{answer.address} is not valid JSON: {err}") from err
     template = config.get("dl") if isinstance(config, dict) else None
     if not isinstance(template, str):
-        raise unfetched("protocol", f"{endpoint.address} is not a sparse Cargo index: its config.json has no dl URL")
+        raise fetch_failed("protocol", f"{endpoint.address} is not a sparse Cargo index: its config.json has no dl URL")
     return template
 
 
@@ -101,7 +103,7 @@ def _checked_host(url: str, endpoint: Endpoint) -> str | None:
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:
-        raise unfetched("protocol", "the registry's config.json has a dl URL that is not a web address") from err
+        raise fetch_failed("protocol", "the registry's config.json has a dl URL that is not a web address") from err
     base = endpoint.address
     if address.scheme != "https" and address.origin != base.origin:
         message = f"{address} uses plain HTTP and is not on the registry's host"
@@ -114,10 +116,12 @@ def _content(stream: IO[bytes], name: str, version: str) -> _Content:
         files = read_files(stream, _FILES)
         manifest = parse_manifest(files.get("Cargo.toml", b""))
     except PinwardenError as err:
-        return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=err.message),))
-    problems: tuple[Problem, ...] = ()
+        return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
+    problems: tuple[ArtifactProblem, ...] = ()
     if (manifest.name, manifest.version) != (name, version):
-        problems = (Problem(code=MANIFEST_MISMATCH, message="the crate's Cargo.toml names another crate or version"),)
+        problems = (
+            ArtifactProblem(code=MANIFEST_MISMATCH, message="the crate's Cargo.toml names another crate or version"),
+        )
     has_build_script = "build.rs" in files if manifest.build is None else manifest.build
     scripts = ("build.rs",) if has_build_script else ()
     return _Content(repository=manifest.repository, scripts=scripts, problems=problems)

@@ -10,13 +10,13 @@ from tempfile import NamedTemporaryFile
 from typing import IO, cast
 from urllib.parse import unquote
 
-from pinwarden.artifacts.artifact import ArtifactFile, PackageName
+from pinwarden.artifacts.artifact import ArtifactFile, PackageRef
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Fetcher, FetchLimits, Received, Wanted
+from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchLimits, FetchRequest
 from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = FetchLimits().file_bytes
@@ -29,12 +29,12 @@ class Download(Record):
 
     stream: IO[bytes]
     """Positioned at the start; open until the ``with`` block ends."""
-    received: Received
+    received: DownloadResult
 
 
 @contextmanager
-def downloaded(
-    fetcher: Fetcher, wanted: Wanted, *, algorithms: tuple[str, ...], into: Path | None
+def open_download(
+    fetcher: Fetcher, wanted: FetchRequest, *, algorithms: tuple[str, ...], into: Path | None
 ) -> Iterator[Download]:
     """Download a file. If the block succeeds, the file is moved to ``into/<sha256 hex>``; otherwise it is deleted."""
     try:
@@ -55,7 +55,7 @@ def downloaded(
         raise PinwardenError("FILE_UNWRITABLE", f"cannot store a download: {err.strerror or err}") from err
 
 
-class TakenIn(Record):
+class StagedFile(Record):
     """A private copy of a file, so that the bytes that were hashed are the bytes that are read."""
 
     path: Path
@@ -64,22 +64,22 @@ class TakenIn(Record):
 
 
 @contextmanager
-def taken_in(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint | None, *, into: Path | None
-) -> Iterator[TakenIn | None]:
+def staged_file(
+    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint | None, *, into: Path | None
+) -> Iterator[StagedFile | None]:
     """Download or copy a file named by URL or path; None if it does not exist.
 
     If the block succeeds and ``into`` is set, the copy is moved to ``into/<sha256 hex>``.
     """
-    if not is_address(package.name):
+    if not is_url(package.name):
         with _copy_file(Path(package.name), into) as copy:
             yield copy
         return
     address = HttpAddress.parse(package.name)
-    wanted = Wanted(endpoint=endpoint or endpoint_of(package.name), url=package.name)
+    wanted = FetchRequest(endpoint=endpoint or parent_endpoint(package.name), url=package.name)
     with ExitStack() as stack:
         try:
-            download = stack.enter_context(downloaded(fetcher, wanted, algorithms=("sha256",), into=into))
+            download = stack.enter_context(open_download(fetcher, wanted, algorithms=("sha256",), into=into))
         except PinwardenError as err:
             if err.code != "FETCH_FAILED" or err.data.get("status") not in _GONE:
                 raise
@@ -91,28 +91,28 @@ def taken_in(
         host = None if received.address.host == address.host else received.address.host_header
         name = unquote(address.path.partition("?")[0]).rpartition("/")[2] or "file"
         file = ArtifactFile(name=name, size=received.size, digests=received.digests, host=host)
-        yield TakenIn(path=Path(download.stream.name), file=file)
+        yield StagedFile(path=Path(download.stream.name), file=file)
 
 
-def is_address(name: str) -> bool:
+def is_url(name: str) -> bool:
     """Whether a name is an http(s) URL and not a path."""
     return name.lower().startswith(("https://", "http://"))
 
 
-def endpoint_of(url: str) -> Endpoint:
+def parent_endpoint(url: str) -> Endpoint:
     """The parent folder of a URL. It must be public, because the user's settings do not name it."""
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
     return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", said_by="project")
 
 
-def registry_of(name: str) -> str:
+def display_source(name: str) -> str:
     """Where a file comes from, without credentials, for display."""
-    return str(HttpAddress.parse(name)) if is_address(name) else name
+    return str(HttpAddress.parse(name)) if is_url(name) else name
 
 
 @contextmanager
-def _copy_file(path: Path, into: Path | None) -> Iterator[TakenIn | None]:
+def _copy_file(path: Path, into: Path | None) -> Iterator[StagedFile | None]:
     if not path.exists():
         yield None
         return
@@ -130,7 +130,7 @@ def _copy_file(path: Path, into: Path | None) -> Iterator[TakenIn | None]:
                         temporary.write(data)
                 temporary.flush()
                 digest = Digest(hasher.digest())
-                yield TakenIn(path=copy, file=ArtifactFile(name=path.name, size=size, digests=(digest,)))
+                yield StagedFile(path=copy, file=ArtifactFile(name=path.name, size=size, digests=(digest,)))
                 if into is not None:
                     copy.replace(into / digest.hex)
             finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageRef
 from pinwarden.core.digest import Digest
 from pinwarden.lock.metadata_evidence import Evidence
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
@@ -61,7 +61,7 @@ def _is_anchored(facts: ArtifactFacts) -> bool:
     return ecosystem != "mcpb" or bundle_anchor(name) is not None
 
 
-def unavailable_artifact(package: PackageName, registry: str, reason: str) -> ArtifactOutcome:
+def unavailable_artifact(package: PackageRef, registry: str, reason: str) -> ArtifactOutcome:
     """The evidence for bytes that could not be fetched."""
     code, source, method, _ = _KINDS[package.ecosystem]
     row = {

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinwarden.artifacts import cms
-from pinwarden.artifacts.archives.mcpb_archive import content_digest, content_of_bundle, manifest_of, parts_of
-from pinwarden.artifacts.artifact import ArtifactFacts, FileSignature, PackageName, Problem
+from pinwarden.artifacts.archives.mcpb_archive import content_digest, open_content, read_bundle_manifest, read_parts
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactProblem, FileSignature, PackageRef
 from pinwarden.artifacts.cms import Certified
-from pinwarden.artifacts.downloads import registry_of, taken_in
+from pinwarden.artifacts.downloads import display_source, staged_file
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -37,8 +37,8 @@ class BundleSettings(Record):
 _NO_SETTINGS = BundleSettings()
 
 
-def facts(
-    package: PackageName,
+def fetch_facts(
+    package: PackageRef,
     fetcher: Fetcher,
     settings: BundleSettings = _NO_SETTINGS,
     *,
@@ -46,27 +46,27 @@ def facts(
     into: Path | None = None,
 ) -> ArtifactFacts:
     """Fetch and check the bundle at a URL or path."""
-    empty = ArtifactFacts(package=package, registry=registry_of(package.name), checked_at=now)
-    with taken_in(package, fetcher, settings.endpoint, into=into) as staged:
+    empty = ArtifactFacts(package=package, registry=display_source(package.name), checked_at=now)
+    with staged_file(package, fetcher, settings.endpoint, into=into) as staged:
         if staged is None:
             return replace(empty, missing="package")
         # 1. Split the content from the signature block.
         try:
-            parts = parts_of(staged.path)
+            parts = read_parts(staged.path)
         except PinwardenError as err:
             broken = FileSignature(state="invalid", reason=err.message)
-            problem = Problem(code=SIGNATURE_INVALID, message=err.message)
+            problem = ArtifactProblem(code=SIGNATURE_INVALID, message=err.message)
             return replace(empty, files=(staged.file,), signer=broken, problems=(problem,))
         file = replace(staged.file, content=content_digest(staged.path, parts.content_size))
         # 2. Verify the signature.
         signer = signature_of(staged.path, parts, anchors=settings.anchors, now=now)
-        problems: list[Problem] = []
+        problems: list[ArtifactProblem] = []
         if signer.state == "invalid":
-            problems.append(Problem(code=SIGNATURE_INVALID, message=signer.reason))
+            problems.append(ArtifactProblem(code=SIGNATURE_INVALID, message=signer.reason))
         elif settings.anchors and signer.state != "valid":
             reason = signer.reason or "it has no signature"
             message = f"the bundle is not signed under a certificate that the policy trusts: {reason}"
-            problems.append(Problem(code=SIGNATURE_UNTRUSTED, message=message))
+            problems.append(ArtifactProblem(code=SIGNATURE_UNTRUSTED, message=message))
         # 3. Check the manifest.
         manifest, unreadable = _manifest(staged.path, parts)
         problems += unreadable
@@ -91,19 +91,19 @@ def signature_of(path: Path, parts: Parts, *, anchors: Sequence[Certified], now:
     )
 
 
-def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[Problem]]:
+def _manifest(path: Path, parts: Parts) -> tuple[BundleManifest | None, list[ArtifactProblem]]:
     try:
-        with content_of_bundle(path, parts) as bundle:
-            return manifest_of(bundle), []
+        with open_content(path, parts) as bundle:
+            return read_bundle_manifest(bundle), []
     except PinwardenError as err:
         code = {"ARCHIVE_UNSAFE": ARCHIVE_UNSAFE, "BUNDLE_INVALID": MANIFEST_INVALID}.get(err.code)
         if code is None:
             raise
-        return None, [Problem(code=code, message=err.message)]
+        return None, [ArtifactProblem(code=code, message=err.message)]
 
 
-def _mismatches(manifest: BundleManifest, expected: str | None) -> list[Problem]:
+def _mismatches(manifest: BundleManifest, expected: str | None) -> list[ArtifactProblem]:
     if expected is None or manifest.name == expected:
         return []
     message = f"the bundle's manifest has the name {manifest.name[:120]!a}, the policy expects {expected[:120]!a}"
-    return [Problem(code=MANIFEST_MISMATCH, message=message)]
+    return [ArtifactProblem(code=MANIFEST_MISMATCH, message=message)]

@@ -27,7 +27,7 @@ _TAG = re.compile(
 )
 
 
-class Newest(Record):
+class NewestRelease(Record):
     """A release that a registry lists."""
 
     version: str
@@ -40,7 +40,7 @@ class Newest(Record):
     """For an image, what the tag points to."""
 
 
-def newest_npm(document: Any, name: NpmName) -> Newest | None:
+def newest_npm(document: Any, name: NpmName) -> NewestRelease | None:
     """The release npm installs by default: the one tagged ``latest``."""
     tags = document.get("dist-tags") if isinstance(document, dict) else None
     latest = tags.get("latest") if isinstance(tags, dict) else None
@@ -49,12 +49,12 @@ def newest_npm(document: Any, name: NpmName) -> Newest | None:
     release = parse_packument(document, name, check_version(latest)) if isinstance(latest, str) else None
     if release is None:
         raise PinwardenError("FETCH_FAILED", "the packument has no release under its tag latest")
-    return Newest(
+    return NewestRelease(
         version=latest, published_at=release.published_at, publisher=release.publisher, withdrawn=release.deprecated
     )
 
 
-def newest_python(files: Iterable[ReleaseFile], project: str, locked: str) -> Newest | None:
+def newest_python(files: Iterable[ReleaseFile], project: str, locked: str) -> NewestRelease | None:
     """The highest version with a file that is not yanked. Pre-releases count only if ``locked`` is one."""
     previews = exact_version(locked).is_prerelease
     by_version: dict[Version, list[ReleaseFile]] = {}
@@ -66,7 +66,7 @@ def newest_python(files: Iterable[ReleaseFile], project: str, locked: str) -> Ne
         return None
     highest = max(by_version)
     times = sorted(file.uploaded_at for file in by_version[highest] if file.uploaded_at)
-    return Newest(version=str(highest), published_at=times[0] if times else None)
+    return NewestRelease(version=str(highest), published_at=times[0] if times else None)
 
 
 def is_release_tag(tag: str) -> bool:

@@ -18,21 +18,21 @@ from pinwarden.artifacts.archives.package_tarball import TarballManifest, read_m
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
+    ArtifactProblem,
     Attestation,
-    PackageName,
-    Problem,
+    PackageRef,
     RegistrySignature,
 )
-from pinwarden.artifacts.downloads import downloaded
+from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.npm import default_registry
-from pinwarden.artifacts.newest import Newest, newest_npm
+from pinwarden.artifacts.newest import NewestRelease, newest_npm
 from pinwarden.artifacts.npm_package import (
     INSTALL_SCRIPTS,
     NpmName,
     SignatureClaim,
     VersionDocument,
     check_version,
-    differences,
+    manifest_differences,
     parse_name,
     parse_packument,
     read_run_info,
@@ -43,8 +43,8 @@ from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Fetcher, Wanted
-from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.fetch import Fetcher, FetchRequest
+from pinwarden.system.net.fetch_failures import fetch_failed
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "npm_manifest_mismatch"
@@ -58,8 +58,8 @@ _ALGORITHMS = ("sha256", "sha512")
 _KEY_SCHEME = "ecdsa-sha2-nistp256"
 
 
-def facts(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+def fetch_facts(
+    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's packument and tarball, hash the tarball, and verify the registry's signatures."""
     registry = _Registry(
@@ -94,7 +94,7 @@ def facts(
     )
 
 
-def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
+def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) -> NewestRelease | None:
     """The release that npm would install today; None if the registry has no such package."""
     registry = _Registry(name=parse_name(package.name), version="", endpoint=endpoint, fetcher=fetcher)
     body = registry.document(registry.name.in_url, _PACKUMENT_LIMITS)
@@ -111,7 +111,7 @@ class _Registry(Record):
 
     def document(self, path: str, limits: Limits) -> bytes | None:
         url = f"{self.endpoint.url}{path}"
-        wanted = Wanted(endpoint=self.endpoint, url=url, accept="application/json")
+        wanted = FetchRequest(endpoint=self.endpoint, url=url, accept="application/json")
         answer = self.fetcher.get(wanted, max_bytes=limits.max_bytes)
         return answer.body if answer.found else None
 
@@ -119,7 +119,7 @@ class _Registry(Record):
 class _Tarball(Record):
     file: ArtifactFile
     install_scripts: frozenset[str]
-    problems: tuple[Problem, ...]
+    problems: tuple[ArtifactProblem, ...]
 
 
 def _announced_script(release: VersionDocument, tarball: _Tarball) -> set[str]:
@@ -139,7 +139,7 @@ def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
     try:
         address = HttpAddress.parse(release.tarball)
     except PinwardenError as err:
-        raise unfetched("protocol", "the packument has a tarball URL that is not a web address") from err
+        raise fetch_failed("protocol", "the packument has a tarball URL that is not a web address") from err
     base = endpoint.address
     default = HttpAddress.parse(default_registry())
     if address.host == default.host and base.host != default.host:
@@ -154,9 +154,9 @@ def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
 def _tarball(registry: _Registry, release: VersionDocument, into: Path | None) -> _Tarball:
     claims = release.integrity.digests if release.integrity else ()
     algorithms = tuple(dict.fromkeys((*_ALGORITHMS, *(claim.algorithm for claim in claims))))
-    wanted = Wanted(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
+    wanted = FetchRequest(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
     host = HttpAddress.parse(wanted.url).host_header
-    with downloaded(registry.fetcher, wanted, algorithms=algorithms, into=into) as download:
+    with open_download(registry.fetcher, wanted, algorithms=algorithms, into=into) as download:
         problems = _sha1_problems(download.stream, release)
         manifest, unreadable = _manifest(download.stream)
         received = download.received
@@ -171,22 +171,22 @@ def _tarball(registry: _Registry, release: VersionDocument, into: Path | None) -
     if manifest is None:
         return _Tarball(file=file, install_scripts=frozenset(), problems=(*problems, *unreadable))
     packed = read_run_info(manifest.document, has_gyp=manifest.has_gyp)
-    differing = differences(release.run_info, packed)
+    differing = manifest_differences(release.run_info, packed)
     if differing:
         message = f"the packument and the tarball's package.json differ in: {', '.join(differing)}"
-        problems = (*problems, Problem(code=MANIFEST_MISMATCH, message=message))
+        problems = (*problems, ArtifactProblem(code=MANIFEST_MISMATCH, message=message))
     return _Tarball(file=file, install_scripts=frozenset(packed.scripts), problems=problems)
 
 
-def _manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[Problem, ...]]:
+def _manifest(stream: IO[bytes]) -> tuple[TarballManifest | None, tuple[ArtifactProblem, ...]]:
     stream.seek(0)
     try:
         return read_manifest(stream), ()
     except PinwardenError as err:
-        return None, (Problem(code=ARCHIVE_UNSAFE, message=err.message),)
+        return None, (ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),)
 
 
-def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[Problem, ...]:
+def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[ArtifactProblem, ...]:
     """A wrong SHA-1 sum is reported although SHA-1 proves nothing: the registry contradicts its own file."""
     claimed = {*(release.integrity.sha1 if release.integrity else ()), *([release.shasum] if release.shasum else [])}
     if not claimed:
@@ -195,7 +195,11 @@ def _sha1_problems(stream: IO[bytes], release: VersionDocument) -> tuple[Problem
     actual = hashlib.file_digest(stream, lambda: hashlib.sha1(usedforsecurity=False)).digest()  # type: ignore[arg-type]
     if claimed == {actual}:
         return ()
-    return (Problem(code=SHASUM_MISMATCH, message="the tarball does not have the SHA-1 sum that the registry states"),)
+    return (
+        ArtifactProblem(
+            code=SHASUM_MISMATCH, message="the tarball does not have the SHA-1 sum that the registry states"
+        ),
+    )
 
 
 # The registry's signatures
@@ -225,7 +229,7 @@ def _signature(claim: SignatureClaim, key: Any, message: bytes, signed_at: str) 
 def _keys(document: Any) -> dict[str, dict[str, Any]]:
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise unfetched("protocol", "the registry's key document has no list of keys")
+        raise fetch_failed("protocol", "the registry's key document has no list of keys")
     usable = [row for row in rows if isinstance(row, dict) and isinstance(row.get("keyid"), str)]
     return {row["keyid"]: row for row in usable}
 
@@ -269,11 +273,11 @@ def _attestations(registry: _Registry) -> tuple[Attestation, ...]:
     if body is None:
         return ()
     if not isinstance(_json(body, _SMALL_LIMITS), dict):
-        raise unfetched("protocol", "the registry's attestation document is not an object")
+        raise fetch_failed("protocol", "the registry's attestation document is not an object")
     members = dict(object_members(body))
     attestations = array_elements(members.get("attestations", b"[]"))
     if len(attestations) > _MAX_ATTESTATIONS:
-        raise unfetched("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
+        raise fetch_failed("protocol", f"the registry has more than {_MAX_ATTESTATIONS} attestations for one version")
     return tuple(_attestation(row) for row in attestations)
 
 
@@ -281,7 +285,7 @@ def _attestation(row: bytes) -> Attestation:
     value = _json(row, _SMALL_LIMITS)
     kind = value.get("predicateType") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not isinstance(value.get("bundle"), dict):
-        raise unfetched("protocol", "an attestation from the registry has no predicateType or no bundle")
+        raise fetch_failed("protocol", "an attestation from the registry has no predicateType or no bundle")
     return Attestation(kind=kind, bundle=dict(object_members(row))["bundle"])
 
 
@@ -289,4 +293,4 @@ def _json(body: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse_json(body, limits)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the registry sent invalid JSON: {err}") from err
+        raise fetch_failed("protocol", f"the registry sent invalid JSON: {err}") from err

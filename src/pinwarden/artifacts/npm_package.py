@@ -166,7 +166,7 @@ def read_run_info(manifest: Any, *, has_gyp: bool = False) -> RunInfo:
     )
 
 
-def differences(published: RunInfo, packed: RunInfo) -> tuple[str, ...]:
+def manifest_differences(published: RunInfo, packed: RunInfo) -> tuple[str, ...]:
     """The fields in which the packument and the tarball's package.json differ ("manifest confusion")."""
     pairs = {
         "name": (published.name, packed.name),
@@ -338,7 +338,7 @@ def _resolved(path: str, row: Any) -> ResolvedPackage:
         version=version,
         path=path,
         url=url,
-        integrity=strongest(integrity),
+        integrity=strongest_digests(integrity),
         systems=_names(row, "os"),
         processors=_names(row, "cpu"),
         libraries=_names(row, "libc"),
@@ -347,7 +347,7 @@ def _resolved(path: str, row: Any) -> ResolvedPackage:
     )
 
 
-def strongest(integrity: str) -> tuple[Digest, ...]:
+def strongest_digests(integrity: str) -> tuple[Digest, ...]:
     """The digests of a Subresource Integrity string that use its strongest algorithm. SHA-1 does not count."""
     digests: list[Digest] = []
     for word in integrity.split():

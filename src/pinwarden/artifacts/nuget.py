@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 from urllib.parse import quote
 
-from pinwarden.artifacts.artifact import (
-    ArtifactFacts,
-    ArtifactFile,
-    Attestation,
-    Missing,
-    PackageName,
-    Problem,
-)
-from pinwarden.artifacts.downloads import downloaded
+from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, ArtifactProblem, Attestation, Missing, PackageRef
+from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.nuget_package import (
     NugetClaims,
     check_name,
@@ -36,8 +29,8 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Fetcher, Wanted
-from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.fetch import Fetcher, FetchRequest
+from pinwarden.system.net.fetch_failures import fetch_failed
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "nuget_manifest_mismatch"
@@ -54,8 +47,8 @@ _MAX_MEMBERS = 100_000
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 
 
-def facts(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+def fetch_facts(
+    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch one version's metadata and package, and hash the package. The endpoint is the service index's folder."""
     source = _Source(
@@ -68,8 +61,8 @@ def facts(
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=listed)
     # 2. The package.
     address = source.check(listed.url)
-    wanted = Wanted(endpoint=endpoint, url=listed.url)
-    with downloaded(fetcher, wanted, algorithms=("sha256", "sha512"), into=into) as download:
+    wanted = FetchRequest(endpoint=endpoint, url=listed.url)
+    with open_download(fetcher, wanted, algorithms=("sha256", "sha512"), into=into) as download:
         content = _content(download.stream, source)
         received = download.received
     same_host = address.host_header == endpoint.address.host_header
@@ -105,7 +98,7 @@ class _Source(Record):
 
     def get(self, url: str, accept: str = "application/json") -> bytes | None:
         self.check(url)
-        wanted = Wanted(endpoint=self.endpoint, url=url, accept=accept)
+        wanted = FetchRequest(endpoint=self.endpoint, url=url, accept=accept)
         answer = self.fetcher.get(wanted, max_bytes=_MAX_DOCUMENT)
         return answer.body if answer.found else None
 
@@ -114,14 +107,14 @@ class _Source(Record):
         try:
             return None if body is None else strict_json.parse_json(body)
         except PinwardenError as err:
-            raise unfetched("protocol", f"the package source sent invalid JSON: {err}") from err
+            raise fetch_failed("protocol", f"the package source sent invalid JSON: {err}") from err
 
     def check(self, url: str) -> HttpAddress:
         """Sources may point to other hosts. Plain HTTP is accepted only for the source's own host."""
         try:
             address = HttpAddress.parse(url)
         except PinwardenError as err:
-            raise unfetched("protocol", "the package source names a URL that is not a web address") from err
+            raise fetch_failed("protocol", "the package source names a URL that is not a web address") from err
         if address.scheme != "https" and address.origin != self.endpoint.address.origin:
             message = f"{address} uses plain HTTP and is not on the package source's host"
             raise PinwardenError("ADDRESS_REFUSED", message, data={"reason": "plain-http"})
@@ -137,7 +130,7 @@ class _Content(Record):
     repository: str | None = None
     scripts: tuple[str, ...] = ()
     attestations: tuple[Attestation, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ArtifactProblem, ...] = ()
 
 
 # Protocol V3: https://learn.microsoft.com/nuget/api/overview
@@ -146,14 +139,14 @@ class _Content(Record):
 def _v3_package(source: _Source, index: Any) -> _ListedPackage | Missing:
     base = resource(index, _CONTENT)
     if base is None:
-        raise unfetched("protocol", "the service index has no PackageBaseAddress")
+        raise fetch_failed("protocol", "the service index has no PackageBaseAddress")
     name = source.name.lower()
     listing = source.json(f"{base}{name}/index.json")
     if listing is None:
         return "package"
     versions = listing.get("versions") if isinstance(listing, dict) else None
     if not isinstance(versions, list):
-        raise unfetched("protocol", "the package source's version list is not a list")
+        raise fetch_failed("protocol", "the package source's version list is not a list")
     if source.version not in [version.lower() for version in versions if isinstance(version, str)]:
         return "version"
     url = f"{base}{name}/{source.version}/{name}.{source.version}.nupkg"
@@ -171,7 +164,7 @@ def _registered(source: _Source, base: str | None) -> NugetClaims:
     try:
         return entry_claims({**leaf, **entry} if isinstance(entry, dict) else leaf)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the catalog entry of {source.name} is invalid: {err}") from err
+        raise fetch_failed("protocol", f"the catalog entry of {source.name} is invalid: {err}") from err
 
 
 # Protocol V2: an OData feed
@@ -187,12 +180,12 @@ def _v2_package(source: _Source) -> _ListedPackage | Missing:
         return "version" if root is not None and children(root, "entry") else "package"
     root = parse_xml(body)
     if root is None or root.tag.rpartition("}")[2] != "entry":
-        raise unfetched("protocol", "the package source's feed has no entry element")
+        raise fetch_failed("protocol", "the package source's feed has no entry element")
     values = {field.tag.rpartition("}")[2]: field.text for part in children(root, "properties") for field in part}
     try:
         claimed = hash_claim(values.get("PackageHash"), values.get("PackageHashAlgorithm", "SHA512"))
     except PinwardenError as err:
-        raise unfetched("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
+        raise fetch_failed("protocol", f"the feed entry of {source.name} is invalid: {err}") from err
     entry = entry_claims({"published": values.get("Published"), "listed": values.get("Listed") != "false"})
     claims = NugetClaims(
         digests=(claimed,) if claimed else (), published_at=entry.published_at, withdrawn=entry.withdrawn
@@ -207,17 +200,19 @@ def _content(stream: IO[bytes], source: _Source) -> _Content:
     try:
         nuspec, signature, scripts = _members(stream)
     except PinwardenError as err:
-        return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=err.message),))
+        return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=err.message),))
     except _BROKEN as err:
         message = f"the package is a damaged or incomplete archive: {type(err).__name__}"
-        return _Content(problems=(Problem(code=ARCHIVE_UNSAFE, message=message),))
+        return _Content(problems=(ArtifactProblem(code=ARCHIVE_UNSAFE, message=message),))
     attestations: tuple[Attestation, ...] = ()
     if signature is not None:
         attestations = tuple(Attestation(kind=kind, bundle=signature) for kind in signature_kinds(signature))
     manifest = parse_nuspec(nuspec)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ArtifactProblem, ...] = ()
     if manifest is None or not _is_same(manifest.name, manifest.version, source):
-        problems = (Problem(code=MANIFEST_MISMATCH, message="the package's .nuspec names another package or version"),)
+        problems = (
+            ArtifactProblem(code=MANIFEST_MISMATCH, message="the package's .nuspec names another package or version"),
+        )
     return _Content(
         repository=manifest.repository if manifest else None,
         scripts=scripts,

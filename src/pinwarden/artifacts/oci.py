@@ -1,7 +1,7 @@
 """Container images: what a registry serves for a reference, with every byte hashed here.
 
-Start with :func:`facts`. The registry's own digest header is only a claim, even for requests by digest: registries do
-not verify what they have on disk.
+Start with :func:`fetch_facts`. The registry's own digest header is only a claim, even for requests by digest:
+registries do not verify what they have on disk.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import IO, BinaryIO, cast
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
-    Image,
-    Manifest,
+    ArtifactProblem,
+    ImageDocument,
+    ImageFacts,
     Missing,
-    PackageName,
-    Problem,
+    PackageRef,
 )
-from pinwarden.artifacts.newest import Newest, newest_tag
+from pinwarden.artifacts.newest import NewestRelease, newest_tag
 from pinwarden.artifacts.oci_manifest import (
     IMAGE_CONFIGS,
     IMAGE_LIMITS,
@@ -41,23 +41,23 @@ from pinwarden.artifacts.oci_manifest import (
     parse_config,
     parse_document,
 )
-from pinwarden.artifacts.oci_reference import Reference, parse_reference
-from pinwarden.artifacts.oci_referrers import Found, attestations
-from pinwarden.artifacts.oci_registry import Document, Registry
+from pinwarden.artifacts.oci_reference import ImageReference, parse_reference
+from pinwarden.artifacts.oci_referrers import ReferrerAttestations, fetch_attestations
+from pinwarden.artifacts.oci_registry import FetchedDocument, OciRegistry
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher
-from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.fetch_failures import fetch_failed
 
 CONTENT_MISSING = "oci_content_missing"
 PLATFORM_MISSING = "oci_platform_missing"
 _MAX_CLAIM = 2048  # no working URL is longer
-_NO_ATTESTATIONS = Found(attestations=(), mismatches=())
+_NO_ATTESTATIONS = ReferrerAttestations(attestations=(), mismatches=())
 
 
-class Wish(Record):
+class ImageOptions(Record):
     """How much of an image to fetch."""
 
     platforms: tuple[str, ...] = ()
@@ -66,32 +66,32 @@ class Wish(Record):
     attestations: bool = True
 
 
-def facts(
-    package: PackageName, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
+def fetch_facts(
+    package: PackageRef, fetcher: Fetcher, endpoint: Endpoint, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
     """Fetch what the registry serves for a reference: index, every platform's manifest and config, attestations."""
-    registry = Registry(parse_reference(package.name), fetcher, endpoint)
-    return image_facts(package, registry, Wish(), now=now, into=into)
+    registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
+    return image_facts(package, registry, ImageOptions(), now=now, into=into)
 
 
-def newest(package: PackageName, fetcher: Fetcher, endpoint: Endpoint) -> Newest | None:
+def newest_release(package: PackageRef, fetcher: Fetcher, endpoint: Endpoint) -> NewestRelease | None:
     """The highest tag of the same form as the given one, and the digest it points to now."""
-    registry = Registry(parse_reference(package.name), fetcher, endpoint)
+    registry = OciRegistry(parse_reference(package.name), fetcher, endpoint)
     tag = newest_tag(registry.tags(), registry.reference.tag or "")
     if tag is None:
         return None
     if tag == registry.reference.tag:
-        return Newest(version=tag)
+        return NewestRelease(version=tag)
     document = registry.document(tag)
     if document is None or not document.proven:
-        raise unfetched("protocol", f"the registry lists the tag {tag} but serves no image for it")
-    return Newest(version=tag, digest=document.digest)
+        raise fetch_failed("protocol", f"the registry lists the tag {tag} but serves no image for it")
+    return NewestRelease(version=tag, digest=document.digest)
 
 
 def image_facts(
-    package: PackageName, registry: Registry, options: Wish, *, now: str, into: Path | None = None
+    package: PackageRef, registry: OciRegistry, options: ImageOptions, *, now: str, into: Path | None = None
 ) -> ArtifactFacts:
-    """Like :func:`facts`, with options and with a registry client whose tokens can be shared.
+    """Like :func:`fetch_facts`, with options and with a registry client whose tokens can be shared.
 
     Documents that do not match their digest are listed in ``image.mismatches`` and not parsed.
     """
@@ -107,8 +107,8 @@ def image_facts(
     # 3. Where the tag points now, if the reference has both tag and digest.
     tag_digest = root.digest if reference.digest is None else _tag_digest(registry, reader)
     # 4. Attestations.
-    attached = attestations(registry, root.digest) if options.attestations and root.proven else _NO_ATTESTATIONS
-    image = Image(
+    attached = fetch_attestations(registry, root.digest) if options.attestations and root.proven else _NO_ATTESTATIONS
+    image = ImageFacts(
         reference=str(reference),
         root=root.digest,
         index=reader.index,
@@ -128,7 +128,7 @@ def image_facts(
     )
 
 
-def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:
+def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platforms: tuple[str, ...] = ()) -> None:
     """Write an OCI image layout of exactly this digest to a folder that must not exist.
 
     The folder appears only when it is complete and every byte is verified. With ``platforms`` the others are omitted,
@@ -139,7 +139,7 @@ def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: 
     reference = registry.reference
     root = registry.document(digest)
     if root is None:
-        raise unfetched("status", f"the registry has no image {reference.at(digest)}", 404)
+        raise fetch_failed("status", f"the registry has no image {reference.at(digest)}", 404)
     with _new_folder(folder) as building:
         blobs = building / "blobs"
         blobs.mkdir()
@@ -161,7 +161,7 @@ def save_layout(registry: Registry, digest: Digest, folder: Path, *, platforms: 
         _write_layout(building, reference, root)
 
 
-def _write_layout(folder: Path, reference: Reference, root: Document) -> None:
+def _write_layout(folder: Path, reference: ImageReference, root: FetchedDocument) -> None:
     # Container engines show these names after loading the layout.
     annotations = {"io.containerd.image.name": str(reference)}
     if reference.tag:
@@ -180,7 +180,7 @@ def _write_layout(folder: Path, reference: Reference, root: Document) -> None:
     (folder / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}) + "\n")
 
 
-def _tag_digest(registry: Registry, reader: _ImageReader) -> Digest | None:
+def _tag_digest(registry: OciRegistry, reader: _ImageReader) -> Digest | None:
     if registry.reference.tag is None:
         return None
     document = registry.document(registry.reference.tag)
@@ -194,31 +194,31 @@ def _tag_digest(registry: Registry, reader: _ImageReader) -> Digest | None:
 class _ImageReader:
     """Reads an image from its root to its blobs. Documents that do not match their digest are not parsed."""
 
-    registry: Registry
+    registry: OciRegistry
     shelf: _BlobFolder
     asked: tuple[str, ...]
     layers: bool
     unlisted: bool = False
     """Include index entries without a platform, as a complete copy of the image needs."""
-    index: Manifest | None = None
-    platforms: dict[str, Manifest] = field(default_factory=dict)
+    index: ImageDocument | None = None
+    platforms: dict[str, ImageDocument] = field(default_factory=dict)
     files: dict[Digest, ArtifactFile] = field(default_factory=dict)
     mismatches: dict[str, None] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ArtifactProblem] = field(default_factory=list)
     source: str | None = None
     listed: list[Platform] = field(default_factory=list)
     """The platforms the image claims to support."""
     cost: int = 0
     """Total size of the requested blobs in bytes."""
 
-    def root(self, document: Document) -> None:
+    def root(self, document: FetchedDocument) -> None:
         """Read the entire image."""
         self.mismatched(*document.false_digests)
         if not document.proven:
             return
         parsed = parse_document(document.body, document.content_type)
         self.shelf.keep(document.digest, document.body)
-        shown = Manifest(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
+        shown = ImageDocument(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
         if isinstance(parsed, ImageManifest):
             config = self._contents(parsed)
             if config is not None:
@@ -250,7 +250,7 @@ class _ImageReader:
             # If the index states no platform, clients use the one in the config.
             platform = entry.platform or (config.platform if config is not None else None)
             if platform is not None and not platform.is_unknown:
-                self._add(platform, Manifest(media_type=entry.media_type, digest=entry.digest, size=entry.size))
+                self._add(platform, ImageDocument(media_type=entry.media_type, digest=entry.digest, size=entry.size))
 
     def _is_wanted(self, platform: Platform | None) -> bool:
         if platform is None:
@@ -259,7 +259,7 @@ class _ImageReader:
             return self.unlisted
         return not self.asked or any(platform.answers(wanted) for wanted in self.asked)
 
-    def _add(self, platform: Platform, manifest: Manifest) -> None:
+    def _add(self, platform: Platform, manifest: ImageDocument) -> None:
         self.listed.append(platform)
         if not self._is_wanted(platform):
             return
@@ -272,7 +272,7 @@ class _ImageReader:
         for wanted in self.asked:
             if not any(platform.answers(wanted) for platform in self.listed):
                 message = f"the image does not support the platform {wanted[:80]!a}"
-                self.problems.append(Problem(code=PLATFORM_MISSING, message=message))
+                self.problems.append(ArtifactProblem(code=PLATFORM_MISSING, message=message))
 
     def _manifest(self, entry: Descriptor) -> ImageManifest | None:
         document = self.registry.document(entry.digest)
@@ -350,7 +350,7 @@ class _ImageReader:
 
     def _missing(self, descriptor: Descriptor, what: str) -> None:
         message = f"the registry does not have {what} of the image: {descriptor.digest}"
-        self.problems.append(Problem(code=CONTENT_MISSING, message=message))
+        self.problems.append(ArtifactProblem(code=CONTENT_MISSING, message=message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from binascii import Error as BinasciiError
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from pinwarden.artifacts.oci_reference import HUB, HUB_NAMES, Reference
+from pinwarden.artifacts.oci_reference import HUB, HUB_NAMES, ImageReference
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
@@ -18,7 +18,7 @@ from pinwarden.system.target import HttpAddress
 
 HUB_KEY = "https://index.docker.io/v1/"
 """How docker's config file and credential helpers name Docker Hub."""
-IDENTITY = "<token>"
+IDENTITY_TOKEN_USER = "<token>"  # noqa: S105 - a marker, not a secret
 """The user name in docker's files that marks the secret as a refresh token."""
 
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -57,7 +57,7 @@ class DockerConfig(Record):
     store: str = ""
     """The credential helper for all other registries."""
 
-    def credential(self, reference: Reference) -> Credential | None:
+    def credential(self, reference: ImageReference) -> Credential | None:
         """The credential stored in the file itself. podman's keys may include part of the image name."""
         hosts = _keys(reference.host)
         parts = reference.name.split("/")
@@ -67,11 +67,11 @@ class DockerConfig(Record):
                     return credential
         return next((self.stored[key] for key in self.stored if _host_of(key) in hosts), None)
 
-    def helper(self, reference: Reference) -> str:
+    def helper(self, reference: ImageReference) -> str:
         """The credential helper configured for this registry; empty if none."""
         return next((self.helpers[key] for key in self.helpers if _host_of(key) in _keys(reference.host)), "")
 
-    def knows(self, reference: Reference) -> bool:
+    def knows(self, reference: ImageReference) -> bool:
         """Whether the file mentions this registry."""
         return bool(self.credential(reference) or self.helper(reference))
 
@@ -108,7 +108,7 @@ def parse_helper_answer(data: bytes, source: str) -> Credential | None:
 
 def _credential(entry: dict[str, Any], source: str) -> Credential | None:
     if token := entry.get("identitytoken"):
-        return _checked(IDENTITY, token, source)
+        return _checked(IDENTITY_TOKEN_USER, token, source)
     if encoded := entry.get("auth"):
         try:
             text = b64decode(encoded, validate=True).decode().rstrip("\0")

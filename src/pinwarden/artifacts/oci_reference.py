@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
-class Reference(Record):
+class ImageReference(Record):
     """One image in one registry. ``str()`` gives the canonical form without any defaults."""
 
     host: str
@@ -59,7 +59,7 @@ class Reference(Record):
         except ValueError:
             return False
 
-    def at(self, digest: Digest) -> Reference:
+    def at(self, digest: Digest) -> ImageReference:
         """The same image at a digest."""
         return replace(self, digest=parse_digest(str(digest)))
 
@@ -68,7 +68,7 @@ class Reference(Record):
         return f"{self.host}/{self.name}{tag}" + (f"@{self.digest}" if self.digest is not None else "")
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> ImageReference:
     """Parse a reference. Rejects what docker would not accept or what has two interpretations."""
     if not isinstance(text, str) or not text.isascii() or not 0 < len(text) <= _MAX_TEXT:
         _refuse(text, "it is empty, too long, or not ASCII")
@@ -88,7 +88,7 @@ def parse_reference(text: str) -> Reference:
         _refuse(text, "the name is too long")
     if not colon and digest is None:
         tag = DEFAULT_TAG
-    return Reference(host=host, name=name, tag=tag or None, digest=digest)
+    return ImageReference(host=host, name=name, tag=tag or None, digest=digest)
 
 
 def parse_digest(text: object) -> Digest:

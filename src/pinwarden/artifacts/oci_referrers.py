@@ -17,12 +17,12 @@ from pinwarden.artifacts.oci_manifest import (
     ImageManifest,
     parse_document,
 )
-from pinwarden.artifacts.oci_registry import NEXT_PAGE, Registry, next_query
+from pinwarden.artifacts.oci_registry import NEXT_PAGE, OciRegistry, next_query
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.fetch_failures import unfetched
+from pinwarden.system.net.fetch_failures import fetch_failed
 
 BUNDLE = "application/vnd.dev.sigstore.bundle"
 """The prefix of the media types of Sigstore bundles."""
@@ -32,7 +32,7 @@ _PREDICATE = "dev.sigstore.bundle.predicateType"
 _COSIGN_TAGS = (".sig", ".att")
 
 
-def attestations(registry: Registry, subject: Digest) -> Found:
+def fetch_attestations(registry: OciRegistry, subject: Digest) -> ReferrerAttestations:
     """All Sigstore bundles and cosign signatures about one index or manifest, hashed but not verified.
 
     A bundle is returned as it was sent; its kind is its predicate type or media type. Cosign's older formats keep the
@@ -46,10 +46,10 @@ def attestations(registry: Registry, subject: Digest) -> Found:
             collected += _attestations_in(search, referrer.digest, referrer)
     for suffix in _COSIGN_TAGS:
         collected += _attestations_in(search, f"{_tag(subject)}{suffix}", None)
-    return Found(attestations=tuple(dict.fromkeys(collected)), mismatches=tuple(search.mismatches))
+    return ReferrerAttestations(attestations=tuple(dict.fromkeys(collected)), mismatches=tuple(search.mismatches))
 
 
-class Found(Record):
+class ReferrerAttestations(Record):
     """The attestations of an image, and the digests whose bytes did not match."""
 
     attestations: tuple[Attestation, ...]
@@ -58,7 +58,7 @@ class Found(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    registry: Registry
+    registry: OciRegistry
     subject: Digest
     mismatches: dict[str, None] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class _Search:
             self.mismatches[str(descriptor.digest)] = None
             return None
         if received is None:
-            raise unfetched("protocol", f"the registry lists the blob {descriptor.digest} but does not have it")
+            raise fetch_failed("protocol", f"the registry lists the blob {descriptor.digest} but does not have it")
         if received.size != descriptor.size or descriptor.digest not in received.digests:
             self.mismatches[str(descriptor.digest)] = None
             return None
@@ -130,7 +130,7 @@ def _attestations_in(search: _Search, tag_or_digest: str | Digest, listed: Descr
     document = search.document(tag_or_digest)
     if document is None:
         if listed is not None and str(listed.digest) not in search.mismatches:
-            raise unfetched("protocol", f"the registry lists the referrer {listed.digest} but does not have it")
+            raise fetch_failed("protocol", f"the registry lists the referrer {listed.digest} but does not have it")
         return
     body, content_type = document
     manifest = parse_document(body, content_type)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from pinwarden.artifacts.oci_auth import IDENTITY, Challenge, Credential, may_answer_to, parse_challenges
+from pinwarden.artifacts.oci_auth import IDENTITY_TOKEN_USER, Challenge, Credential, may_answer_to, parse_challenges
 from pinwarden.artifacts.oci_manifest import ACCEPTED, IMAGE_LIMITS, OCI_INDEX, OCI_MANIFEST, Descriptor
-from pinwarden.artifacts.oci_reference import TAG, Reference, parse_digest
+from pinwarden.artifacts.oci_reference import TAG, ImageReference, parse_digest
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
@@ -23,8 +23,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Answer, Fetcher, Received, Sent, Wanted
-from pinwarden.system.net.fetch_failures import too_large, unfetched
+from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, RequestBody
+from pinwarden.system.net.fetch_failures import fetch_failed, too_large
 from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ NEXT_PAGE = re.compile(r'<([^<>\s]{1,4096})>\s*;[^,]*\brel="?next"?')
 ResultT = TypeVar("ResultT")
 
 
-class Tokens:
+class RegistryTokens:
     """Challenges and tokens of one run, so that several images of a registry need few requests.
 
     Kept in memory only. Thread-safe: at worst a token is requested twice.
@@ -53,7 +53,7 @@ class Tokens:
         """By realm, service, scope and credential."""
 
 
-class Document(Record):
+class FetchedDocument(Record):
     """An index or manifest as the registry sent it."""
 
     content_type: str
@@ -73,14 +73,14 @@ class Document(Record):
         return self.digest == self.expected if self.expected is not None else not self.false_digests
 
 
-class Registry:
+class OciRegistry:
     """One repository in a registry."""
 
     actions = "pull"
     """The actions that tokens are requested for."""
 
     def __init__(
-        self, reference: Reference, fetcher: Fetcher, endpoint: Endpoint, tokens: Tokens | None = None
+        self, reference: ImageReference, fetcher: Fetcher, endpoint: Endpoint, tokens: RegistryTokens | None = None
     ) -> None:
         self.reference = reference
         self.url = endpoint.url
@@ -88,10 +88,10 @@ class Registry:
         self._credential = endpoint.authorization
         # Sent only after the registry's challenge.
         self._endpoint = replace(endpoint, authorization=None)
-        self._tokens = Tokens() if tokens is None else tokens
+        self._tokens = RegistryTokens() if tokens is None else tokens
         self._met = self._credential is None
 
-    def document(self, tag_or_digest: str | Digest) -> Document | None:
+    def document(self, tag_or_digest: str | Digest) -> FetchedDocument | None:
         """Fetch and hash an index or manifest by tag or digest; None if the registry has none.
 
         Never conditional: a registry that answers "not modified" has not shown what it would serve to a client.
@@ -121,7 +121,7 @@ class Registry:
             query = next_query(self._url("tags/list"), next_page[1])
         raise PinwardenError("FETCH_LIMIT", f"{self.reference.name} has more than {_TAG_PAGES * _TAGS_PER_PAGE} tags")
 
-    def referrers(self, digest: Digest, page: str = "") -> Answer | None:
+    def referrers(self, digest: Digest, page: str = "") -> FetchResponse | None:
         """One page of the referrers API for a digest; None if the registry does not have this API."""
         path = f"referrers/{digest}" + (f"?{page}" if page else "")
         try:
@@ -132,7 +132,7 @@ class Registry:
             raise
         return answer if answer.found else None
 
-    def blob(self, descriptor: Descriptor, to: BinaryIO | None, max_bytes: int) -> Received | None:
+    def blob(self, descriptor: Descriptor, to: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
         """Download and hash a config or layer; None if the registry has none.
 
         Reads at most the size in the descriptor, then raises ``FETCH_LIMIT``. Without ``to`` the bytes are discarded.
@@ -142,19 +142,19 @@ class Registry:
             raise too_large(HttpAddress.parse(url), max_bytes)
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
 
-        def download(wanted: Wanted) -> Received:
-            target = Discarded() if to is None else to
+        def download(wanted: FetchRequest) -> DownloadResult:
+            target = DiscardingFile() if to is None else to
             return self._fetcher.download(wanted, target, algorithms=algorithms, max_bytes=descriptor.size or 1)
 
         try:
-            return self._answered(Wanted(endpoint=self._endpoint, url=url), download)
+            return self._answered(FetchRequest(endpoint=self._endpoint, url=url), download)
         except PinwardenError as err:
             if err.data.get("status") in (404, 410):
                 return None
             raise
 
-    def _get(self, path: str, accept: str, max_bytes: int) -> Answer:
-        wanted = Wanted(endpoint=self._endpoint, url=self._url(path), accept=accept)
+    def _get(self, path: str, accept: str, max_bytes: int) -> FetchResponse:
+        wanted = FetchRequest(endpoint=self._endpoint, url=self._url(path), accept=accept)
         return self._answered(wanted, lambda request: self._fetcher.get(request, max_bytes=max_bytes))
 
     def _url(self, path: str) -> str:
@@ -163,7 +163,7 @@ class Registry:
 
     # Authentication
 
-    def _answered(self, wanted: Wanted, send: Callable[[Wanted], ResultT]) -> ResultT:
+    def _answered(self, wanted: FetchRequest, send: Callable[[FetchRequest], ResultT]) -> ResultT:
         """Send a request, and repeat it with a new token if the registry answers 401."""
         known = self._tokens.challenges.get(self.url)
         if known is None and not self._met:
@@ -179,7 +179,7 @@ class Registry:
                 raise
             return send(replace(wanted, authorization=self._authorization(renewed, fresh=True)))
 
-    def _challenge(self, wanted: Wanted) -> Challenge | None:
+    def _challenge(self, wanted: FetchRequest) -> Challenge | None:
         """The challenge to answer; None if the registry needs no login or uses an unknown scheme."""
         status, text = self._fetcher.challenge(wanted)
         if status != 401:
@@ -194,7 +194,7 @@ class Registry:
     def _authorization(self, challenge: Challenge, *, fresh: bool = False) -> str | None:
         if challenge.scheme == "basic":
             credential = Credential.of(self._credential)
-            return self._credential if credential is not None and credential.user != IDENTITY else None
+            return self._credential if credential is not None and credential.user != IDENTITY_TOKEN_USER else None
         realm = challenge.parameters.get("realm", "")
         # Not the scope that the registry proposes: access to this repository is all that is needed.
         scope = f"repository:{self.reference.name}:{self.actions}"
@@ -207,7 +207,7 @@ class Registry:
         address = _realm_address(realm)
         registry = self._endpoint.address
         if address.scheme != "https" and not (address.host == registry.host and registry.scheme == "http"):
-            raise unfetched("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
+            raise fetch_failed("protocol", f"{registry} requests a token from {address}, which uses plain HTTP")
         is_own = may_answer_to(registry, address)
         endpoint = Endpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
@@ -219,11 +219,11 @@ class Registry:
         wanted = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if is_own else None)
         answer = self._fetcher.get(wanted, max_bytes=_TOKEN_LIMITS.max_bytes)
         if not answer.found:
-            raise unfetched("unauthorized", f"{address} does not issue tokens", answer.status)
+            raise fetch_failed("unauthorized", f"{address} does not issue tokens", answer.status)
         return _parse_token(answer, address)
 
 
-class Discarded(io.RawIOBase, BinaryIO):
+class DiscardingFile(io.RawIOBase, BinaryIO):
     """A writable file that discards its content, for bytes that are only hashed."""
 
     def writable(self) -> bool:
@@ -247,7 +247,7 @@ class Discarded(io.RawIOBase, BinaryIO):
         return 0
 
 
-def _document(answer: Answer, expected: Digest | None) -> Document:
+def _document(answer: FetchResponse, expected: Digest | None) -> FetchedDocument:
     header = answer.headers.get("docker-content-digest")
     claim = parse_digest(header) if header is not None else None
     digest = Digest.of_bytes(answer.body, expected.algorithm if expected is not None else "sha256")
@@ -256,7 +256,7 @@ def _document(answer: Answer, expected: Digest | None) -> Document:
         for stated in (expected, claim)
         if stated is not None and Digest.of_bytes(answer.body, stated.algorithm) != stated
     ]
-    return Document(
+    return FetchedDocument(
         content_type=answer.headers.get("content-type", ""),
         body=answer.body,
         digest=digest,
@@ -271,22 +271,22 @@ def next_query(here: str, target: str) -> str:
     try:
         following = urlsplit(urljoin(here, target))
     except ValueError as err:
-        raise unfetched("protocol", "the registry's link to the next page is not a URL") from err
+        raise fetch_failed("protocol", "the registry's link to the next page is not a URL") from err
     if following._replace(query="", fragment="").geturl() != here or not following.query:
-        raise unfetched("protocol", "the registry's link to the next page leads to another URL")
+        raise fetch_failed("protocol", "the registry's link to the next page leads to another URL")
     return following.query
 
 
-def _parse_tags(answer: Answer) -> list[str]:
+def _parse_tags(answer: FetchResponse) -> list[str]:
     try:
         value: Any = strict_json.parse_json(answer.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
     except PinwardenError as err:
-        raise unfetched("protocol", f"the registry's tag list is not valid JSON: {err}") from err
+        raise fetch_failed("protocol", f"the registry's tag list is not valid JSON: {err}") from err
     tags = value.get("tags", ()) if isinstance(value, dict) else None
     if tags is None and isinstance(value, dict):
         return []  # how some registries state that there are none
     if not isinstance(tags, list | tuple):
-        raise unfetched("protocol", "the registry's tag list is not a list")
+        raise fetch_failed("protocol", "the registry's tag list is not a list")
     return [tag for tag in tags if isinstance(tag, str) and TAG.fullmatch(tag)]
 
 
@@ -294,22 +294,24 @@ def _realm_address(realm: str) -> HttpAddress:
     try:
         return HttpAddress.parse(realm)
     except PinwardenError as err:
-        raise unfetched("protocol", "the registry requests a token from a realm that is not a web address") from err
+        raise fetch_failed("protocol", "the registry requests a token from a realm that is not a web address") from err
 
 
-def _token_request(endpoint: Endpoint, realm: str, service: str, scope: str, credential: Credential | None) -> Wanted:
+def _token_request(
+    endpoint: Endpoint, realm: str, service: str, scope: str, credential: Credential | None
+) -> FetchRequest:
     query = {"service": service, "scope": scope} if service else {"scope": scope}
-    if credential is not None and credential.user == IDENTITY:
+    if credential is not None and credential.user == IDENTITY_TOKEN_USER:
         form = {
             "grant_type": "refresh_token",
             "client_id": "pinwarden",
             "refresh_token": credential.secret,
             **query,
         }
-        return Wanted(endpoint=endpoint, url=realm, accept="application/json", form=urlencode(form).encode())
+        return FetchRequest(endpoint=endpoint, url=realm, accept="application/json", form=urlencode(form).encode())
     if credential is not None:
         query = {"account": credential.user, **query}
-    return Wanted(
+    return FetchRequest(
         endpoint=endpoint,
         url=f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}",
         accept="application/json",
@@ -317,24 +319,24 @@ def _token_request(endpoint: Endpoint, realm: str, service: str, scope: str, cre
     )
 
 
-def _parse_token(answer: Answer, address: HttpAddress) -> str:
+def _parse_token(answer: FetchResponse, address: HttpAddress) -> str:
     try:
         value: Any = strict_json.parse_json(answer.body, _TOKEN_LIMITS)
     except PinwardenError as err:
-        raise unfetched("protocol", f"{address} sent an invalid token response") from err
+        raise fetch_failed("protocol", f"{address} sent an invalid token response") from err
     token = (value.get("token") or value.get("access_token")) if isinstance(value, dict) else None
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise unfetched("protocol", f"{address} sent an invalid token response")
+        raise fetch_failed("protocol", f"{address} sent an invalid token response")
     return token
 
 
-EMPTY = b"{}"
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY_CONFIG = b"{}"
+EMPTY_CONFIG_TYPE = "application/vnd.oci.empty.v1+json"
 """The config of artifacts that are not images (OCI image specification 1.1)."""
 _BYTES = "application/octet-stream"
 
 
-class PushRegistry(Registry):
+class OciPushRegistry(OciRegistry):
     """A repository with push access."""
 
     actions = "pull,push"
@@ -355,12 +357,12 @@ class PushRegistry(Registry):
         annotations: Mapping[str, str] | None = None,
     ) -> Digest:
         """Upload blobs (media type and bytes), and a tagged manifest that protects them from garbage collection."""
-        config = self.put_blob(EMPTY)
+        config = self.put_blob(EMPTY_CONFIG)
         manifest: dict[str, object] = {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "artifactType": artifact_type,
-            "config": {"mediaType": EMPTY_TYPE, "digest": str(config), "size": len(EMPTY)},
+            "config": {"mediaType": EMPTY_CONFIG_TYPE, "digest": str(config), "size": len(EMPTY_CONFIG)},
             "layers": [
                 {"mediaType": media_type, "digest": str(self.put_blob(data)), "size": len(data)}
                 for media_type, data in blobs
@@ -372,7 +374,7 @@ class PushRegistry(Registry):
         self._send("PUT", self._url(f"manifests/{tag}"), body, OCI_MANIFEST)
         return Digest.of_bytes(body)
 
-    def _upload_location(self, started: Answer) -> str:
+    def _upload_location(self, started: FetchResponse) -> str:
         """Where to upload to. It must be below the registry's URL, because the token is sent along."""
         location = urljoin(self._url("blobs/uploads/"), started.headers.get("location", ""))
         try:
@@ -380,17 +382,17 @@ class PushRegistry(Registry):
         except PinwardenError:
             is_own = False
         if not is_own:
-            raise unfetched("protocol", f"{self._endpoint.address} redirects an upload to another address")
+            raise fetch_failed("protocol", f"{self._endpoint.address} redirects an upload to another address")
         return location
 
-    def _send(self, method: str, url: str, body: bytes, media_type: str) -> Answer:
-        sent = Sent(method=method, body=body, media_type=media_type)
+    def _send(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:
+        sent = RequestBody(method=method, body=body, media_type=media_type)
 
-        def send(wanted: Wanted) -> Answer:
+        def send(wanted: FetchRequest) -> FetchResponse:
             answer = self._fetcher.send(replace(wanted, sent=sent))
             if answer.status not in (200, 201, 202, 204):
                 reason = "unauthorized" if answer.status in (401, 403) else "status"
-                raise unfetched(reason, f"{answer.address} answered with status {answer.status}", answer.status)
+                raise fetch_failed(reason, f"{answer.address} answered with status {answer.status}", answer.status)
             return answer
 
-        return self._answered(Wanted(endpoint=self._endpoint, url=url), send)
+        return self._answered(FetchRequest(endpoint=self._endpoint, url=url), send)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cmp_to_key
 from typing import Any, NoReturn
 
-from pinwarden.artifacts.artifact import PackageName
+from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
@@ -161,7 +161,7 @@ Compare = Callable[[str, str], int | None]
 class Vulnerable(Record):
     """A locked package, and one record about it."""
 
-    package: PackageName
+    package: PackageRef
     id: str
     aliases: tuple[str, ...]
     summary: str
@@ -172,13 +172,13 @@ class Vulnerable(Record):
     """False if its version cannot be compared with those of the record. That is not an all-clear."""
 
 
-def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageName]) -> tuple[Vulnerable, ...]:
+def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageRef]) -> tuple[Vulnerable, ...]:
     """Every pair of a locked package and a record that is about it, in the order of the packages.
 
     Withdrawn records do not count.
     """
-    wanted: dict[tuple[str, str], list[PackageName]] = {}
-    order: dict[PackageName, int] = {}
+    wanted: dict[tuple[str, str], list[PackageRef]] = {}
+    order: dict[PackageRef, int] = {}
     for package in packages:
         if package not in order:
             order[package] = len(order)
@@ -190,8 +190,8 @@ def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[Package
     return tuple(sorted(found, key=lambda each: (order[each.package], each.id)))
 
 
-def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageName]]) -> Iterable[Vulnerable]:
-    about: dict[PackageName, list[OsvAffected]] = {}
+def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageRef]]) -> Iterable[Vulnerable]:
+    about: dict[PackageRef, list[OsvAffected]] = {}
     for affected in record.affected:
         for package in wanted.get(_key(affected.ecosystem, affected.name), ()):
             about.setdefault(package, []).append(affected)
@@ -210,7 +210,7 @@ def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageName
         )
 
 
-def _is_affected(package: PackageName, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
+def _is_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
     """Yes, no, or None for cannot tell; and the versions that fix it."""
     compare = _COMPARE.get(package.ecosystem, _semver)
     if any(package.version == listed or compare(package.version, listed) == 0 for listed in affected.versions):

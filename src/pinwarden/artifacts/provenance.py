@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import quote, unquote, urlsplit
 
-from pinwarden.artifacts.artifact import ArtifactFile, Ecosystem, PackageName
+from pinwarden.artifacts.artifact import ArtifactFile, Ecosystem, PackageRef
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -195,7 +195,7 @@ class Statement(Record):
         return statement_kind(self.predicate_type)
 
 
-class About(Record):
+class ExpectedSubject(Record):
     """The bytes that a statement has to be about: what they are called, and their digests, computed here."""
 
     ecosystem: Ecosystem
@@ -209,15 +209,15 @@ class About(Record):
         return next((each for each in self.digests if each.algorithm == algorithm), None)
 
 
-def about_file(package: PackageName, file: ArtifactFile) -> About:
+def expected_file(package: PackageRef, file: ArtifactFile) -> ExpectedSubject:
     """A file that was downloaded and hashed."""
     name = file.name if package.ecosystem == "pypi" else package.name
-    return About(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
+    return ExpectedSubject(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
 
 
-def about_image(package: PackageName, digest: Digest) -> About:
+def expected_image(package: PackageRef, digest: Digest) -> ExpectedSubject:
     """An image index or manifest that was fetched and hashed."""
-    return About(ecosystem="oci", name=package.name, digests=(digest,))
+    return ExpectedSubject(ecosystem="oci", name=package.name, digests=(digest,))
 
 
 def statement_kind(predicate_type: str) -> Kind:
@@ -277,7 +277,7 @@ def parse_simple_signing(data: bytes) -> Digest:
     return Digest.parse(digest)
 
 
-def why_not_about(statement: Statement, about: About) -> str:
+def subject_mismatch(statement: Statement, about: ExpectedSubject) -> str:
     """Why a statement is not about these bytes under this name; empty if it is."""
     named = [subject for subject in statement.subjects if _is_named(subject, about)]
     if not named:
@@ -291,7 +291,7 @@ def why_not_about(statement: Statement, about: About) -> str:
     return ""
 
 
-def _is_named(subject: Subject, about: About) -> bool:
+def _is_named(subject: Subject, about: ExpectedSubject) -> bool:
     if about.ecosystem == "npm":
         return unquote(subject.name) == f"pkg:npm/{about.name}@{about.version}"
     if about.ecosystem == "pypi":
@@ -316,7 +316,7 @@ def _file_key(name: str) -> object:
         return name
 
 
-def _is_same(subject: Subject, about: About) -> bool:
+def _is_same(subject: Subject, about: ExpectedSubject) -> bool:
     """Whether all digests that both sides have are the same, and there is one."""
     pairs = [(each, here) for each in subject.digests if (here := about.digest(each.algorithm)) is not None]
     return bool(pairs) and all(stated == here for stated, here in pairs)
@@ -437,7 +437,7 @@ class ProvenanceOutcome(Record):
     """Why it failed or could not be checked."""
 
 
-def strongest(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
+def strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
     """The identity to pin: of those verified, the one that says most about where the bytes come from."""
     found = [each.identity for each in outcomes if each.state == "verified" and each.identity is not None]
     return min(found, key=lambda each: KINDS.index(each.kind), default=None)

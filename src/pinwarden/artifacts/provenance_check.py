@@ -17,21 +17,27 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pinwarden.artifacts.artifact import ArtifactFacts, Attestation
 from pinwarden.artifacts.provenance import (
     LIMITS,
-    About,
+    ExpectedSubject,
     Identity,
     ProvenanceOutcome,
     RegistryKey,
     Signer,
     Statement,
-    about_file,
-    about_image,
     contradictions,
+    expected_file,
+    expected_image,
     parse_registry_keys,
     parse_simple_signing,
     parse_statement,
-    why_not_about,
+    subject_mismatch,
 )
-from pinwarden.artifacts.sigstore_root import IN_TOTO, Refused, SigstoreRoot, Unavailable, open_root
+from pinwarden.artifacts.sigstore_root import (
+    IN_TOTO,
+    SigstoreRoot,
+    VerificationFailed,
+    VerificationUnavailable,
+    open_root,
+)
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -51,17 +57,17 @@ _NOT_GOOD = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ER
 
 def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ...]:
     """The keys that an npm registry publishes; none if it has none."""
-    from pinwarden.system.net.fetch import Wanted
-    from pinwarden.system.net.fetch_failures import unfetched
+    from pinwarden.system.net.fetch import FetchRequest
+    from pinwarden.system.net.fetch_failures import fetch_failed
 
-    wanted = Wanted(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
+    wanted = FetchRequest(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
     answer = fetcher.get(wanted, max_bytes=LIMITS.max_bytes)
     if not answer.found:
         return ()
     try:
         return parse_registry_keys(answer.body)
     except PinwardenError as err:
-        raise unfetched("protocol", f"the registry's keys cannot be read: {err.message}") from err
+        raise fetch_failed("protocol", f"the registry's keys cannot be read: {err.message}") from err
 
 
 class _Check(Record):
@@ -84,21 +90,21 @@ class ProvenanceVerifier:
     """For what an npm registry signs itself."""
     public_keys: tuple[bytes, ...] = ()
     """PEM; for signatures without a certificate."""
-    _root: SigstoreRoot | Unavailable | None = field(default=None, repr=False, init=False)
+    _root: SigstoreRoot | VerificationUnavailable | None = field(default=None, repr=False, init=False)
 
     def check_all(self, facts: ArtifactFacts) -> tuple[ProvenanceOutcome, ...]:
         """All attestations that came with an artifact, each against the bytes of the file that it came with."""
         return tuple(self._check_one(facts, each) for each in facts.attestations)
 
-    def check(self, attestation: Attestation, about: About) -> ProvenanceOutcome:
+    def check(self, attestation: Attestation, about: ExpectedSubject) -> ProvenanceOutcome:
         """One attestation, which has to be about these bytes."""
         check = _Check(signer="unknown", method="none", run=_unreadable)
         try:
             check = self._route(attestation.bundle, about)
             identity, anchor = check.run()
-        except Unavailable as err:
+        except VerificationUnavailable as err:
             return _outcome("unavailable", check, reason=str(err))
-        except Refused as err:
+        except VerificationFailed as err:
             return _outcome("failed", check, reason=str(err))
         except PinwardenError as err:
             if err.code not in _NOT_GOOD:
@@ -113,7 +119,7 @@ class ProvenanceVerifier:
             return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
         return self.check(attestation, about)
 
-    def _route(self, bundle: bytes, about: About) -> _Check:
+    def _route(self, bundle: bytes, about: ExpectedSubject) -> _Check:
         document = strict_json.parse_json(bundle, LIMITS)
         if not isinstance(document, dict):
             _refuse("it is not an object")
@@ -137,15 +143,15 @@ class ProvenanceVerifier:
         if self._root is None:
             try:
                 self._root = open_root(self.trust_root)
-            except Unavailable as err:
+            except VerificationUnavailable as err:
                 self._root = err
-        if isinstance(self._root, Unavailable):
+        if isinstance(self._root, VerificationUnavailable):
             raise self._root
         return self._root
 
     # Sigstore bundles with a certificate
 
-    def _certified_statement(self, bundle: bytes, about: About) -> tuple[Identity, str]:
+    def _certified_statement(self, bundle: bytes, about: ExpectedSubject) -> tuple[Identity, str]:
         from pinwarden.artifacts.sigstore_root import identity_of
 
         root = self._opened()
@@ -156,7 +162,7 @@ class ProvenanceVerifier:
             _refuse(f"the statement contradicts the certificate of its signer: {', '.join(false)}")
         return identity, root.anchor
 
-    def _certified_bytes(self, bundle: bytes, about: About) -> tuple[Identity, str]:
+    def _certified_bytes(self, bundle: bytes, about: ExpectedSubject) -> tuple[Identity, str]:
         from pinwarden.artifacts.sigstore_root import identity_of
 
         root = self._opened()
@@ -165,7 +171,7 @@ class ProvenanceVerifier:
 
     # Sigstore bundles without one
 
-    def _key_bundle(self, document: Mapping[str, Any], about: About) -> tuple[Identity, str]:
+    def _key_bundle(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
         """1. find the key; 2. the signature; 3. what is stated; 4. whether the key was good at that time."""
         hint = _object(_object(document, "verificationMaterial"), "publicKey").get("hint")
         envelope = _Envelope.read(_object(document, "dsseEnvelope"))
@@ -185,7 +191,7 @@ class ProvenanceVerifier:
         if found is None and not self.public_keys:
             if self.registry_keys:
                 _refuse("it is signed with a key that the registry does not publish")
-            raise Unavailable("it is signed with a key, and the registry publishes none")
+            raise VerificationUnavailable("it is signed with a key, and the registry publishes none")
         return found
 
     def _check_age(self, key: RegistryKey, document: Mapping[str, Any], envelope: _Envelope) -> None:
@@ -199,14 +205,16 @@ class ProvenanceVerifier:
         if not _before(moment.isoformat(), key.expires):
             _refuse("the registry's key had run out when it was used")
 
-    def _given_key(self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, about: About) -> tuple[Identity, str]:
+    def _given_key(
+        self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, about: ExpectedSubject
+    ) -> tuple[Identity, str]:
         key = self._fitting(fits)
         statement = _statement(envelope.payload_type, envelope.payload, about)
         return Identity(kind=statement.kind, key_id=key.key_id), f"public key {key.key_id}"
 
     def _fitting(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
         if not self.public_keys:
-            raise Unavailable("it is signed with a key, and no key was given")
+            raise VerificationUnavailable("it is signed with a key, and no key was given")
         for key in (_PublicKey.load(pem, pem=True) for pem in self.public_keys):
             if fits(key):
                 return key
@@ -214,7 +222,7 @@ class ProvenanceVerifier:
 
     # Cosign's older formats
 
-    def _route_cosign(self, document: Mapping[str, Any], about: About) -> _Check:
+    def _route_cosign(self, document: Mapping[str, Any], about: ExpectedSubject) -> _Check:
         annotations = _object(document, "annotations")
         certified = _CERTIFICATE in annotations
         match document["mediaType"]:
@@ -233,7 +241,7 @@ class ProvenanceVerifier:
         return _Check(signer="unknown", method="none", run=_unsupported)
 
     def _cosign_certificate(
-        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: About
+        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: ExpectedSubject
     ) -> tuple[Identity, str]:
         from pinwarden.artifacts.sigstore_root import identity_of
 
@@ -246,14 +254,14 @@ class ProvenanceVerifier:
         return identity_of(signed.certificate, "cosign-signature"), root.anchor
 
     def _cosign_key(
-        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: About
+        self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: ExpectedSubject
     ) -> tuple[Identity, str]:
         payload, signature = _base64(document, "payload"), _base64(annotations, _SIGNATURE)
         key = self._fitting(lambda given: given.verify(signature, payload))
         _check_image(payload, about)
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
-    def _cosign_statement(self, document: Mapping[str, Any], about: About) -> tuple[Identity, str]:
+    def _cosign_statement(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
         envelope = _Envelope.read(strict_json.parse_json(_base64(document, "payload"), LIMITS))
         return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
 
@@ -266,33 +274,33 @@ def _outcome(
     )
 
 
-def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> About | None:
+def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> ExpectedSubject | None:
     """The bytes that an attestation came with."""
     if facts.image is not None:
         came_with = attestation.file in ("", str(facts.image.root))
-        return about_image(facts.package, facts.image.root) if came_with else None
+        return expected_image(facts.package, facts.image.root) if came_with else None
     files = [file for file in facts.files if attestation.file in ("", file.name)]
-    return about_file(facts.package, files[0]) if len(files) == 1 else None
+    return expected_file(facts.package, files[0]) if len(files) == 1 else None
 
 
-def _statement(payload_type: str, payload: bytes, about: About) -> Statement:
+def _statement(payload_type: str, payload: bytes, about: ExpectedSubject) -> Statement:
     if payload_type != IN_TOTO:
         _refuse("the envelope does not hold an in-toto statement")
     statement = parse_statement(payload)
-    if why := why_not_about(statement, about):
+    if why := subject_mismatch(statement, about):
         _refuse(why)
     return statement
 
 
-def _check_image(payload: bytes, about: About) -> None:
+def _check_image(payload: bytes, about: ExpectedSubject) -> None:
     if parse_simple_signing(payload) != _sha256(about):
         _refuse("the signature is about another image")
 
 
-def _sha256(about: About) -> Digest:
+def _sha256(about: ExpectedSubject) -> Digest:
     digest = about.digest("sha256")
     if digest is None:
-        raise Unavailable("the bytes were not hashed with SHA-256")
+        raise VerificationUnavailable("the bytes were not hashed with SHA-256")
     return digest
 
 
@@ -367,7 +375,7 @@ def _fits(key: RegistryKey, envelope: _Envelope) -> bool:
     try:
         public = _PublicKey.load(key.spki, pem=False)
     except PinwardenError as err:  # the registry's fault, not the user's
-        raise Refused("the registry's key is not a usable one") from err
+        raise VerificationFailed("the registry's key is not a usable one") from err
     return public.verify(envelope.signature, envelope.signed)
 
 
@@ -392,16 +400,16 @@ def _base64(document: Mapping[str, Any], member: str) -> bytes:
     try:
         return b64decode(text, validate=True) if isinstance(text, str) else _refuse(f"it has no {member}")
     except (BinasciiError, ValueError) as err:
-        raise Refused(f"its {member} is not base64") from err
+        raise VerificationFailed(f"its {member} is not base64") from err
 
 
 def _unreadable() -> NoReturn:
-    raise Refused("it cannot be read")
+    raise VerificationFailed("it cannot be read")
 
 
 def _unsupported() -> NoReturn:
-    raise Unavailable("it is in a format that is not checked here")
+    raise VerificationUnavailable("it is in a format that is not checked here")
 
 
 def _refuse(why: str) -> NoReturn:
-    raise Refused(why)
+    raise VerificationFailed(why)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest
+from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, repository_uri, strongest_identity
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, kind_table
 from pinwarden.surface.drift.changes import INFO, REVIEW
@@ -66,7 +66,7 @@ def compare_provenance(
 
     ``metadata_repository`` is where the package's own metadata says that it comes from.
     """
-    best = strongest(tuple(found))
+    best = strongest_identity(tuple(found))
     verified = [each.identity for each in found if each.state == "verified" and each.identity is not None]
     if locked is None:
         findings = _unlocked(best, found)

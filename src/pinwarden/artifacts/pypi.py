@@ -18,14 +18,14 @@ from typing import IO, NoReturn
 from pinwarden.artifacts.artifact import (
     ArtifactFacts,
     ArtifactFile,
+    ArtifactProblem,
     Attestation,
     ListedFile,
-    PackageName,
-    Problem,
+    PackageRef,
 )
-from pinwarden.artifacts.downloads import downloaded
+from pinwarden.artifacts.downloads import open_download
 from pinwarden.artifacts.endpoints.pypi import above_simple, json_api
-from pinwarden.artifacts.newest import Newest, newest_python
+from pinwarden.artifacts.newest import NewestRelease, newest_python
 from pinwarden.artifacts.pypi_index import (
     DOCUMENT_LIMITS,
     PROVENANCE_LIMITS,
@@ -51,15 +51,15 @@ from pinwarden.artifacts.python_package import (
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Fetcher, Wanted
+from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.target import HttpAddress
 
 _MAX_FILES = 2000  # the largest releases of public packages have about 400
 _PARALLEL_DOWNLOADS = 8
 
 
-def facts(  # noqa: PLR0913  the interface of all artifact adapters, and which files
-    package: PackageName,
+def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and which files
+    package: PackageRef,
     fetcher: Fetcher,
     index: Endpoint,
     *,
@@ -109,7 +109,7 @@ def facts(  # noqa: PLR0913  the interface of all artifact adapters, and which f
     )
 
 
-def newest(package: PackageName, fetcher: Fetcher, index: Endpoint) -> Newest | None:
+def newest_release(package: PackageRef, fetcher: Fetcher, index: Endpoint) -> NewestRelease | None:
     """The release that installers would choose today; None if the index has no such package."""
     name = normalized_name(package.name)
     page = _simple_page(fetcher, index, name)
@@ -128,7 +128,9 @@ def newest(package: PackageName, fetcher: Fetcher, index: Endpoint) -> Newest | 
 
 def _simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | None:
     url = f"{index.url}{path_segment(name)}/"
-    answer = fetcher.get(Wanted(endpoint=index, url=url, accept=SIMPLE_ACCEPT), max_bytes=DOCUMENT_LIMITS.max_bytes)
+    answer = fetcher.get(
+        FetchRequest(endpoint=index, url=url, accept=SIMPLE_ACCEPT), max_bytes=DOCUMENT_LIMITS.max_bytes
+    )
     if not answer.found:
         return None
     # Links are relative to the URL after redirects.
@@ -142,7 +144,7 @@ def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) ->
     if base is None:
         return None
     for path in (f"{path_segment(name)}/{path_segment(version)}/json", f"{path_segment(name)}/json"):
-        wanted = Wanted(endpoint=above_simple(index), url=base + path, accept="application/json")
+        wanted = FetchRequest(endpoint=above_simple(index), url=base + path, accept="application/json")
         try:
             answer = fetcher.get(wanted, max_bytes=DOCUMENT_LIMITS.max_bytes)
         except PinwardenError as err:
@@ -172,15 +174,17 @@ def _completed(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFi
 
 def _index_problems(
     release: Sequence[ReleaseFile], contradictory: Sequence[str], json_release: JsonRelease | None
-) -> Iterator[Problem]:
+) -> Iterator[ArtifactProblem]:
     for name in contradictory:
-        yield Problem(code="pypi_index_disagrees", message=f"the index lists {name} twice with different digests")
+        yield ArtifactProblem(
+            code="pypi_index_disagrees", message=f"the index lists {name} twice with different digests"
+        )
     by_name = {file.name: file for file in release}
     for other in json_release.files if json_release else ():
         file = by_name.get(other.name)
         # The file lists may differ for minutes after an upload; the digests of a file may not.
         if file is not None and disagree(file.claims, other.claims):
-            yield Problem(
+            yield ArtifactProblem(
                 code="pypi_index_disagrees",
                 message=f"the simple API and the JSON API state different digests for {file.name}",
             )
@@ -192,24 +196,24 @@ def _index_problems(
 class _Downloaded(Record):
     file: ArtifactFile
     metadata: WheelMetadata | None
-    problems: tuple[Problem, ...]
+    problems: tuple[ArtifactProblem, ...]
 
 
 def _download(
     fetcher: Fetcher, index: Endpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
 ) -> _Downloaded:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
-    wanted = Wanted(endpoint=above_simple(index), url=file.url)
+    wanted = FetchRequest(endpoint=above_simple(index), url=file.url)
     host = HttpAddress.parse(file.url).host_header
-    with downloaded(fetcher, wanted, algorithms=algorithms, into=into) as download:
+    with open_download(fetcher, wanted, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
-        problems: tuple[Problem, ...] = ()
+        problems: tuple[ArtifactProblem, ...] = ()
         if file_kind(file.name) == "wheel":
             try:
                 metadata = read_wheel_metadata(download.stream)
                 problems = tuple(_metadata_problems(file.name, metadata, name_and_version))
             except PinwardenError as err:
-                problems = (Problem(code="pypi_unsafe_archive", message=f"{file.name}: {err.message}"),)
+                problems = (ArtifactProblem(code="pypi_unsafe_archive", message=f"{file.name}: {err.message}"),)
         artifact = ArtifactFile(
             name=file.name,
             size=download.received.size,
@@ -221,7 +225,9 @@ def _download(
     return _Downloaded(file=artifact, metadata=metadata, problems=problems)
 
 
-def _metadata_problems(file_name: str, metadata: WheelMetadata, name_and_version: tuple[str, str]) -> Iterator[Problem]:
+def _metadata_problems(
+    file_name: str, metadata: WheelMetadata, name_and_version: tuple[str, str]
+) -> Iterator[ArtifactProblem]:
     name, version = name_and_version
     try:
         matches = normalized_name(metadata.name) == name and same_version(metadata.version, version)
@@ -229,7 +235,7 @@ def _metadata_problems(file_name: str, metadata: WheelMetadata, name_and_version
         matches = False
     if not matches:
         actual = f"{metadata.name[:120]!a} {metadata.version[:120]!a}"
-        yield Problem(
+        yield ArtifactProblem(
             code="pypi_metadata_mismatch", message=f"the METADATA in {file_name} is for {actual}, not {name} {version}"
         )
 
@@ -251,11 +257,11 @@ def _repository(downloads: Sequence[_Downloaded], json_release: JsonRelease | No
 
 def _attestations(
     fetcher: Fetcher, index: Endpoint, file: ReleaseFile, page: SimplePage, name_and_version: tuple[str, str]
-) -> tuple[tuple[Attestation, ...], tuple[Problem, ...]]:
+) -> tuple[tuple[Attestation, ...], tuple[ArtifactProblem, ...]]:
     url = file.provenance or _usual_provenance(index, page, file, name_and_version)
     if url is None:
         return (), ()
-    wanted = Wanted(
+    wanted = FetchRequest(
         endpoint=above_simple(index), url=url, accept="application/vnd.pypi.integrity.v1+json, application/json"
     )
     try:
@@ -268,13 +274,13 @@ def _attestations(
         if file.provenance is None:
             return (), ()
         message = f"the index announces provenance for {file.name} but does not have it"
-        return (), (Problem(code="pypi_provenance_invalid", message=message),)
+        return (), (ArtifactProblem(code="pypi_provenance_invalid", message=message),)
     try:
         statements = parse_provenance(answer.body)
     except PinwardenError as err:
         if file.provenance is None and "json" not in answer.headers.get("content-type", ""):
             return (), ()  # an HTML page, so this index does not use that URL for provenance
-        return (), (Problem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
+        return (), (ArtifactProblem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
     attestations = tuple(
         Attestation(kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=answer.body)
         for statement in statements

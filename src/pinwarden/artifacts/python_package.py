@@ -126,15 +126,15 @@ def _starts_with_version(rest: str, wanted: Version) -> bool:
     return any(_version("".join(parts[:count])) == wanted for count in range(1, len(parts) + 1, 2))
 
 
-Choice = tuple[ClosurePackage, ClosureFile]
+ChosenWheel = tuple[ClosurePackage, ClosureFile]
 """A package and the file chosen for an environment."""
 
 
 def choose_wheels(
     packages: Sequence[ClosurePackage], environment: Mapping[str, str], tags: Sequence[Tag]
-) -> tuple[Choice, ...]:
+) -> tuple[ChosenWheel, ...]:
     """The packages an environment (PEP 508) needs, each with its best wheel. ``tags`` are in order of preference."""
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, ChosenWheel] = {}
     for package in packages:
         if not marker_applies(package.marker, environment):
             continue

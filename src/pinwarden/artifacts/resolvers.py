@@ -18,8 +18,8 @@ from pinwarden.lock.closure import LIMITS
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.files import find_program, read_file
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch_failures import unfetched
-from pinwarden.system.net.network_guard import HostNotFoundError, NetworkRules, destinations
+from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_guard import HostNotFoundError, NetworkRules, resolve_destinations
 from pinwarden.system.net.proxies import proxy_for
 from pinwarden.system.processes import BoundedTask, run_bounded
 
@@ -43,9 +43,9 @@ def check_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_
         return  # the proxy looks the name up
     rules = NetworkRules(allow_private=index.private_allowed, allow_plain_http=allow_plain_http)
     try:
-        destinations(index.address, rules)
+        resolve_destinations(index.address, rules)
     except HostNotFoundError as err:
-        raise unfetched("connect", f"the host {index.address.host} was not found") from err
+        raise fetch_failed("connect", f"the host {index.address.host} was not found") from err
 
 
 _UV_NETWORK_ERRORS = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -36,11 +36,11 @@ _ROOT_LIMITS = Limits(max_bytes=4 * 1024 * 1024)
 _OWN_ENTRY = ("intoto", "0.0.2")
 
 
-class Unavailable(Exception):  # noqa: N818 - not an error: nothing was found to be wrong
+class VerificationUnavailable(Exception):  # noqa: N818 - not an error: nothing was found to be wrong
     """The package is not installed, or is one that is not known here."""
 
 
-class Refused(Exception):  # noqa: N818 - the outcome of a check
+class VerificationFailed(Exception):  # noqa: N818 - the outcome of a check
     """The signature, its certificate or its log entry is not good."""
 
 
@@ -125,7 +125,7 @@ def open_root(path: Path | None) -> SigstoreRoot:
             why = "the package sigstore is not installed; the extra pinwarden[provenance] brings it"
         else:
             why = f"the installed release of the package sigstore is not known here: {err}"
-        raise Unavailable(why) from err
+        raise VerificationUnavailable(why) from err
     logging.getLogger("sigstore").addHandler(logging.NullHandler())  # what it says is in its errors, too
     if data is None:
         data, source = read_embedded("trusted_root.json", DEFAULT_TUF_URL), f"sigstore {__version__}"
@@ -139,7 +139,7 @@ def open_root(path: Path | None) -> SigstoreRoot:
             return SigstoreRoot(
                 verifier=Verifier(trusted_root=root), anchor=f"trust root {Digest.of_bytes(data)} ({source})"
             )
-    except (Refused, PinwardenError) as err:
+    except (VerificationFailed, PinwardenError) as err:
         raise PinwardenError("TRUST_ROOT_INVALID", f"{path or source}: {err}") from err
 
 
@@ -168,7 +168,7 @@ class _checking:  # noqa: N801 - reads as a statement
         # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise here,
         # and a panic of the parts that are written in Rust is not even an Exception.
         if isinstance(err, Exception) or (kind is not None and kind.__name__ == "PanicException"):
-            raise err if isinstance(err, Refused) else Refused(_first_line(err)) from err
+            raise err if isinstance(err, VerificationFailed) else VerificationFailed(_first_line(err)) from err
 
 
 def _first_line(err: BaseException | None) -> str:
@@ -265,7 +265,7 @@ def _check_signature(certificate: Certificate, signature: bytes, message: bytes)
     try:
         key.verify(signature, message, ec.ECDSA(SHA256()))
     except InvalidSignature as err:
-        raise Refused("the signature does not fit") from err
+        raise VerificationFailed("the signature does not fit") from err
 
 
 def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
@@ -320,7 +320,7 @@ def _pem_content(text: str) -> bytes:
     try:
         return b64decode("".join(lines[1:-1]), validate=True)
     except BinasciiError as err:
-        raise Refused("the log entry names no key") from err
+        raise VerificationFailed("the log entry names no key") from err
 
 
 def _der(certificate: Certificate) -> bytes:
@@ -330,7 +330,7 @@ def _der(certificate: Certificate) -> bytes:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise Refused(why)
+    raise VerificationFailed(why)
 
 
 _ARC = "1.3.6.1.4.1.57264.1."

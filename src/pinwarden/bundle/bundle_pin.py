@@ -14,6 +14,8 @@ from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.record import extension_of
 
+BUNDLE = "bundle"
+"""The member of our record."""
 REGISTRY_TYPE = "mcp-toolbundle"
 """What stands for the kind of package in the lock, as in the registry's own listing."""
 _TEXTS = ("tool", "version", "channel", "rootCid", "descriptorCid", "registry", "runtime", "target")
@@ -100,7 +102,7 @@ def bundle_value(pin: BundlePin) -> dict[str, Any]:
 def bundle_of(entry: Entry) -> BundlePin | None:
     """The bundle that an entry pins; None if it is of another kind. A record that cannot be read is an error."""
     extension = extension_of(entry)
-    value = extension.bundle if extension is not None else None
+    value = extension.others.get(BUNDLE) if extension else None
     if value is None:
         return None
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, Row, problem_of, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, Row, audit_tree, write_manifest
 from pinwarden.bundle import descriptor as descriptor_document
 from pinwarden.bundle.acceptance.bundle import check_documents
 from pinwarden.bundle.archive.bundle_archive import check_archive
@@ -85,7 +85,7 @@ def build(folder: Path, pin: BundlePin, store: Store) -> None:
 
 def audit(folder: Path, pin: BundlePin) -> str | None:
     """What is wrong with a built environment, None if nothing is."""
-    return problem_of(folder, {_SECTION: frozenset([pin.tree.raw])}, [_SECTION])
+    return audit_tree(folder, {_SECTION: frozenset([pin.tree.raw])}, [_SECTION])
 
 
 def start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pinwarden.artifacts.endpoints.docker import registry_endpoint
-from pinwarden.artifacts.oci_reference import Reference, parse_reference
-from pinwarden.artifacts.oci_registry import PushRegistry, Registry
+from pinwarden.artifacts.oci_reference import ImageReference, parse_reference
+from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
 from pinwarden.bundle import attestation, pointer
 from pinwarden.bundle.acceptance.bundle import check_documents
 from pinwarden.bundle.acceptance.plan import accept
@@ -28,7 +28,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, plural
 from pinwarden.system.files import read_file, write_atomically
-from pinwarden.system.net.endpoint import Endpoint, Settings
+from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher
 
 SCHEME = "oci://"
@@ -37,11 +37,11 @@ SCHEME = "oci://"
 class OciNetwork:
     """The network as this user's container clients are set to use it."""
 
-    def __init__(self, fetcher: Fetcher, settings: Settings) -> None:
+    def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self.fetcher = fetcher
         self._settings = settings
 
-    def endpoint(self, reference: Reference) -> Endpoint:
+    def endpoint(self, reference: ImageReference) -> Endpoint:
         """The registry of a reference."""
         return registry_endpoint(reference, self._settings, said_by="argument")
 
@@ -70,7 +70,7 @@ def push_bundle(
     reference = reference_of(place)
     if reference.digest is not None:
         raise PinwardenError("USAGE", "a bundle is pushed under a tag; its digest comes out of that")
-    digest = oci.push(PushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
+    digest = oci.push(OciPushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
     return Report(
         command="bundle push",
         subject=documents.descriptor.name,
@@ -207,7 +207,7 @@ def _make_folder(folder: Path, made: list[Path]) -> None:
 
 def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
     pulling: Pulling,
-    found: Reference,
+    found: ImageReference,
     opened: OpenedBundle,
     pulled: PulledBundle,
     provenance: Provenance | None,
@@ -238,15 +238,15 @@ def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
     )
 
 
-def pulled_bundle(reference: Reference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
+def pulled_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
     """A bundle from a registry, every byte of it checked against its documents. Nothing is written."""
-    pulled = oci.pull(Registry(reference, net.fetcher, net.endpoint(reference)))
+    pulled = oci.pull(OciRegistry(reference, net.fetcher, net.endpoint(reference)))
     documents = check_documents(pulled.parts.descriptor, pulled.parts.manifest)
     if documents.descriptor.media_type != pulled.parts.media_type:
         raise PinwardenError("IMAGE_INVALID", f"{reference} has another kind of archive than its descriptor says")
     return pulled, open_bundle(documents, pulled.parts.archive)
 
 
-def reference_of(place: str) -> Reference:
+def reference_of(place: str) -> ImageReference:
     """``host/name:tag``, with or without ``oci://`` before it."""
     return parse_reference(place.removeprefix(SCHEME))

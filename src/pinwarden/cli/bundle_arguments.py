@@ -125,7 +125,7 @@ def registry_location(args: Namespace, trusted: TrustStore) -> str:
 def open_locations(args: Namespace) -> Iterator[Places]:
     """The network for installing, open until the command ends."""
     from pinwarden.install.sources import Places
-    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.endpoint import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(
@@ -133,7 +133,7 @@ def open_locations(args: Namespace) -> Iterator[Places]:
     )
     fetcher = Fetcher(rules, os.environ)
     try:
-        yield Places(fetcher, Settings(home=Path.home(), project=None, variables=os.environ))
+        yield Places(fetcher, SettingsSources(home=Path.home(), project=None, variables=os.environ))
     finally:
         fetcher.close()
 
@@ -155,11 +155,11 @@ def open_pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
 def open_oci_network() -> Iterator[OciNetwork]:
     """The network with the settings and logins of docker or podman."""
     from pinwarden.bundle.oci_transfer import OciNetwork
-    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.endpoint import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     fetcher = Fetcher(FetchRules(), os.environ)
     try:
-        yield OciNetwork(fetcher, Settings(home=Path.home(), project=None, variables=os.environ))
+        yield OciNetwork(fetcher, SettingsSources(home=Path.home(), project=None, variables=os.environ))
     finally:
         fetcher.close()

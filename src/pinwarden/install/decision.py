@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pinwarden.artifacts.artifact import check_content, parse_content_hash
+from pinwarden.artifacts.artifact import check_content_hash, parse_content_hash
 from pinwarden.bundle.acceptance.bundle import check_documents
 from pinwarden.bundle.acceptance.early import first_steps
 from pinwarden.bundle.acceptance.plan import accept
@@ -289,5 +289,5 @@ def _opened(
         raise PinwardenError("ARTIFACT_MISMATCH", "the registry's page of this version is about another bundle")
     opened = open_bundle(documents, source.archive(published))
     if published is not None:
-        check_content(opened.content_hash, parse_content_hash(published.content_hash), descriptor.name)
+        check_content_hash(opened.content_hash, parse_content_hash(published.content_hash), descriptor.name)
     return published, opened

@@ -24,7 +24,7 @@ from pinwarden.registry.files import FolderRegistry, HttpRegistry, RegistryFiles
 from pinwarden.registry.version import PublishedVersion, parse_signed_version
 
 if TYPE_CHECKING:
-    from pinwarden.system.net.endpoint import Settings
+    from pinwarden.system.net.endpoint import SettingsSources
     from pinwarden.system.net.fetch import Fetcher
 
 _MOST_ATTESTATIONS = 100
@@ -200,7 +200,7 @@ OCI = "oci://"
 class Places:
     """The network and the disk, as this user may use them. A place is named by the user, never by a project."""
 
-    def __init__(self, fetcher: Fetcher, settings: Settings) -> None:
+    def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self._fetcher, self._settings = fetcher, settings
 
     def files(self, place: str) -> RegistryFiles:
@@ -219,7 +219,7 @@ class Places:
             return RegistrySource(self.files(place), self.files(log) if log else None)
         from pinwarden.artifacts.endpoints.docker import registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
-        from pinwarden.artifacts.oci_registry import Registry
+        from pinwarden.artifacts.oci_registry import OciRegistry
 
         reference = parse_reference(place.removeprefix(OCI))
         if digest is not None:
@@ -227,5 +227,5 @@ class Places:
         elif not {":", "@"} & set(place.rpartition("/")[2]):
             reference = replace(reference, tag=channel)
         endpoint = registry_endpoint(reference, self._settings, said_by="argument")
-        pulled = oci.pull(Registry(reference, self._fetcher, endpoint))
+        pulled = oci.pull(OciRegistry(reference, self._fetcher, endpoint))
         return OciSource(pulled, f"{OCI}{reference}", self.files(log) if log else None)

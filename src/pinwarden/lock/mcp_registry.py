@@ -218,13 +218,13 @@ class _Conversation:
         return answer
 
     def _request(self, url: str, etag: str | None) -> tuple[int, str | None, bytes]:
-        from pinwarden.system.net.http_client import Request, Unanswered
+        from pinwarden.system.net.http_client import HttpRequest, NoResponse
 
         headers = self._headers | ({"If-None-Match": etag} if etag else {})
         try:
-            response = self._client.request(Request(method="GET", address=HttpAddress.parse(url), headers=headers))
+            response = self._client.request(HttpRequest(method="GET", address=HttpAddress.parse(url), headers=headers))
             return response.status, response.header("etag"), response.body(_MAX_ANSWER)
-        except Unanswered as err:
+        except NoResponse as err:
             raise _unavailable(self.source, "it gave no complete answer") from err
         except PinwardenError as err:
             if err.code in ("PROBE_FAILED", "PROBE_LIMIT"):

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.artifact_drift import compare_pins, registry_change
 from pinwarden.artifacts.evidence import judge_artifact, unavailable_artifact
-from pinwarden.artifacts.newest import Newest
-from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest
+from pinwarden.artifacts.newest import NewestRelease
+from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
 from pinwarden.clients.launch.values import Launched
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Examined(Record):
     """What was found out about the artifact of one entry."""
 
-    package: PackageName
+    package: PackageRef
     facts: ArtifactFacts
     outcome: ArtifactOutcome
     rows: tuple[Row, ...]
@@ -72,7 +72,7 @@ def examine(entry: Entry, shop: Workshop, now: str) -> Examined:
     )
 
 
-def _elsewhere(server: str, locked: str, package: PackageName, asked: str, now: str) -> Examined:
+def _elsewhere(server: str, locked: str, package: PackageRef, asked: str, now: str) -> Examined:
     """What is known without asking: settings that changed since lead to another registry."""
     change = registry_change(server, locked, asked)
     return Examined(
@@ -128,7 +128,7 @@ _REGISTRY_VARIABLE = re.compile(
 )
 
 
-def facts_of(package: PackageName, shop: Workshop, *, now: str, server: str | None = None) -> ArtifactFacts:
+def facts_of(package: PackageRef, shop: Workshop, *, now: str, server: str | None = None) -> ArtifactFacts:
     """Fetch and hash an artifact. Transport failures raise; problems with the artifact are returned.
 
     ``server`` is the name of the server that the artifact belongs to: the policy has rules for bundles by server.
@@ -138,27 +138,27 @@ def facts_of(package: PackageName, shop: Workshop, *, now: str, server: str | No
         case "npm":
             from pinwarden.artifacts import npm
 
-            return npm.facts(package, fetcher, sources.npm(package.name), now=now)
+            return npm.fetch_facts(package, fetcher, sources.npm(package.name), now=now)
         case "pypi":
             from pinwarden.artifacts import pypi
 
-            return pypi.facts(package, fetcher, sources.pypi(), now=now)
+            return pypi.fetch_facts(package, fetcher, sources.pypi(), now=now)
         case "oci":
             from pinwarden.artifacts import oci
 
-            return oci.facts(package, fetcher, sources.image(package.name, by_project=True), now=now)
+            return oci.fetch_facts(package, fetcher, sources.image(package.name, by_project=True), now=now)
         case "mcpb":
             from pinwarden.artifacts import mcpb
 
-            return mcpb.facts(package, fetcher, _bundle_settings(server, shop), now=now)
+            return mcpb.fetch_facts(package, fetcher, _bundle_settings(server, shop), now=now)
         case "nuget":
             from pinwarden.artifacts import nuget
 
-            return nuget.facts(package, fetcher, sources.nuget(), now=now)
+            return nuget.fetch_facts(package, fetcher, sources.nuget(), now=now)
         case "cargo":
             from pinwarden.artifacts import cargo
 
-            return cargo.facts(package, fetcher, sources.cargo(), now=now)
+            return cargo.fetch_facts(package, fetcher, sources.cargo(), now=now)
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} has no registry to ask")
 
@@ -175,27 +175,27 @@ def _bundle_settings(server: str | None, shop: Workshop) -> BundleSettings:
     return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
 
 
-def newest_of(package: PackageName, shop: Workshop) -> Newest | None:
+def newest_of(package: PackageRef, shop: Workshop) -> NewestRelease | None:
     """The newest release of a package at the registry that this user's client is set to; None if that has none."""
     sources, fetcher = shop.sources, shop.fetcher
     match package.ecosystem:
         case "npm":
             from pinwarden.artifacts import npm
 
-            return npm.newest(package, fetcher, sources.npm(package.name))
+            return npm.newest_release(package, fetcher, sources.npm(package.name))
         case "pypi":
             from pinwarden.artifacts import pypi
 
-            return pypi.newest(package, fetcher, sources.pypi())
+            return pypi.newest_release(package, fetcher, sources.pypi())
         case "oci":
             from pinwarden.artifacts import oci
 
-            return oci.newest(package, fetcher, sources.image(package.name, by_project=True))
+            return oci.newest_release(package, fetcher, sources.image(package.name, by_project=True))
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
 
 
-def registry_asked(package: PackageName, shop: Workshop) -> str | None:
+def registry_asked(package: PackageRef, shop: Workshop) -> str | None:
     """The registry that would be asked about a package today; None for kinds that name their own address."""
     sources = shop.sources
     match package.ecosystem:
@@ -213,12 +213,12 @@ def registry_asked(package: PackageName, shop: Workshop) -> str | None:
             return None
 
 
-def package_in(runs: Launched) -> PackageName:
+def package_in(runs: Launched) -> PackageRef:
     """What a command takes from a registry; an error if it takes nothing, or something that can be anything."""
     package = runs.via or runs
     if package.kind == "oci":
         tag = f":{package.version}" if package.version else ""
-        return PackageName(
+        return PackageRef(
             ecosystem="oci", name=f"{package.identity}{tag}{f'@{package.digest}' if package.digest else ''}"
         )
     if package.kind not in ("npm", "pypi", "nuget"):
@@ -226,10 +226,10 @@ def package_in(runs: Launched) -> PackageName:
     if not package.pinned or package.version is None:
         raise PinwardenError("VERSION_FLOATS", f"{package.identity[:120]} is not locked at one version")
     version = package.version.removeprefix("v") if package.kind == "npm" else package.version
-    return PackageName(ecosystem=package.kind, name=package.identity, version=version)
+    return PackageRef(ecosystem=package.kind, name=package.identity, version=version)
 
 
-def package_of(entry: Entry) -> tuple[PackageName, Digest | None]:
+def package_of(entry: Entry) -> tuple[PackageRef, Digest | None]:
     """What an entry takes from a registry, and the digest that the server's metadata gave for it, where it gave one.
 
     Bundles and crates are not named by the command that starts them, so for those the locked target counts.
@@ -238,9 +238,9 @@ def package_of(entry: Entry) -> tuple[PackageName, Digest | None]:
     kind, name, version = (target.get(member) for member in ("registryType", "identifier", "version"))
     if kind == "mcpb" and isinstance(name, str):
         claim = target.get("fileSha256")
-        return PackageName(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
+        return PackageRef(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
     if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
-        return PackageName(ecosystem="cargo", name=name, version=version), None
+        return PackageRef(ecosystem="cargo", name=name, version=version), None
     return package_in(locked_launch(entry).runs), None
 
 
@@ -254,13 +254,13 @@ def refuse_other_index(launch: LockedLaunch) -> None:
         raise PinwardenError("REGISTRY_IN_COMMAND", f"{named[0][:80]} says where the package comes from")
 
 
-def declared_package(package: Package) -> PackageName | None:
+def declared_package(package: Package) -> PackageRef | None:
     """What a server's metadata names; None for kinds that have no registry."""
     ecosystem: Any = package.registry_type
     if ecosystem in ("npm", "pypi", "nuget", "cargo"):
-        return PackageName(ecosystem=ecosystem, name=package.identifier, version=package.version or "")
+        return PackageRef(ecosystem=ecosystem, name=package.identifier, version=package.version or "")
     if ecosystem in ("oci", "mcpb"):
-        return PackageName(ecosystem=ecosystem, name=package.identifier)
+        return PackageRef(ecosystem=ecosystem, name=package.identifier)
     return None
 
 
@@ -303,7 +303,7 @@ def provenance_of(server: str, pinned: Extension, facts: ArtifactFacts, shop: Wo
         for finding in findings
     )
     return Provenance(
-        identity=strongest(outcomes), rows=rows, evidence=tuple(_evidence(each, now) for each in outcomes)
+        identity=strongest_identity(outcomes), rows=rows, evidence=tuple(_evidence(each, now) for each in outcomes)
     )
 
 

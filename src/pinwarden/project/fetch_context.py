@@ -16,10 +16,10 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.project.project import Project
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch import Fetcher, Wanted
+from pinwarden.system.net.fetch import Fetcher, FetchRequest
 
 if TYPE_CHECKING:
-    from pinwarden.system.net.endpoint import Origin, Settings
+    from pinwarden.system.net.endpoint import Origin, SettingsSources
 
 DOWNLOADS_AT_ONCE = 16
 Progress = Callable[[int, int], None]
@@ -87,7 +87,7 @@ def _npm_file(row: ResolvedPackage, shop: Workshop) -> ClosureFile:
     endpoint = shop.sources.npm(row.name)
     with shop.store.incoming() as stream:
         got = shop.fetcher.download(
-            Wanted(endpoint=endpoint, url=row.url), stream, algorithms=tuple(sorted(algorithms))
+            FetchRequest(endpoint=endpoint, url=row.url), stream, algorithms=tuple(sorted(algorithms))
         )
         if row.integrity and not set(row.integrity) & set(got.digests):
             raise PinwardenError(
@@ -98,7 +98,7 @@ def _npm_file(row: ResolvedPackage, shop: Workshop) -> ClosureFile:
         digest = next(each for each in got.digests if each.algorithm == "sha256")
         archive = shop.store.keep(stream, digest)
     return ClosureFile(
-        name=_file_name(row.url), url=row.url, digest=digest, size=got.size, tree=node.content_of(archive)
+        name=_file_name(row.url), url=row.url, digest=digest, size=got.size, tree=node.package_tree_digest(archive)
     )
 
 
@@ -153,7 +153,7 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], shop: Workshop)
         registry=index.url,
         packages=tuple(sorted(packages, key=lambda each: each.key)),
     )
-    return with_contents(closure, [file for _, file in python.chosen(closure)], shop)
+    return with_contents(closure, [file for _, file in python.choose_packages(closure)], shop)
 
 
 def with_contents(closure: Closure, files: Sequence[ClosureFile], shop: Workshop) -> Closure:
@@ -164,7 +164,7 @@ def with_contents(closure: Closure, files: Sequence[ClosureFile], shop: Workshop
         archive = shop.store.find(file.digest)
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is gone from the store")
-        tree = python.content_of(archive)
+        tree = python.wheel_tree_digest(archive)
         shop.store.note_content(file.digest, tree)
         return replace(file, size=archive.stat().st_size, tree=tree)
 
@@ -189,7 +189,7 @@ def fetch_file(closure: Closure, file: ClosureFile, shop: Workshop) -> None:
         return
     endpoint = _endpoint_of(closure, file, shop)
     with shop.store.incoming() as stream:
-        got = shop.fetcher.download(Wanted(endpoint=endpoint, url=file.url), stream)
+        got = shop.fetcher.download(FetchRequest(endpoint=endpoint, url=file.url), stream)
         if got.digests[0] != file.digest:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
@@ -234,7 +234,7 @@ def _file_name(url: str) -> str:
 class Sources:
     """Endpoints by name of package."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SettingsSources) -> None:
         self.settings = settings
         self._npm: dict[str, Endpoint] = {}
         self._pypi: Endpoint | None = None
@@ -242,9 +242,9 @@ class Sources:
     @classmethod
     def of(cls, project: Project) -> Sources:
         """Those of the project at hand."""
-        from pinwarden.system.net.endpoint import Settings
+        from pinwarden.system.net.endpoint import SettingsSources
 
-        return cls(settings=Settings(home=project.home, project=project.root, variables=project.variables))
+        return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
 
     def npm(self, name: str) -> Endpoint:
         """Where npm would look for a package."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pinwarden.artifacts.artifact import PackageName
+from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.artifacts.osv import Vulnerable, vulnerable_packages
 from pinwarden.artifacts.osv_export import read_export
 from pinwarden.artifacts.sbom import cyclonedx, spdx
-from pinwarden.artifacts.sbom.bill import bill_of
+from pinwarden.artifacts.sbom.bill import make_bill
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural
@@ -70,7 +70,7 @@ def look_up(project: Project, export: Path) -> Report:
     )
 
 
-def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageName, tuple[str, ...]]:
+def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
     """Every package with one version that the lock holds, with the servers that need it.
 
     ``files`` are the files beside the lock, by the path that the lock pins.
@@ -78,14 +78,14 @@ def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageName,
     closures = {
         pin.path: closure_document.parse(files[pin.path]) for _, member, pin in file_pins(lock) if member == "closure"
     }
-    found: dict[PackageName, set[str]] = {}
+    found: dict[PackageRef, set[str]] = {}
     for entry in lock.entries:
         for package in _packages_of(entry, closures):
             found.setdefault(package, set()).add(entry.name)
     return {package: tuple(sorted(servers)) for package, servers in found.items()}
 
 
-def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageName]:
+def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
     own = _own_package(entry)
     if own is not None:
         yield own
@@ -93,10 +93,10 @@ def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pack
     if extension is not None and extension.closure is not None:
         closure = closures[extension.closure.path]
         for package in closure.packages:
-            yield PackageName(ecosystem=closure.ecosystem, name=package.name, version=package.version)
+            yield PackageRef(ecosystem=closure.ecosystem, name=package.name, version=package.version)
 
 
-def _own_package(entry: Entry) -> PackageName | None:
+def _own_package(entry: Entry) -> PackageRef | None:
     """The package of the server itself. An open version is not looked up: it can be any."""
     try:
         runs = locked_launch(entry).runs
@@ -108,7 +108,7 @@ def _own_package(entry: Entry) -> PackageName | None:
         kind, name, version = package.kind, package.identity, (package.version or "") if package.pinned else ""
     if kind not in _KNOWN or not name or not version:
         return None
-    return PackageName(
+    return PackageRef(
         ecosystem=_KNOWN[kind], name=name, version=version.removeprefix("v") if kind == "npm" else version
     )
 
@@ -130,7 +130,7 @@ def _not_looked_up(lock: Lock) -> Iterator[Row]:
         )
 
 
-def vulnerable_rows(found: tuple[Vulnerable, ...], packages: Mapping[PackageName, tuple[str, ...]]) -> tuple[Row, ...]:
+def vulnerable_rows(found: tuple[Vulnerable, ...], packages: Mapping[PackageRef, tuple[str, ...]]) -> tuple[Row, ...]:
     """What was found, as rows of a report. What cannot be compared is a row too: it is no all-clear."""
     return tuple(
         Row(
@@ -154,7 +154,7 @@ def _message(each: Vulnerable, servers: tuple[str, ...]) -> str:
     return f"{told}{fixed}; needed by {', '.join(servers[:5])}"
 
 
-def _facts(each: Vulnerable, packages: Mapping[PackageName, tuple[str, ...]]) -> dict[str, Any]:
+def _facts(each: Vulnerable, packages: Mapping[PackageRef, tuple[str, ...]]) -> dict[str, Any]:
     return {
         "ecosystem": each.package.ecosystem,
         "package": each.package.name,
@@ -197,7 +197,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         for _, member, pin in file_pins(lock)
         if member == "closure"
     }
-    bill = bill_of(lock, closures, mask_url)
+    bill = make_bill(lock, closures, mask_url)
     bundled = {each.name for each in lock.entries if is_bundle(each)}  # a bundle brings everything along
     packaged = {each.name for each in lock.entries if each.selected_target.get("registryType") in _PROVED}
     to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes

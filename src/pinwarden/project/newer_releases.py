@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.artifacts.artifact import ArtifactFacts, PackageName
+from pinwarden.artifacts.artifact import ArtifactFacts, PackageRef
 from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures, compare_releases
 from pinwarden.artifacts.evidence import judge_artifact
-from pinwarden.artifacts.newest import Newest, is_newer_tag, is_release_tag
+from pinwarden.artifacts.newest import NewestRelease, is_newer_tag, is_release_tag
 from pinwarden.artifacts.python_package import exact_version
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
@@ -28,10 +28,10 @@ from pinwarden.core.versions import compare_versions
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure
-from pinwarden.lock.configured import configured_in
+from pinwarden.lock.configured import CONFIGURED_IN, configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extended
-from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, locked_launch
+from pinwarden.lock.extension import PUBLISHER, extended
+from pinwarden.lock.locked_launch import LAUNCH, LockedLaunch, is_enforced, locked_launch
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.project.artifact_check import (
@@ -72,7 +72,7 @@ class Release(Record):
     entry: Entry
     runs: Launched
     """The package, with the version as it is written."""
-    latest: Newest | None = None
+    latest: NewestRelease | None = None
     problem: str | None = None
     floats: bool = False
     """The configuration names no release, so there is none to be newer than."""
@@ -95,13 +95,13 @@ class Release(Record):
         return (self.runs.version or "").removeprefix("v" if self.runs.kind == "npm" else "")
 
     @property
-    def package(self) -> PackageName:
+    def package(self) -> PackageRef:
         """The package at its newest release."""
         if self.latest is None:
             return package_in(self.runs)
         if self.runs.kind != "oci":
             return replace(package_in(self.runs), version=self.latest.version)
-        return PackageName(ecosystem="oci", name=f"{self.runs.identity}:{self.latest.version}")
+        return PackageRef(ecosystem="oci", name=f"{self.runs.identity}:{self.latest.version}")
 
     @property
     def told(self) -> str:
@@ -156,7 +156,7 @@ def _look_up(each: Release, shop: Workshop) -> Release:
     return replace(each, latest=latest, problem=None if latest else f"its registry lists no release of {package.name}")
 
 
-def _is_elsewhere(entry: Entry, package: PackageName, shop: Workshop) -> bool:
+def _is_elsewhere(entry: Entry, package: PackageRef, shop: Workshop) -> bool:
     """Whether the bytes were locked from another registry than would be asked."""
     extension = extension_of(entry)
     pinned = extension.registry if extension is not None else None
@@ -190,8 +190,9 @@ class Following:
             self.warnings += offered.warnings
             offered = None
         extension = extension_for(offered, self._project, made.key, writing)
-        extension = replace(extension, configured_in=configured_in(each.entry))
-        sealed = made if writing.plain_v2 else extended(made, extension)
+        where = configured_in(each.entry)
+        others = {CONFIGURED_IN: dict(where)} if where is not None else {}
+        sealed = made if writing.plain_v2 else extended(made, replace(extension, others=others))
         write_entries(self._project, [sealed], offered, writing)
         return server
 
@@ -206,11 +207,8 @@ class Following:
         """The server where it was found; one that is gone or not as it was approved is not touched."""
         where = configured_in(entry)
         for server in view_of(self._project, (), self._project.configs()).servers:
-            here = (server.client, server.scope, self._project.shown(server.path))
-            if where is None:
-                found = lock_client(server.client) == entry.client
-            else:
-                found = here == (where.client, where.scope, where.file)
+            here = {"client": server.client, "scope": server.scope, "file": self._project.shown(server.path)}
+            found = lock_client(server.client) == entry.client if where is None else here == where
             if server.name == entry.name and found:
                 if is_as_approved(entry, server, client_of(server.client)):
                     return server
@@ -226,7 +224,7 @@ def _at_newest(each: Release, server: ConfiguredServer, launch: LockedLaunch) ->
         raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
     entry: Any = server.entry
     target = server.target
-    if known is not None and known.launch is not None:  # the client's file names pinwarden run
+    if known is not None and LAUNCH in known.others:  # the client's file names pinwarden run
         from pinwarden.project.enforce import with_command
 
         entry = with_command(entry, client_of(server.client), launch.command)
@@ -352,7 +350,7 @@ def release_rows(entry: Entry, latest: ServerEntry, shop: Workshop, now: str) ->
         yield from package_rows(entry, wanted, shop, now)
 
 
-def package_rows(entry: Entry, wanted: PackageName, shop: Workshop, now: str) -> Iterator[Row]:
+def package_rows(entry: Entry, wanted: PackageRef, shop: Workshop, now: str) -> Iterator[Row]:
     """The same for a release that is named."""
     try:
         before = _as_pinned(entry, facts_of(package_of(entry)[0], shop, now=now, server=entry.name))
@@ -374,8 +372,8 @@ def package_rows(entry: Entry, wanted: PackageName, shop: Workshop, now: str) ->
 def _as_pinned(entry: Entry, facts: ArtifactFacts) -> ArtifactFacts:
     """The facts with the publisher that was pinned: what the registry says of an old release today may be rewritten."""
     extension = extension_of(entry)
-    known = extension.publisher if extension is not None else None
-    return replace(facts, publisher=known) if known is not None else facts
+    known = extension.others.get(PUBLISHER) if extension is not None else None
+    return replace(facts, publisher=known) if isinstance(known, str) else facts
 
 
 def _who_and_when(ecosystem: str, change: ClosureChange, shop: Workshop, now: str) -> str:
@@ -386,7 +384,7 @@ def _who_and_when(ecosystem: str, change: ClosureChange, shop: Workshop, now: st
     if ecosystem == "pypi":
         return f", uploaded {uploaded[:10]}" if uploaded else ""
     try:
-        package = PackageName(ecosystem="npm", name=change.after.name, version=change.after.version)
+        package = PackageRef(ecosystem="npm", name=change.after.name, version=change.after.version)
         facts = facts_of(package, shop, now=now)
     except PinwardenError as err:
         return f" (who published it could not be looked up: {err.message})"

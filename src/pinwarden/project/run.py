@@ -97,7 +97,7 @@ def _mcpb_start(
 def is_bundle(entry: Entry) -> bool:
     """Whether an entry was installed from a registry of bundles."""
     extension = extension_of(entry)
-    return extension is not None and extension.bundle is not None
+    return extension is not None and "bundle" in extension.others
 
 
 def _bundle_start(

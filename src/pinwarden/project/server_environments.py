@@ -16,6 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import BUNDLE_TREE
 from pinwarden.lock.record import extension_of
 
 if TYPE_CHECKING:
@@ -55,16 +56,16 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
     from pinwarden.artifacts.environments import node
 
     here = node.NodePlatform.here()
-    packages = node.chosen(closure, here)
+    packages = node.choose_packages(closure, here)
     scripted = tuple(each for each in packages if each.install_scripts and each.files[0].digest in scripts.approved)
     key = node.environment_key(digest, here, scripted)
 
     def build(folder: Path) -> None:
         if not scripted:
             return node.build(folder, key, packages, store)
-        from pinwarden.artifacts.environments.node import Scripting
+        from pinwarden.artifacts.environments.node import ScriptApprovals
 
-        how = Scripting(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
+        how = ScriptApprovals(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
         return node.build(folder, key, packages, store, how)
 
     def command(folder: Path, program: str | None) -> list[str]:
@@ -92,8 +93,8 @@ def _python(closure: Closure, digest: Digest, store: Store) -> Environment:
     closure = replace(closure, packages=tuple(_with_noted_content(package, store) for package in closure.packages))
     return Environment(
         key=key,
-        files=lambda: tuple(file for _, file in python.chosen(closure)),
-        build=lambda folder: python.build(folder, store.environment(key), python.chosen(closure), here, store),
+        files=lambda: tuple(file for _, file in python.choose_packages(closure)),
+        build=lambda folder: python.build(folder, store.environment(key), python.choose_packages(closure), here, store),
         problem=lambda folder: python.audit(folder, closure, here, store),
         command=lambda folder, program: python.start_command(folder, closure.root, program),
         reads=(sys.base_prefix,),
@@ -145,21 +146,24 @@ def is_mcpb(entry: Entry) -> bool:
 def pinned_mcpb(entry: Entry) -> PinnedMcpb:
     """The bundle that an entry pins."""
     extension, url = extension_of(entry), entry.selected_target.get("identifier")
-    tree = extension.bundle_tree if extension is not None else None
-    if extension is None or len(extension.artifacts) != 1 or tree is None or not isinstance(url, str):
+    tree = extension.others.get(BUNDLE_TREE) if extension is not None else None
+    if extension is None or len(extension.artifacts) != 1 or not isinstance(tree, str) or not isinstance(url, str):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
-    return PinnedMcpb(url=url, digest=extension.artifacts[0].digest, tree=tree)
+    try:
+        return PinnedMcpb(url=url, digest=extension.artifacts[0].digest, tree=Digest.parse(tree))
+    except PinwardenError as err:
+        raise PinwardenError("LOCK_INVALID", f"{BUNDLE_TREE} of {entry.name[:120]!a}: {err.message}") from err
 
 
 def fetch_mcpb(url: str, digest: Digest, shop: Workshop) -> Path:
     """The bundle in the store, fetched if it is not there. Other bytes than the locked ones are refused."""
-    from pinwarden.artifacts.artifact import PackageName
-    from pinwarden.artifacts.downloads import taken_in
+    from pinwarden.artifacts.artifact import PackageRef
+    from pinwarden.artifacts.downloads import staged_file
 
     found = shop.store.find(digest)
     if found is not None:
         return found
-    with taken_in(PackageName(ecosystem="mcpb", name=url), shop.fetcher, None, into=None) as taken:
+    with staged_file(PackageRef(ecosystem="mcpb", name=url), shop.fetcher, None, into=None) as taken:
         if taken is None:
             raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
         if taken.file.sha256 != digest:
@@ -175,7 +179,7 @@ def tree_of(url: str, digest: Digest, shop: Workshop) -> Digest:
     """The digest of what unpacks from a bundle, whose bytes were verified."""
     from pinwarden.artifacts.environments import mcpb
 
-    return mcpb.content_of(fetch_mcpb(url, digest, shop))
+    return mcpb.bundle_tree_digest(fetch_mcpb(url, digest, shop))
 
 
 def mcpb_environment(bundle: PinnedMcpb, store: Store) -> Environment:
@@ -232,14 +236,14 @@ def fetch_image(entry: Entry, runs: Launched, shop: Workshop) -> Path:
     from pinwarden.artifacts.environments.store import remove_tree
     from pinwarden.artifacts.oci import save_layout
     from pinwarden.artifacts.oci_reference import parse_reference
-    from pinwarden.artifacts.oci_registry import Registry
+    from pinwarden.artifacts.oci_registry import OciRegistry
 
     digest = locked_digest(entry, runs)
     extension = extension_of(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
     here = tuple(each for each in (platform_here(),) if any(_same(each, name) for name in listed))
     reference = f"{runs.identity}@{digest}"
-    registry = Registry(parse_reference(reference), shop.fetcher, shop.sources.image(reference, by_project=True))
+    registry = OciRegistry(parse_reference(reference), shop.fetcher, shop.sources.image(reference, by_project=True))
     with shop.store.image(digest) as folder:
         if stored_image(folder, digest) is None:
             remove_tree(folder)
@@ -254,7 +258,7 @@ def _same(asked: str, listed: str) -> bool:
 
 def name_to_start(entry: Entry, runs: Launched, engine: Engine, store: Store, say: Callable[[str], None]) -> str:
     """What an engine is told to start: by digest, always; from the store, if the image was fetched."""
-    from pinwarden.artifacts.environments.images import name_in_engine, stored_image
+    from pinwarden.artifacts.environments.images import ensure_loaded, stored_image
 
     digest = locked_digest(entry, runs)
     folder = store.image_folder(digest)
@@ -263,7 +267,7 @@ def name_to_start(entry: Entry, runs: Launched, engine: Engine, store: Store, sa
         if image is None:
             say("the image in the store is not what was locked; the engine has to fetch it itself")
         else:
-            name = name_in_engine(engine, folder, image, say)
+            name = ensure_loaded(engine, folder, image, say)
             if name is not None:
                 return name
     return f"{runs.identity}@{digest}"

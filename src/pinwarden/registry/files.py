@@ -87,19 +87,19 @@ class HttpRegistry(RegistryFiles):
 
     def find(self, path: str, max_bytes: int = MOST_DOCUMENT) -> bytes | None:
         """The bytes at a path below the address."""
-        from pinwarden.system.net.fetch import Wanted
+        from pinwarden.system.net.fetch import FetchRequest
 
         # Reading needs no token, so none is shown.
-        bare = Wanted(endpoint=self._bare(), url=self._url(path))
+        bare = FetchRequest(endpoint=self._bare(), url=self._url(path))
         answer = self._fetcher.get(bare, max_bytes=max_bytes)
         return answer.body if answer.found else None
 
     def send(self, method: str, path: str, body: bytes, media_type: str) -> Any:
         """Send something, and return the JSON of the answer. A refusal is raised as the registry states it."""
-        from pinwarden.system.net.fetch import Sent, Wanted
+        from pinwarden.system.net.fetch import FetchRequest, RequestBody
 
-        sent = Sent(method=method, body=body, media_type=media_type)
-        answer = self._fetcher.send(Wanted(endpoint=self._endpoint, url=self._url(path), sent=sent))
+        sent = RequestBody(method=method, body=body, media_type=media_type)
+        answer = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._url(path), sent=sent))
         try:
             value = strict_json.parse_json(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
         except PinwardenError:
@@ -135,6 +135,6 @@ def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
             data={"status": status},
         )
     from pinwarden.bundle.signatures import to_bytes
-    from pinwarden.system.net.fetch_failures import refused
+    from pinwarden.system.net.fetch_failures import status_failed
 
-    return refused(registry, status, to_bytes(value) if isinstance(value, dict) else b"")
+    return status_failed(registry, status, to_bytes(value) if isinstance(value, dict) else b"")

@@ -22,7 +22,7 @@ LIMITS = ArchiveLimits(members=100_000, total_bytes=1024 * 1024 * 1024)
 _CHUNK = 1 << 20
 
 
-class Bundle(Record):
+class McpbContent(Record):
     """A bundle's ZIP file without the signature block."""
 
     archive: Path
@@ -30,7 +30,7 @@ class Bundle(Record):
     """The size of the removed signature block in bytes."""
 
 
-def parts_of(path: Path) -> Parts:
+def read_parts(path: Path) -> Parts:
     """Where the content of a bundle ends and its signature begins."""
     with open_regular(path) as stream:
 
@@ -51,7 +51,7 @@ def content_digest(path: Path, size: int, algorithm: str = "sha256") -> Digest:
 
 
 @contextmanager
-def content_of_bundle(path: Path, parts: Parts) -> Iterator[Bundle]:
+def open_content(path: Path, parts: Parts) -> Iterator[McpbContent]:
     """The ZIP file without the signature block.
 
     ZIP readers search for the directory from the end of the file, and a signature block could contain another one.
@@ -59,17 +59,17 @@ def content_of_bundle(path: Path, parts: Parts) -> Iterator[Bundle]:
     with open_regular(path) as stream:
         file_size = stream.seek(0, 2)
         if parts.content_size == file_size:
-            yield Bundle(archive=path, block_size=0)
+            yield McpbContent(archive=path, block_size=0)
             return
         with TemporaryDirectory(prefix="pinwarden-") as folder:
             archive = Path(folder) / path.name
             stream.seek(0)
             with archive.open("xb") as copy:
                 _copy(stream, copy, parts.content_size)
-            yield Bundle(archive=archive, block_size=file_size - parts.content_size)
+            yield McpbContent(archive=archive, block_size=file_size - parts.content_size)
 
 
-def members_of(bundle: Bundle) -> Iterator[Member]:
+def bundle_members(bundle: McpbContent) -> Iterator[Member]:
     """The files of a bundle. No two are the same file on any system."""
     check_layout(bundle.archive, comment=bundle.block_size)
     seen = PathSet()
@@ -78,11 +78,11 @@ def members_of(bundle: Bundle) -> Iterator[Member]:
         yield member
 
 
-def manifest_of(bundle: Bundle) -> BundleManifest:
+def read_bundle_manifest(bundle: McpbContent) -> BundleManifest:
     """Read the manifest, and check every member."""
     manifest_data: bytes | None = None
     paths: set[str] = set()
-    for member in members_of(bundle):
+    for member in bundle_members(bundle):
         paths.add(member.path)
         if member.path == MANIFEST_NAME:
             manifest_data = member.data

@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
 
-MOST_FILE_BYTES = 4 * 1024 * 1024
+MAX_FILE_BYTES = 4 * 1024 * 1024
 """For one file requested by name: a manifest or a build file."""
 
 
@@ -46,7 +46,7 @@ def read_files(
     names: frozenset[str],
     limits: ArchiveLimits = DEFAULT_LIMITS,
     *,
-    file_bytes: int = MOST_FILE_BYTES,
+    file_bytes: int = MAX_FILE_BYTES,
 ) -> dict[str, bytes]:
     """The files with these names. Reads the entire tarball, so its limits and rules apply to every member."""
     contents: dict[str, bytes] = {}
@@ -74,7 +74,7 @@ class TarballManifest(Record):
     """There is a ``binding.gyp``, which npm builds on installation by default."""
 
 
-def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+def tarball_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """Path, executable bit and bytes of every file, the same files that :func:`read_manifest` saw."""
     with open_regular(archive) as stream:
         for path, file in package_files(stream, NAMES):
@@ -82,7 +82,7 @@ def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
 
 
 def read_manifest(
-    stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MOST_FILE_BYTES
+    stream: IO[bytes], limits: ArchiveLimits = DEFAULT_LIMITS, *, file_bytes: int = MAX_FILE_BYTES
 ) -> TarballManifest:
     """Read ``package.json``. ``ARCHIVE_UNSAFE`` if it is missing or ambiguous."""
     files = read_files(stream, NAMES, limits, file_bytes=file_bytes)

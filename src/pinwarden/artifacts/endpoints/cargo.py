@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 DEFAULT_NAME = "crates-io"
@@ -40,7 +40,7 @@ class _Said(Record):
     layer: _Layer
 
 
-def registry_for(settings: Settings, *, registry: str | None = None) -> Endpoint:
+def registry_for(settings: SettingsSources, *, registry: str | None = None) -> Endpoint:
     """The sparse index that crates come from: that of a name of ``[registries]``, or the usual one.
 
     Registries that are git repositories or folders are not read here, and are an error.
@@ -116,7 +116,7 @@ def _find(layers: list[_Layer], member: str, *path: str) -> _Said | None:
     return None
 
 
-def _token(name: str, settings: Settings) -> str | None:
+def _token(name: str, settings: SettingsSources) -> str | None:
     """The token of a named registry. That of the default one is for publishing, and goes to no mirror of it."""
     token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
     for file in ("credentials.toml", "credentials"):
@@ -126,7 +126,7 @@ def _token(name: str, settings: Settings) -> str | None:
     return token if usable and token else None
 
 
-def _certificates(layers: list[_Layer], settings: Settings) -> Path | None:
+def _certificates(layers: list[_Layer], settings: SettingsSources) -> Path | None:
     said = _find([layer for layer in layers if layer.said_by != "project"], "cainfo", "http")
     return settings.home / said.value if said else None
 
@@ -134,7 +134,7 @@ def _certificates(layers: list[_Layer], settings: Settings) -> Path | None:
 # Layers
 
 
-def _layers(settings: Settings) -> Iterator[_Layer]:
+def _layers(settings: SettingsSources) -> Iterator[_Layer]:
     yield _Layer(said_by="environment", source="the environment", values=_environment(settings.variables))
     home = _cargo_home(settings)
     if settings.project is not None:
@@ -159,7 +159,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _cargo_home(settings: Settings) -> Path:
+def _cargo_home(settings: SettingsSources) -> Path:
     return Path(settings.variables.get("CARGO_HOME") or settings.home / ".cargo")
 
 

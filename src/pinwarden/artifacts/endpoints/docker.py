@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Timer
 
 from pinwarden.artifacts.oci_auth import HUB_KEY, Credential, DockerConfig, parse_docker_config, parse_helper_answer
-from pinwarden.artifacts.oci_reference import HUB, Reference
+from pinwarden.artifacts.oci_reference import HUB, ImageReference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import find_program, read_file, relative_search_folders
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.processes import ProcessTree
 
 _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # what docker contacts for docker.io
@@ -30,7 +30,7 @@ class HelperLimits(Record):
 
 
 def registry_endpoint(
-    reference: Reference, settings: Settings, *, said_by: Origin, limits: HelperLimits | None = None
+    reference: ImageReference, settings: SettingsSources, *, said_by: Origin, limits: HelperLimits | None = None
 ) -> Endpoint:
     """The registry of an image. ``said_by`` is who named the image; a registry that the user is logged in to is theirs.
 
@@ -53,14 +53,14 @@ def registry_endpoint(
     return Endpoint(url=url, said_by=said_by, source=f"the image {reference}", ca_file=certificates)
 
 
-def _configs(settings: Settings) -> Iterator[tuple[Path, DockerConfig]]:
+def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
     """The files that have credentials, the one that counts most first."""
     for path in _config_paths(settings):
         if path.exists():
             yield path, parse_docker_config(read_file(path, _MAX_CONFIG), str(path))
 
 
-def _config_paths(settings: Settings) -> Iterator[Path]:
+def _config_paths(settings: SettingsSources) -> Iterator[Path]:
     variables, home = settings.variables, settings.home
     if named := variables.get("REGISTRY_AUTH_FILE"):
         yield Path(named)
@@ -71,7 +71,7 @@ def _config_paths(settings: Settings) -> Iterator[Path]:
 
 
 def _credential(
-    config: DockerConfig, reference: Reference, settings: Settings, limits: HelperLimits
+    config: DockerConfig, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
 ) -> Credential | None:
     if named := config.helper(reference):
         return _ask_helper(named, reference, settings, limits)
@@ -86,7 +86,9 @@ def _credential(
     return config.credential(reference)
 
 
-def _ask_helper(name: str, reference: Reference, settings: Settings, limits: HelperLimits) -> Credential | None:
+def _ask_helper(
+    name: str, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
+) -> Credential | None:
     """Run ``docker-credential-<name> get``, which the user's own settings name."""
     program = f"docker-credential-{name}"
     search_path = settings.variables.get("PATH", "")
@@ -101,11 +103,11 @@ def _ask_helper(name: str, reference: Reference, settings: Settings, limits: Hel
     raise _helper_failed(program, "failed")  # what it printed may hold a secret
 
 
-def _asked_key(reference: Reference) -> bytes:
+def _asked_key(reference: ImageReference) -> bytes:
     return (HUB_KEY if reference.host == HUB else reference.host).encode()
 
 
-def _run(program: Path, question: bytes, settings: Settings, limits: HelperLimits) -> tuple[int, bytes]:
+def _run(program: Path, question: bytes, settings: SettingsSources, limits: HelperLimits) -> tuple[int, bytes]:
     try:
         process = subprocess.Popen(  # noqa: S603 - no shell, and the name was checked
             [str(program), "get"],
@@ -142,7 +144,7 @@ def _helper_failed(program: str, why: str) -> PinwardenError:
     return PinwardenError("FETCH_FAILED", f"{program} {why}", data={"reason": "unauthorized"})
 
 
-def _certificates(reference: Reference, settings: Settings) -> Path | None:
+def _certificates(reference: ImageReference, settings: SettingsSources) -> Path | None:
     """The certificate authority that the settings of docker or podman add for one registry."""
     config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
     own = (config / "docker" / "certs.d", config / "containers" / "certs.d")

@@ -20,7 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import parse_json
 from pinwarden.system.files import find_program, read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
@@ -76,7 +76,7 @@ class _Layers:
             self.notes.append(text)
 
 
-def registry_for(name: str, settings: Settings, *, argument: str | None = None) -> NpmRegistry:
+def registry_for(name: str, settings: SettingsSources, *, argument: str | None = None) -> NpmRegistry:
     """The registry of one package. ``argument`` is one that was named on the command line."""
     scope = parse_name(name).scope
     layers = _Layers(list(_layers(settings)), settings.variables)
@@ -93,7 +93,7 @@ def registry_for(name: str, settings: Settings, *, argument: str | None = None) 
     return NpmRegistry(endpoint=endpoint, notes=tuple(layers.notes))
 
 
-def project_scopes(settings: Settings) -> tuple[str, ...]:
+def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     """The scopes for which a repository's own settings name a registry. npm, run elsewhere, does not see those."""
     found = {
         key.removesuffix(":registry")
@@ -231,7 +231,7 @@ def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
 # Certificates
 
 
-def _certificates(layers: _Layers, settings: Settings) -> Path | None:
+def _certificates(layers: _Layers, settings: SettingsSources) -> Path | None:
     ours = layers.find("cafile", project=False)
     anybodys = layers.find("cafile")
     if anybodys and anybodys.layer.said_by == "project":
@@ -246,7 +246,7 @@ def _certificates(layers: _Layers, settings: Settings) -> Path | None:
     return _path(extra, settings) if extra else None
 
 
-def _path(text: str, settings: Settings) -> Path:
+def _path(text: str, settings: SettingsSources) -> Path:
     if text.startswith("~/"):
         return settings.home / text[2:]
     return (settings.project or settings.home) / text
@@ -255,7 +255,7 @@ def _path(text: str, settings: Settings) -> Path:
 # Layers
 
 
-def _layers(settings: Settings) -> Iterator[_Layer]:
+def _layers(settings: SettingsSources) -> Iterator[_Layer]:
     environment = _environment(settings.variables)
     yield _Layer(said_by="environment", source="the environment", values=environment)
     named = environment.get("userconfig")
@@ -283,7 +283,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], settings: Settings) -> Path | None:
+def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], settings: SettingsSources) -> Path | None:
     """The file for the whole machine: beside the node that runs npm, unless something says otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
         if named := values.get("globalconfig"):
@@ -296,7 +296,7 @@ def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], setting
     return None if node is None else node.resolve().parent.parent / "etc" / "npmrc"
 
 
-def _builtin(settings: Settings) -> Iterator[_Layer]:
+def _builtin(settings: SettingsSources) -> Iterator[_Layer]:
     """The file that distributions put beside npm itself."""
     npm = find_program("npm", settings.variables.get("PATH", ""))
     if npm is not None:

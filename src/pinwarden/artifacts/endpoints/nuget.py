@@ -16,7 +16,7 @@ from pinwarden.artifacts.nuget_package import children, parse_xml
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class _File(Record):
     mapped: bool
 
 
-def sources(settings: Settings) -> NugetSources:
+def sources(settings: SettingsSources) -> NugetSources:
     """The sources that packages come from."""
     files = list(_files(settings))
     disabled = frozenset[str]().union(*(each.disabled for each in files))
@@ -106,7 +106,7 @@ def _credential(name: str, named_by: _File, files: list[_File]) -> str | None:
 # Files
 
 
-def _files(settings: Settings) -> Iterator[_File]:
+def _files(settings: SettingsSources) -> Iterator[_File]:
     """The nearest first."""
     home, variables = settings.home, settings.variables
     users = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.files import read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, Settings
+from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 Client = Literal["any", "uv", "pip"]
@@ -70,7 +70,7 @@ class _Found:
             self.notes.append(f"{named.source} names an extra index that is not a web address; it is not used")
 
 
-def indexes(settings: Settings, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
+def indexes(settings: SettingsSources, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
     """The indexes that a client is set to. With ``any``, uv's settings come before pip's, and both before the default.
 
     ``system`` is the root below which the settings of the whole machine lie.
@@ -113,7 +113,7 @@ def json_api(index: Endpoint) -> str | None:
 # uv
 
 
-def _uv_settings(found: _Found, settings: Settings, system: Path) -> None:
+def _uv_settings(found: _Found, settings: SettingsSources, system: Path) -> None:
     variables = settings.variables
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if value := variables.get(variable, "").strip():
@@ -137,7 +137,7 @@ def _uv_named(text: str, said_by: Origin, source: str) -> _Named:
     return _Named(url=url if named else text, said_by=said_by, source=source, name=name if named else "")
 
 
-def _uv_files(settings: Settings, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
+def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
     """The files that uv reads, the winning one first."""
     variables = settings.variables
     if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
@@ -197,7 +197,7 @@ def _toml(path: Path) -> Mapping[str, Any]:
 # pip
 
 
-def _pip_settings(found: _Found, settings: Settings, system: Path) -> None:
+def _pip_settings(found: _Found, settings: SettingsSources, system: Path) -> None:
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
@@ -224,7 +224,7 @@ def _pip_settings(found: _Found, settings: Settings, system: Path) -> None:
         found.certificates = found.certificates or Path(values["cert"][0])
 
 
-def _pip_files(settings: Settings, system: Path) -> Iterator[tuple[Origin, Path]]:
+def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
     """The files that pip reads, the winning one last."""
     variables, name = settings.variables, "pip.ini" if sys.platform == "win32" else "pip.conf"
     own = variables.get("PIP_CONFIG_FILE")
@@ -247,7 +247,7 @@ def _pip_files(settings: Settings, system: Path) -> Iterator[tuple[Origin, Path]
         yield "user", _existing(Path(own))
 
 
-def _user_folders(settings: Settings) -> list[Path]:
+def _user_folders(settings: SettingsSources) -> list[Path]:
     """The user's folders for settings, the winning one first."""
     variables = settings.variables
     folders = [Path(variables["XDG_CONFIG_HOME"])] if variables.get("XDG_CONFIG_HOME") else [settings.home / ".config"]
@@ -338,7 +338,7 @@ def _basic(user: str, password: str) -> str:
     return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _netrc(settings: Settings) -> Mapping[str, tuple[str, str]]:
+def _netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
     """Credentials by host. An entry for any host is not used: it would go to whoever asks."""
     import netrc
 

@@ -107,7 +107,7 @@ class Engine(Record):
         return run_bounded((str(self.program), *words), Path("/"), self.variables, task)
 
 
-def name_in_engine(engine: Engine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
+def ensure_loaded(engine: Engine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
     """The name under which an engine can start the image; it is loaded if the engine does not have it.
 
     None if the engine cannot load it: then it must fetch the locked digest itself.

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from pinwarden.artifacts.archives.mcpb_archive import content_of_bundle, manifest_of, members_of, parts_of
+from pinwarden.artifacts.archives.mcpb_archive import bundle_members, open_content, read_bundle_manifest, read_parts
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, problem_of, write_file, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, audit_tree, write_file, write_manifest
 from pinwarden.artifacts.mcpb_manifest import (
     LIMITS,
     MANIFEST_NAME,
@@ -51,17 +51,17 @@ class Runtimes(Record):
     platform: str = sys.platform
 
 
-def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+def bundle_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a bundle. The program of a binary bundle is executable, even if it was packed without that bit."""
-    with content_of_bundle(archive, parts_of(archive)) as bundle:
-        programs = _programs(manifest_of(bundle))
-        for member in members_of(bundle):
+    with open_content(archive, read_parts(archive)) as bundle:
+        programs = _programs(read_bundle_manifest(bundle))
+        for member in bundle_members(bundle):
             yield member.path, member.executable or member.path in programs, member.data
 
 
-def content_of(archive: Path) -> Digest:
+def bundle_tree_digest(archive: Path) -> Digest:
     """The tree digest of a bundle's content."""
-    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in unpacked(archive))
+    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in bundle_files(archive))
 
 
 def environment_key(bundle: Digest) -> str:
@@ -76,7 +76,7 @@ def build(folder: Path, bundle: Digest, tree: Digest, store: Store) -> None:
         raise PinwardenError("ARTIFACT_MISSING", "the bundle is not in the store", data={"name": str(bundle)})
     tree_folder = folder / TREE
     tree_folder.mkdir()
-    rows = [write_file(tree_folder, path, data, executable=run) for path, run, data in unpacked(archive)]
+    rows = [write_file(tree_folder, path, data, executable=run) for path, run, data in bundle_files(archive)]
     if tree_digest(rows) != tree:
         raise PinwardenError("ARTIFACT_MISMATCH", "the bundle unpacks to other files than the locked ones")
     write_manifest(folder, {_SECTION: rows})
@@ -84,7 +84,7 @@ def build(folder: Path, bundle: Digest, tree: Digest, store: Store) -> None:
 
 def audit(folder: Path, tree: Digest) -> str | None:
     """Check a built environment. Returns the first problem, or None."""
-    return problem_of(folder, {_SECTION: frozenset([tree.raw])}, [_SECTION])
+    return audit_tree(folder, {_SECTION: frozenset([tree.raw])}, [_SECTION])
 
 
 def manifest_in(folder: Path) -> BundleManifest:

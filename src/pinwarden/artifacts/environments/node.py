@@ -19,10 +19,10 @@ from pinwarden.artifacts.environments.tree import (
     MADE_HERE,
     TREE,
     Row,
+    audit_tree,
+    hash_tree,
     made_here_anchor,
     made_here_digest,
-    problem_of,
-    rows_in,
     write_file,
     write_manifest,
 )
@@ -72,7 +72,7 @@ def _listed(name: str, names: Sequence[str]) -> bool:
     return name in names or all(entry.startswith("!") for entry in names)
 
 
-def chosen(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
+def choose_packages(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
     """The packages to install on a platform. A package inside one that is left out is left out too."""
     left_out = [f"{package.path}/" for package in closure.packages if not here.takes(package)]
     packages = [
@@ -84,13 +84,13 @@ def chosen(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
     return tuple(packages)
 
 
-def content_of(archive: Path) -> Digest:
+def package_tree_digest(archive: Path) -> Digest:
     """The tree digest of a package's content."""
     import hashlib
 
-    from pinwarden.artifacts.archives.package_tarball import unpacked
+    from pinwarden.artifacts.archives.package_tarball import tarball_files
 
-    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in unpacked(archive))
+    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in tarball_files(archive))
 
 
 def declared_scripts(archive: Path) -> dict[str, str]:
@@ -113,10 +113,10 @@ def environment_key(closure_digest: Digest, here: NodePlatform, scripted: Sequen
 
 
 def build(
-    folder: Path, key: str, packages: Sequence[ClosurePackage], store: Store, scripting: Scripting | None = None
+    folder: Path, key: str, packages: Sequence[ClosurePackage], store: Store, scripting: ScriptApprovals | None = None
 ) -> None:
     """Unpack verified archives into a folder, then run the approved scripts. ``key`` is the environment's."""
-    from pinwarden.artifacts.archives.package_tarball import unpacked
+    from pinwarden.artifacts.archives.package_tarball import tarball_files
 
     tree = folder / TREE
     tree.mkdir()
@@ -128,7 +128,8 @@ def build(
                 "ARTIFACT_MISSING", f"{package.name}@{package.version} is not in the store", data={"name": package.name}
             )
         rows = [
-            write_file(tree, f"{package.path}/{path}", data, executable=run) for path, run, data in unpacked(archive)
+            write_file(tree, f"{package.path}/{path}", data, executable=run)
+            for path, run, data in tarball_files(archive)
         ]
         skip = len(package.path) + 1
         sections[package.path] = [(path[skip:], run, digest) for path, run, digest in rows]
@@ -139,7 +140,7 @@ def build(
     made: dict[str, list[Row]] = {}
     if scripting is not None:
         run_scripts(folder, scripting, packages)
-        made = {MADE_HERE: made_by_scripts(tree, sections, scripting)}
+        made = {MADE_HERE: files_made_by_scripts(tree, sections, scripting)}
         store.note_made_here(key, made_here_digest(made[MADE_HERE]))
     write_manifest(folder, {**sections, **made})
 
@@ -150,9 +151,9 @@ def audit(
     """Check a built environment. Returns the first problem, or None."""
     anchors = {package.path: frozenset([_tree_of(package).raw]) for package in packages}
     if not scripted:
-        return problem_of(folder, anchors, anchors)
+        return audit_tree(folder, anchors, anchors)
     anchors[MADE_HERE] = made_here_anchor(store.made_here(folder.name))
-    return problem_of(folder, anchors, anchors, rewritten=tuple(package.path for package in scripted))
+    return audit_tree(folder, anchors, anchors, rewritten=tuple(package.path for package in scripted))
 
 
 def start_command(folder: Path, root: ClosurePackage, program: str | None, node: Path) -> list[str]:
@@ -189,7 +190,7 @@ _PROGRAMS = "programs"
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/opt")
 
 
-class Scripting(Record):
+class ScriptApprovals(Record):
     """Which packages may run their install scripts, and how."""
 
     packages: tuple[ClosurePackage, ...]
@@ -197,7 +198,7 @@ class Scripting(Record):
     without_sandbox: bool = False
 
 
-def run_scripts(folder: Path, scripting: Scripting, packages: Sequence[ClosurePackage]) -> None:
+def run_scripts(folder: Path, scripting: ScriptApprovals, packages: Sequence[ClosurePackage]) -> None:
     """Run the approved scripts in a newly unpacked environment, deepest packages first."""
     import shutil
 
@@ -222,7 +223,7 @@ def _depth_first(package: ClosurePackage) -> tuple[int, str]:
     return -package.path.count("node_modules/"), package.path
 
 
-def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, scripting: Scripting) -> None:
+def _run_package(package_folder: Path, package: ClosurePackage, programs: Path, scripting: ScriptApprovals) -> None:
     import shutil
 
     from pinwarden.artifacts.npm_package import INSTALL_SCRIPTS, read_run_info
@@ -306,7 +307,7 @@ def _is_node_script(script: Path, tree: Path) -> bool:
     return line.startswith(b"#!") and b"node" in line
 
 
-def made_by_scripts(tree: Path, sections: dict[str, list[Row]], scripting: Scripting) -> list[Row]:
+def files_made_by_scripts(tree: Path, sections: dict[str, list[Row]], scripting: ScriptApprovals) -> list[Row]:
     """The files that scripts made or changed, as rows relative to the tree.
 
     Links are removed, as npm removes them from archives, because an audit cannot cover their targets. Raises
@@ -315,7 +316,7 @@ def made_by_scripts(tree: Path, sections: dict[str, list[Row]], scripting: Scrip
     for package in scripting.packages:
         _normalise(tree / package.path)
     locked = {f"{path}/{row[0]}": row[1:] for path, rows in sections.items() for row in rows}
-    current = rows_in(tree)
+    current = hash_tree(tree)
     if missing := sorted(locked.keys() - current.keys()):
         raise PinwardenError("SCRIPT_FAILED", f"an install script removed the locked file {missing[0][:200]}")
     made = [row for path, row in sorted(current.items()) if locked.get(path) != row[1:]]

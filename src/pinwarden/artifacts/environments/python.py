@@ -19,14 +19,14 @@ from pinwarden.artifacts.environments.tree import (
     MADE_HERE,
     TREE,
     Row,
+    audit_tree,
+    hash_tree,
     made_here_anchor,
     made_here_digest,
-    problem_of,
-    rows_in,
     write_file,
     write_manifest,
 )
-from pinwarden.artifacts.python_package import Choice, choose_wheels
+from pinwarden.artifacts.python_package import ChosenWheel, choose_wheels
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.lazy_regex import pattern
@@ -66,7 +66,7 @@ class Interpreter(Record):
         )
 
 
-def chosen(closure: Closure) -> tuple[Choice, ...]:
+def choose_packages(closure: Closure) -> tuple[ChosenWheel, ...]:
     """The packages this interpreter needs, each with the wheel an installer would choose."""
     from packaging.markers import default_environment
     from packaging.tags import sys_tags
@@ -75,7 +75,7 @@ def chosen(closure: Closure) -> tuple[Choice, ...]:
     return choose_wheels(closure.packages, environment, list(sys_tags()))
 
 
-def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
+def wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     """The files of a wheel, with their paths in the environment's tree."""
     from pinwarden.artifacts.archives.zip import zip_members
 
@@ -89,9 +89,9 @@ def unpacked(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
             yield f"{SITE}/{member.path}", member.executable, member.data
 
 
-def content_of(archive: Path) -> Digest:
+def wheel_tree_digest(archive: Path) -> Digest:
     """The tree digest of a wheel's content."""
-    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in unpacked(archive))
+    return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in wheel_files(archive))
 
 
 def environment_key(closure_digest: Digest, here: Interpreter) -> str:
@@ -99,7 +99,7 @@ def environment_key(closure_digest: Digest, here: Interpreter) -> str:
     return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{here.key}".encode()).hex[:40]
 
 
-def build(folder: Path, final: Path, choices: Sequence[Choice], here: Interpreter, store: Store) -> None:
+def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], here: Interpreter, store: Store) -> None:
     """Unpack verified wheels into a folder that will be renamed to ``final``, and compile them."""
     tree = folder / TREE
     (tree / SITE).mkdir(parents=True)
@@ -108,13 +108,13 @@ def build(folder: Path, final: Path, choices: Sequence[Choice], here: Interprete
         archive = store.find(file.digest)
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is not in the store", data={"name": package.name})
-        rows = [write_file(tree, path, data, executable=run) for path, run, data in unpacked(archive)]
+        rows = [write_file(tree, path, data, executable=run) for path, run, data in wheel_files(archive)]
         if tree_digest(rows) != file.tree:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} unpacks to other files than the locked ones")
         sections[section_name(package)] = rows
     _compile(tree, final / TREE, here)
     known = {path for rows in sections.values() for path, _, _ in rows}
-    sections[MADE_HERE] = [row for path, row in rows_in(tree).items() if path not in known]
+    sections[MADE_HERE] = [row for path, row in hash_tree(tree).items() if path not in known]
     _make_venv(folder / _VENV, here)
     write_manifest(folder, sections)
     store.note_made_here(final.name, made_here_digest(sections[MADE_HERE]))
@@ -185,7 +185,7 @@ def audit(folder: Path, closure: Closure, here: Interpreter, store: Store) -> st
         for package in closure.packages
     }
     anchors[MADE_HERE] = made_here_anchor(store.made_here(folder.name))
-    return problem_of(folder, anchors, [section_name(closure.root), MADE_HERE])
+    return audit_tree(folder, anchors, [section_name(closure.root), MADE_HERE])
 
 
 def start_command(folder: Path, root: ClosurePackage, program: str | None) -> list[str]:

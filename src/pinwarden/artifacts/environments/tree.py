@@ -46,7 +46,7 @@ def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> Row:
     return path, executable, hashlib.sha256(data).hexdigest()
 
 
-def rows_in(tree: Path) -> dict[str, Row]:
+def hash_tree(tree: Path) -> dict[str, Row]:
     """Every file of a tree by path, hashed now. ``OSError`` for anything that is neither a file nor a folder."""
     root = str(tree)
     paths = _files_below(root)
@@ -82,7 +82,7 @@ Anchors = Mapping[str, frozenset[bytes]]
 """By section name, the digests its text may have."""
 
 
-def problem_of(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritten: tuple[str, ...] = ()) -> str | None:
+def audit_tree(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritten: tuple[str, ...] = ()) -> str | None:
     """Check a built tree. Returns the first problem, or None if it is exactly what anchors and manifest say.
 
     The anchors of `MADE_HERE` come from `made_here_anchor`. ``rewritten`` are the folders in which install scripts may

@@ -82,7 +82,7 @@ class Bill(Record):
     packages: tuple[Package, ...]
 
 
-def bill_of(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> Bill:
+def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> Bill:
     """The bill of a lock; closures by the path that the lock pins. ``shown`` takes secrets out of an address."""
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _packages(closures.values())

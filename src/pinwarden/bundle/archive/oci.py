@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from pinwarden.artifacts.oci_manifest import Descriptor, ImageManifest, parse_document
 from pinwarden.artifacts.oci_reference import DEFAULT_TAG
-from pinwarden.artifacts.oci_registry import PushRegistry, Registry
+from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
 from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
 from pinwarden.bundle.attestation import MOST_BYTES
 from pinwarden.bundle.descriptor import MEDIA_TYPES
@@ -45,7 +45,7 @@ class PulledBundle(Record):
     parts: BundleParts
 
 
-def push(registry: PushRegistry, parts: BundleParts, annotations: dict[str, str]) -> Digest:
+def push(registry: OciPushRegistry, parts: BundleParts, annotations: dict[str, str]) -> Digest:
     """Put a bundle into a registry under the tag of its reference."""
     layers = [(parts.media_type, parts.archive), (DESCRIPTOR, parts.descriptor), (MANIFEST, parts.manifest)]
     layers += [(ATTESTATION, each) for each in parts.attestations]
@@ -54,7 +54,7 @@ def push(registry: PushRegistry, parts: BundleParts, annotations: dict[str, str]
     return registry.put_artifact(registry.reference.tag or DEFAULT_TAG, ARTIFACT_TYPE, layers, annotations)
 
 
-def pull(registry: Registry) -> PulledBundle:
+def pull(registry: OciRegistry) -> PulledBundle:
     """The bundle that a reference names. Every byte is what the digest names; what it is worth is not decided here."""
     reference = registry.reference
     document = registry.document(reference.digest if reference.digest is not None else reference.asked)
@@ -72,7 +72,7 @@ def pull(registry: Registry) -> PulledBundle:
     return PulledBundle(digest=document.digest, parts=_parts(registry, manifest))
 
 
-def _parts(registry: Registry, manifest: ImageManifest) -> BundleParts:
+def _parts(registry: OciRegistry, manifest: ImageManifest) -> BundleParts:
     """Sorted by media type, each once but for attestations; a layer that is none of them is refused."""
     known = {*MEDIA_TYPES, DESCRIPTOR, MANIFEST, ATTESTATION, POINTER}
     stranger = next((each.media_type for each in manifest.layers if each.media_type not in known), None)
@@ -105,7 +105,7 @@ def _only(layers: list[Descriptor], what: str) -> Descriptor:
     return layers[0]
 
 
-def _blob(registry: Registry, layer: Descriptor, most: int) -> bytes:
+def _blob(registry: OciRegistry, layer: Descriptor, most: int) -> bytes:
     to = BytesIO()
     received = registry.blob(layer, to, most)
     if received is None:

@@ -12,7 +12,7 @@ from pinwarden.gateway.http.limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.http.sending import Listener, Outgoing, Sending
 from pinwarden.gateway.http.upstream_connection import KnownHead, UpstreamConnection
-from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
+from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, resolve_destinations
 from pinwarden.system.target import HttpAddress
 
 
@@ -151,7 +151,7 @@ class Pool:
     async def _connected(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         if not self._places:
-            self._places = await loop.run_in_executor(None, destinations, self.address, self._rules)
+            self._places = await loop.run_in_executor(None, resolve_destinations, self.address, self._rules)
         # The name of the host stays what the certificate is checked against.
         name = self.address.host if self._tls is not None else None
         last: OSError = ConnectionRefusedError("no address")

@@ -9,11 +9,11 @@ from pathlib import Path
 from pinwarden.artifacts.endpoints.docker import registry_endpoint
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
 from pinwarden.artifacts.oci_reference import parse_reference
-from pinwarden.artifacts.oci_registry import PushRegistry
+from pinwarden.artifacts.oci_registry import OciPushRegistry
 from pinwarden.core.cid import Cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.blobs.blobs import Blobs
-from pinwarden.system.net.endpoint import Settings
+from pinwarden.system.net.endpoint import SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchRules
 
 ARTIFACT_TYPE = "application/vnd.pinwarden.archive.v1"
@@ -23,7 +23,7 @@ _LAYER_TYPE = "application/octet-stream"
 class OciBlobs(Blobs):
     """One repository full of archives. Credentials are those that docker or podman has."""
 
-    def __init__(self, registry: PushRegistry, fetcher: Fetcher) -> None:
+    def __init__(self, registry: OciPushRegistry, fetcher: Fetcher) -> None:
         self._registry = registry
         self._fetcher = fetcher
 
@@ -31,10 +31,10 @@ class OciBlobs(Blobs):
     def at(cls, url: str) -> OciBlobs:
         """The repository at ``oci://host/name``."""
         reference = parse_reference(url.removeprefix("oci://"))
-        settings = Settings(home=Path.home(), project=None, variables=os.environ)
+        settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
         endpoint = registry_endpoint(reference, settings, said_by="argument")
         fetcher = Fetcher(FetchRules(), os.environ)
-        return cls(PushRegistry(reference, fetcher, endpoint), fetcher)
+        return cls(OciPushRegistry(reference, fetcher, endpoint), fetcher)
 
     def close(self) -> None:
         """Let go of connections."""

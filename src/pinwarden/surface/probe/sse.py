@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.sse_stream import Event, EventParser
 from pinwarden.surface.probe.wire import Silence
-from pinwarden.system.net.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
+from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpRequest, HttpResponse, NoResponse
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed
 from pinwarden.system.target import HttpAddress
 
@@ -25,7 +25,7 @@ class SseWire:
     def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
         self._allowance = allowance
         self._client = HttpClient(options, allowance)
-        self._response: Response | None = None
+        self._response: HttpResponse | None = None
         self._events: Iterator[Event] = iter(())
         self._endpoint: HttpAddress | None = None
 
@@ -38,21 +38,21 @@ class SseWire:
             self._events = self._read(self._response)
             self._endpoint = self._find_endpoint()
         sent = {"Content-Type": "application/json", **headers}
-        request = Request(method="POST", address=self._endpoint, headers=sent, body=message, wait=wait)
+        request = HttpRequest(method="POST", address=self._endpoint, headers=sent, body=message, wait=wait)
         try:
             response = self._client.request(request)
-        except Unanswered as unanswered:
+        except NoResponse as unanswered:
             raise probe_failed("ended", "the server did not take a message") from unanswered
         if response.status >= 400 and expects_answer:
             response.close()
             raise probe_failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
-        with suppress(Unanswered):  # what a server says beside the stream does not matter
+        with suppress(NoResponse):  # what a server says beside the stream does not matter
             response.body(_MAX_REPLY)
 
     def receive(self, wait: float | None = None) -> bytes | Silence:
         """The next message of the stream."""
         del wait  # nothing else could be tried meanwhile
-        with suppress(Unanswered):
+        with suppress(NoResponse):
             for event in self._events:
                 if event.name == "message":
                     return event.data
@@ -71,11 +71,11 @@ class SseWire:
         """Cut all connections."""
         self._client.abort()
 
-    def _open(self) -> Response:
+    def _open(self) -> HttpResponse:
         try:
             headers = {"Accept": "text/event-stream"}
-            response = self._client.request(Request(method="GET", address=self._client.address, headers=headers))
-        except Unanswered as unanswered:
+            response = self._client.request(HttpRequest(method="GET", address=self._client.address, headers=headers))
+        except NoResponse as unanswered:
             raise probe_failed("ended", "the server did not open its stream of events") from unanswered
         if response.status != 200 or response.content_type != "text/event-stream":
             response.close()
@@ -83,7 +83,7 @@ class SseWire:
             raise probe_failed("refused", f"no stream of events there: HTTP status {response.status}", details)
         return response
 
-    def _read(self, response: Response) -> Iterator[Event]:
+    def _read(self, response: HttpResponse) -> Iterator[Event]:
         parser = EventParser(self._allowance.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from parser.feed(chunk)
@@ -91,7 +91,7 @@ class SseWire:
     def _find_endpoint(self) -> HttpAddress:
         try:
             event = next(self._events, None)
-        except Unanswered as unanswered:
+        except NoResponse as unanswered:
             raise probe_failed("ended", "the stream of events ended before it began") from unanswered
         if event is None or event.name != "endpoint":
             raise probe_failed("protocol", "the stream of events does not begin with the endpoint")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.sse_stream import EventParser
 from pinwarden.surface.probe.wire import Silence
-from pinwarden.system.net.http_client import HttpClient, HttpOptions, Request, Response, Unanswered
+from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpRequest, HttpResponse, NoResponse
 from pinwarden.system.probe_budget import ProbeBudget
 
 _ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -32,7 +32,7 @@ class StreamableWire:
         self._session: dict[str, str] = {}
         self._version: Mapping[str, str] = {}
         self._messages: Iterator[bytes] = iter(())
-        self._response: Response | None = None
+        self._response: HttpResponse | None = None
         self._silence = _OVER
 
     def send(
@@ -42,7 +42,7 @@ class StreamableWire:
         if expects_answer:
             self._let_go()
         sent = {**_ACCEPT, **self._session, **headers}
-        request = Request(method="POST", address=self._client.address, headers=sent, body=message, wait=wait)
+        request = HttpRequest(method="POST", address=self._client.address, headers=sent, body=message, wait=wait)
         try:
             response = self._client.request(request)
             if expects_answer:
@@ -50,7 +50,7 @@ class StreamableWire:
                 self._expect(response)
             else:
                 response.close()
-        except Unanswered as unanswered:
+        except NoResponse as unanswered:
             if expects_answer:
                 self._silence = _HUNG_UP if unanswered.hung_up else _QUIET
 
@@ -59,7 +59,7 @@ class StreamableWire:
         del wait  # the question was sent with it
         try:
             return next(self._messages, self._silence)
-        except Unanswered as unanswered:
+        except NoResponse as unanswered:
             return _HUNG_UP if unanswered.hung_up else _QUIET
 
     def restart(self) -> None:
@@ -71,10 +71,10 @@ class StreamableWire:
         """End the session, if there is one, and let go of all connections."""
         self._let_go()
         if self._session and not self._allowance.is_expired:
-            with suppress(PinwardenError, Unanswered):
+            with suppress(PinwardenError, NoResponse):
                 headers = {**self._session, **self._version}
                 address = self._client.address
-                goodbye = Request(method="DELETE", address=address, headers=headers, wait=_GOODBYE_SECONDS)
+                goodbye = HttpRequest(method="DELETE", address=address, headers=headers, wait=_GOODBYE_SECONDS)
                 self._client.request(goodbye).close()
         self._client.close()
 
@@ -82,13 +82,13 @@ class StreamableWire:
         """Cut all connections."""
         self._client.abort()
 
-    def _remember(self, response: Response, headers: Mapping[str, str]) -> None:
+    def _remember(self, response: HttpResponse, headers: Mapping[str, str]) -> None:
         self._version = {name: value for name, value in headers.items() if name == "MCP-Protocol-Version"}
         session = response.header("mcp-session-id")
         if session and not self._session and len(session) <= _MAX_SESSION_ID and session.isprintable():
             self._session = {"Mcp-Session-Id": session}
 
-    def _expect(self, response: Response) -> None:
+    def _expect(self, response: HttpResponse) -> None:
         self._silence = _OVER
         if response.content_type == _EVENTS and response.status < 400:
             self._response = response
@@ -100,7 +100,7 @@ class StreamableWire:
         else:
             self._silence = Silence(reason="refused", detail=f"HTTP status {response.status}", status=response.status)
 
-    def _events(self, response: Response) -> Iterator[bytes]:
+    def _events(self, response: HttpResponse) -> Iterator[bytes]:
         parser = EventParser(self._allowance.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from (event.data for event in parser.feed(chunk) if event.name == "message")

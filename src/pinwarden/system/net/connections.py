@@ -18,8 +18,8 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NewConnectionError
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.fetch_failures import unfetched
-from pinwarden.system.net.network_guard import NetworkRules, destinations
+from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_guard import NetworkRules, resolve_destinations
 from pinwarden.system.target import HttpAddress
 
 DEADLINE: ContextVar[float] = ContextVar("deadline")
@@ -54,9 +54,9 @@ def proxied_connections(proxy: str, context: ssl.SSLContext) -> urllib3.PoolMana
         parts = urlsplit(proxy)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as err:
-        raise unfetched("connect", "the proxy of the environment is not an http address") from err
+        raise fetch_failed("connect", "the proxy of the environment is not an http address") from err
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise unfetched("connect", "the proxy of the environment is not an http address")
+        raise fetch_failed("connect", "the proxy of the environment is not an http address")
     headers = None
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -130,7 +130,9 @@ class _Guarded:
 
     def _new_conn(self) -> socket.socket:
         host, port = self._dns_host.strip("[]"), self.port  # type: ignore[attr-defined]
-        places = destinations(HttpAddress(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules)
+        places = resolve_destinations(
+            HttpAddress(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules
+        )
         last: OSError = ConnectionRefusedError("no address")
         for place in places:
             made = socket.socket(place.family, socket.SOCK_STREAM)

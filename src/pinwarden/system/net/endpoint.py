@@ -43,7 +43,7 @@ class Endpoint(Record):
         return address.origin == mine.origin and below and not {".", ".."} & set(steps)
 
 
-class Settings(Record):
+class SettingsSources(Record):
     """Where settings are looked for. Everything outside is reached through this value."""
 
     home: Path

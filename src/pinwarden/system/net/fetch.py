@@ -27,16 +27,16 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.connections import DEADLINE, guarded_connections, proxied_connections, tls_context
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch_failures import (
-    MOST_SAID,
+    MAX_ERROR_BYTES,
+    connection_failed,
+    fetch_failed,
     first_cause,
-    refused,
+    offline_refused,
+    status_failed,
     too_large,
-    unasked,
-    unfetched,
-    unreached,
 )
-from pinwarden.system.net.network_guard import NetworkRules, address_refused, places_of
-from pinwarden.system.net.proxies import check_without_looking_up, proxy_for
+from pinwarden.system.net.network_guard import NetworkRules, address_refused, resolve_addresses
+from pinwarden.system.net.proxies import check_proxied_address, proxy_for
 from pinwarden.system.target import HttpAddress
 
 _CHUNK = 1 << 18
@@ -77,7 +77,7 @@ class FetchRules(Record):
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
-class Sent(Record):
+class RequestBody(Record):
     """What is sent to a registry."""
 
     method: str
@@ -85,7 +85,7 @@ class Sent(Record):
     media_type: str
 
 
-class Wanted(Record):
+class FetchRequest(Record):
     """What to ask for, at an endpoint or where it points to."""
 
     endpoint: Endpoint
@@ -95,7 +95,7 @@ class Wanted(Record):
     """Stands in for the endpoint's own, for a token that was got for it. It goes where that one would go."""
     form: bytes | None = field(default=None, repr=False)
     """Sent instead of only asking (POST), for a credential that is exchanged. A redirect is then not followed."""
-    sent: Sent | None = None
+    sent: RequestBody | None = None
     """What is put there instead of asking for it. A redirect is then not followed."""
 
     @property
@@ -104,7 +104,7 @@ class Wanted(Record):
         return self.authorization or self.endpoint.authorization
 
 
-class Answer(Record):
+class FetchResponse(Record):
     """A document that was fetched, or the word that there is none (404 and 410)."""
 
     status: int
@@ -120,7 +120,7 @@ class Answer(Record):
         return self.status == 200
 
 
-class Received(Record):
+class DownloadResult(Record):
     """A file that was fetched."""
 
     address: HttpAddress
@@ -144,7 +144,7 @@ class _Response:
         """The body as it comes in, up to a limit."""
         if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
             # None was asked for, and a small compressed body can be an enormous one.
-            raise unfetched("protocol", f"{self.address} compressed its answer without being asked to")
+            raise fetch_failed("protocol", f"{self.address} compressed its answer without being asked to")
         said = self.headers.get("content-length", "")
         if said.isdecimal() and (len(said) > 18 or int(said) > max_bytes):
             raise too_large(self.address, max_bytes)
@@ -154,7 +154,7 @@ class _Response:
             if size > max_bytes:
                 raise too_large(self.address, max_bytes)
             if time.monotonic() > self._deadline:
-                raise unfetched("timeout", f"{self.address} did not finish in time")
+                raise fetch_failed("timeout", f"{self.address} did not finish in time")
             self._fetcher.count(len(chunk))
             yield chunk
 
@@ -202,29 +202,29 @@ class Fetcher:
         """What may be asked; resolvers that fetch for themselves are held to the same."""
         return self._rules
 
-    def get(self, wanted: Wanted, *, max_bytes: int | None = None) -> Answer:
+    def get(self, wanted: FetchRequest, *, max_bytes: int | None = None) -> FetchResponse:
         """A document. 404 and 410 are answers, any other status but 200 is a failure."""
         limit = max_bytes or self._rules.limits.document_bytes
 
-        def read(response: _Response) -> Answer:
+        def read(response: _Response) -> FetchResponse:
             body = b"".join(response.chunks(limit)) if response.status == 200 else b""
-            return Answer(status=response.status, address=response.address, headers=response.headers, body=body)
+            return FetchResponse(status=response.status, address=response.address, headers=response.headers, body=body)
 
         return self._attempts(wanted, {}, read, frozenset({200, 404, 410}))
 
     def download(
         self,
-        wanted: Wanted,
+        wanted: FetchRequest,
         to: BinaryIO,
         *,
         algorithms: tuple[str, ...] = ("sha256",),
         max_bytes: int | None = None,
-    ) -> Received:
+    ) -> DownloadResult:
         """A file, hashed while it comes in. What was written before a failed attempt is written over."""
         limit = max_bytes or self._rules.limits.file_bytes
         start = to.tell()
 
-        def read(response: _Response) -> Received:
+        def read(response: _Response) -> DownloadResult:
             to.seek(start)
             to.truncate()
             hashers = [hashlib.new(name) for name in algorithms]
@@ -235,23 +235,23 @@ class Fetcher:
                 _write(to, chunk)
                 size += len(chunk)
             digests = tuple(Digest(each.digest(), name) for each, name in zip(hashers, algorithms, strict=True))
-            return Received(address=response.address, size=size, digests=digests)
+            return DownloadResult(address=response.address, size=size, digests=digests)
 
         return self._attempts(wanted, {}, read, frozenset({200}))
 
-    def send(self, wanted: Wanted, *, max_bytes: int = 1 << 20) -> Answer:
+    def send(self, wanted: FetchRequest, *, max_bytes: int = 1 << 20) -> FetchResponse:
         """Send something, and return whatever the registry says of it, its refusals too.
 
         It may be sent again after a failure that may pass, so it must be something that can be done twice.
         """
 
-        def read(response: _Response) -> Answer:
+        def read(response: _Response) -> FetchResponse:
             body = b"".join(response.chunks(max_bytes))
-            return Answer(status=response.status, address=response.address, headers=response.headers, body=body)
+            return FetchResponse(status=response.status, address=response.address, headers=response.headers, body=body)
 
         return self._attempts(wanted, {}, read, _SENT_ANSWERS)
 
-    def challenge(self, wanted: Wanted) -> tuple[int, str]:
+    def challenge(self, wanted: FetchRequest) -> tuple[int, str]:
         """The status of a request without credentials, and whom the answer asks for (``www-authenticate``)."""
 
         def read(response: _Response) -> tuple[int, str]:
@@ -271,12 +271,12 @@ class Fetcher:
             self._on_bytes(size)
 
     def _attempts(
-        self, wanted: Wanted, headers: Mapping[str, str], read: Callable[[_Response], Read], good: frozenset[int]
+        self, wanted: FetchRequest, headers: Mapping[str, str], read: Callable[[_Response], Read], good: frozenset[int]
     ) -> Read:
         """One request, tried again after failures that may pass. What the bytes are is never a reason to try again."""
         address = HttpAddress.parse(wanted.url)
         if self._rules.offline:
-            raise unasked(address)
+            raise offline_refused(address)
         limits = self._rules.limits
         deadline = time.monotonic() + limits.total_seconds
         DEADLINE.set(deadline)
@@ -297,11 +297,13 @@ class Fetcher:
                     response.finish(complete=False)
             except _FOREIGN as err:
                 if last or isinstance(first_cause(err), ssl.SSLError):
-                    raise unreached(err, address) from err
+                    raise connection_failed(err, address) from err
             self._pause(wait)
         raise AssertionError("the last attempt answers or raises")
 
-    def _follow(self, wanted: Wanted, address: HttpAddress, headers: Mapping[str, str], deadline: float) -> _Response:
+    def _follow(
+        self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
+    ) -> _Response:
         for _ in range(self._rules.limits.redirects + 1):
             response = self._ask(wanted, address, headers, deadline)
             location = response.headers.get("location")
@@ -311,7 +313,9 @@ class Fetcher:
             address = _redirected(address, location)
         raise address_refused(f"{address} redirects too often", "redirect")
 
-    def _ask(self, wanted: Wanted, address: HttpAddress, headers: Mapping[str, str], deadline: float) -> _Response:
+    def _ask(
+        self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
+    ) -> _Response:
         limits, endpoint = self._rules.limits, wanted.endpoint
         rules = self._network_rules(endpoint, address)
         sent = {
@@ -357,7 +361,7 @@ class Fetcher:
         with self._lock:
             known = self._places.get(origin)
         if known is None:
-            known = places_of(endpoint.address)
+            known = resolve_addresses(endpoint.address)
             with self._lock:
                 self._places[origin] = known
         return NetworkRules(allow_plain_http=plain, allowed_places=known)
@@ -375,7 +379,7 @@ class Fetcher:
                     self._managers[key] = proxied_connections(proxy, context)
             manager = self._managers[key]
         if proxy is not None:
-            check_without_looking_up(address, rules)
+            check_proxied_address(address, rules)
         return manager
 
 
@@ -383,8 +387,8 @@ def _bad_status(response: _Response) -> PinwardenError:
     body = b""
     if "json" in response.headers.get("content-type", ""):
         with suppress(PinwardenError, *_FOREIGN):  # a sentence that cannot be read in full is not told
-            body = b"".join(response.chunks(MOST_SAID))
-    return refused(response.address, response.status, body)
+            body = b"".join(response.chunks(MAX_ERROR_BYTES))
+    return status_failed(response.address, response.status, body)
 
 
 def _write(to: BinaryIO, chunk: bytes) -> None:

@@ -14,27 +14,27 @@ from pinwarden.system.net.network_guard import HostNotFoundError
 from pinwarden.system.target import HttpAddress
 
 
-def unfetched(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
+def fetch_failed(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
     """Something that could not be fetched. The reason is a word that programs can tell apart."""
     data: dict[str, object] = {"reason": reason} if status is None else {"reason": reason, "status": status}
     return PinwardenError("FETCH_FAILED", message, hint=hint, data=data)
 
 
-def refused(address: object, status: int, body: bytes) -> PinwardenError:
+def status_failed(address: object, status: int, body: bytes) -> PinwardenError:
     """An answer that says no: it was reached, so its own words count, and not the network."""
-    said = said_in(body)
+    said = error_text(body)
     message = f"{address} answered with status {status}" + (f": {said}" if said else "")
     if status in (401, 403):
-        return unfetched("unauthorized", message, status, hint="Check the credentials that your client has for it.")
+        return fetch_failed("unauthorized", message, status, hint="Check the credentials that your client has for it.")
     if status == 429 or status >= 500:
-        return unfetched("status", message, status, hint="Try again later. If it stays so, ask who runs it.")
-    return unfetched("status", message, status, hint="Check the address and the name, or ask who runs it.")
+        return fetch_failed("status", message, status, hint="Try again later. If it stays so, ask who runs it.")
+    return fetch_failed("status", message, status, hint="Check the address and the name, or ask who runs it.")
 
 
-def said_in(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     """The code and the sentence of an error in JSON, as registries write them; empty if there is none."""
     try:
-        found = strict_json.parse_json(body, Limits(max_bytes=MOST_SAID, max_depth=10))
+        found = strict_json.parse_json(body, Limits(max_bytes=MAX_ERROR_BYTES, max_depth=10))
     except PinwardenError:
         return ""
     if isinstance(found, dict) and isinstance(found.get("errors"), list) and found["errors"]:
@@ -48,7 +48,7 @@ def said_in(body: bytes) -> str:
     return show_invisible(": ".join(dict.fromkeys(texts))[:_MOST_SENTENCE])
 
 
-MOST_SAID = 16 * 1024
+MAX_ERROR_BYTES = 16 * 1024
 _MOST_SENTENCE = 300
 
 
@@ -57,7 +57,7 @@ def too_large(address: HttpAddress, allowed: int) -> PinwardenError:
     return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
-def unasked(address: HttpAddress) -> PinwardenError:
+def offline_refused(address: HttpAddress) -> PinwardenError:
     """Nobody may be asked."""
     return PinwardenError(
         "FETCH_FAILED",
@@ -67,7 +67,7 @@ def unasked(address: HttpAddress) -> PinwardenError:
     )
 
 
-def unreached(err: Exception, address: HttpAddress) -> PinwardenError:
+def connection_failed(err: Exception, address: HttpAddress) -> PinwardenError:
     """What a failure of the network or of TLS means for whoever asked."""
     told = _unreached(err, address)
     # Whoever sums several failures up names the hosts.
@@ -79,15 +79,15 @@ def _unreached(err: Exception, address: HttpAddress) -> PinwardenError:
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or cause.reason or "TLS failed"
         hint = _CLOCK if getattr(cause, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None
-        return unfetched("tls", f"{address} did not prove who it is: {why}", hint=hint)
+        return fetch_failed("tls", f"{address} did not prove who it is: {why}", hint=hint)
     if isinstance(cause, HostNotFoundError):
-        return unfetched("connect", f"the host {address.host} was not found")
+        return fetch_failed("connect", f"the host {address.host} was not found")
     if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
-        return unfetched("timeout", f"{address} did not answer in time")
+        return fetch_failed("timeout", f"{address} did not answer in time")
     if isinstance(err, ProxyError):
-        return unfetched("connect", f"the proxy of the environment did not lead to {address}")
+        return fetch_failed("connect", f"the proxy of the environment did not lead to {address}")
     why = (isinstance(cause, OSError) and cause.strerror) or type(cause).__name__
-    return unfetched("connect", f"{address} could not be reached: {why}")
+    return fetch_failed("connect", f"{address} could not be reached: {why}")
 
 
 _NOT_YET_VALID, _EXPIRED = 9, 10  # as OpenSSL numbers them

@@ -21,7 +21,7 @@ from urllib3.response import BaseHTTPResponse
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
+from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, resolve_destinations
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 from pinwarden.system.target import HttpAddress
 
@@ -41,7 +41,7 @@ class HttpOptions(Record):
     allow_redirects: bool = False
 
 
-class Request(Record):
+class HttpRequest(Record):
     """One request."""
 
     method: str
@@ -52,7 +52,7 @@ class Request(Record):
     """How long the server may say nothing; otherwise for as long as the probe may take."""
 
 
-class Unanswered(Exception):  # noqa: N818  a turn of events inside this room, not a failure to report
+class NoResponse(Exception):  # noqa: N818  a turn of events inside this room, not a failure to report
     """The server took a request and gave no complete response: it hung up, or nothing came within the wait."""
 
     def __init__(self, *, hung_up: bool) -> None:
@@ -60,7 +60,7 @@ class Unanswered(Exception):  # noqa: N818  a turn of events inside this room, n
         self.hung_up = hung_up
 
 
-class Response:
+class HttpResponse:
     """A response whose body is still to be read."""
 
     def __init__(self, client: HttpClient, raw: BaseHTTPResponse, connection: HTTPConnection) -> None:
@@ -84,7 +84,7 @@ class Response:
                 chunk = self._raw.read1(_CHUNK, decode_content=False)
             except _FOREIGN as err:
                 self._client.allowance.remaining()
-                raise Unanswered(hung_up=not isinstance(err, _TIMEOUTS)) from err
+                raise NoResponse(hung_up=not isinstance(err, _TIMEOUTS)) from err
             if not chunk:
                 return
             self._client.allowance.count_bytes(len(chunk))
@@ -133,7 +133,7 @@ class HttpClient:
         self._timer.daemon = True
         self._timer.start()
 
-    def request(self, request: Request) -> Response:
+    def request(self, request: HttpRequest) -> HttpResponse:
         """The response to one request, after the redirects that are allowed."""
         for _ in range(self.allowance.limits.max_redirects + 1):
             response = self._exchange(request)
@@ -206,17 +206,17 @@ class HttpClient:
         if before is not None:
             before.close()
 
-    def _exchange(self, request: Request) -> Response:
+    def _exchange(self, request: HttpRequest) -> HttpResponse:
         reused = self._idle is not None
         try:
             return self._on(self._connection(request.address), request)
-        except Unanswered as unanswered:
+        except NoResponse as unanswered:
             # A server may close a kept connection at any time; only then the request is sent again.
             if not (reused and unanswered.hung_up):
                 raise
             return self._on(self._connection(request.address), request)
 
-    def _on(self, connection: HTTPConnection, request: Request) -> Response:
+    def _on(self, connection: HTTPConnection, request: HttpRequest) -> HttpResponse:
         address = request.address
         timeout = self.allowance.remaining(request.wait)
         try:
@@ -235,8 +235,8 @@ class HttpClient:
         except _FOREIGN as err:
             self.drop(connection)
             self.allowance.remaining()
-            raise Unanswered(hung_up=not isinstance(err, _TIMEOUTS)) from err
-        return Response(self, raw, connection)
+            raise NoResponse(hung_up=not isinstance(err, _TIMEOUTS)) from err
+        return HttpResponse(self, raw, connection)
 
     def _connection(self, address: HttpAddress) -> HTTPConnection:
         idle, self._idle = self._idle, None
@@ -259,12 +259,12 @@ class HttpClient:
                 # What the caller allowed was said of the host that was named, not of those it points to.
                 rules = replace(rules, allow_private=False)
             try:
-                self._places[address.origin] = destinations(address, rules)
+                self._places[address.origin] = resolve_destinations(address, rules)
             except HostNotFoundError as err:
                 raise probe_failed("connect", str(err)) from err
         return self._places[address.origin]
 
-    def _redirected(self, request: Request, status: int, location: str) -> HttpAddress:
+    def _redirected(self, request: HttpRequest, status: int, location: str) -> HttpAddress:
         address = request.address
 
         def refuse(why: str) -> PinwardenError:

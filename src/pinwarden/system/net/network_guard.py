@@ -36,7 +36,7 @@ class NetworkRules(Record):
     """Addresses that may be contacted although they are not public."""
 
 
-def destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Destination, ...]:
+def resolve_destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Destination, ...]:
     """Where the host of an address is. One forbidden answer of the resolver forbids them all."""
     found = _look_up(address)
     places = [_ip(str(destination.sockaddr[0])) for destination in found]
@@ -51,7 +51,7 @@ def destinations(address: HttpAddress, rules: NetworkRules) -> tuple[Destination
     return found
 
 
-def places_of(address: HttpAddress) -> frozenset[str]:
+def resolve_addresses(address: HttpAddress) -> frozenset[str]:
     """The network addresses of a host, as text."""
     return frozenset(str(_ip(str(destination.sockaddr[0]))) for destination in _look_up(address))
 

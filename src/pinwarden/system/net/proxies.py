@@ -26,7 +26,7 @@ def proxy_for(address: HttpAddress, variables: Mapping[str, str]) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def check_without_looking_up(address: HttpAddress, rules: NetworkRules) -> None:
+def check_proxied_address(address: HttpAddress, rules: NetworkRules) -> None:
     """What can be said about an address whose name the proxy looks up."""
     place = _number(address.host)
     only_here = rules.allow_private and place is not None and place.is_loopback
