@@ -212,7 +212,7 @@ _STARTS = {
     "sandboxed": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/node.py"},
     "PreparedStart": {"project/server_start.py"},
     "Command": {"gateway/server_process.py"},
-    "start": {"gateway/running.py", "gateway/http/child.py"},
+    "start": {"gateway/running.py", "gateway/http/process_transport.py"},
     "probe_all": {"project/server_start.py"},
     # an author's own server, and what is submitted to a registry, which has no project and a sandbox of its own
     "probe": {

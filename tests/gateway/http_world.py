@@ -14,17 +14,17 @@ from pinwarden.gateway.approval import Approved
 from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.event import Fact
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.access import Access, Client
-from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.header_checks import Access, Client
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.listener import Listening, Serving
 from pinwarden.gateway.http.merged import merged_place
-from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.recording import Recorder, Recording
-from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from pinwarden.gateway.http.serving import Listening, Serving
+from pinwarden.gateway.http.process_transport import Supervisor
+from pinwarden.gateway.http.record_then_send import Recorder, Recording
+from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
 from pinwarden.gateway.http.session_manager import Hub, Opener, Upstream
-from pinwarden.gateway.http.tracing import Tracing
+from pinwarden.gateway.http.telemetry import Tracing
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
 from pinwarden.gateway.server_process import Command
 from pinwarden.gateway.step import Step

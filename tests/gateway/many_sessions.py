@@ -14,8 +14,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.descriptors import StrictLoop, churning, open_descriptors
 from tests.gateway.http_world import Behind, Gateway, Raw, gateway, guard
 from tests.servers import witness

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.http.shutdown import END_SECONDS
+from pinwarden.gateway.http.listener import END_SECONDS
 from tests.cli.run import pinwarden
 from tests.gateway.http_world import modern
 from tests.gateway.test_gateway_command import Project, Running, running

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.record_then_send import Recording
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.gateway.opening import INTERCEPTORS as EXTENSION
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.sending import Outgoing
-from pinwarden.gateway.http.upstream_connection import UpstreamConnection
+from pinwarden.gateway.http.upstream_connection import Outgoing, UpstreamConnection
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)

@@ -18,22 +18,20 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.lines import Lines
+from pinwarden.gateway.http.frames import Frame, Id, read
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.http1 import Reply, RequestReader
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.merged import Merged
-from pinwarden.gateway.http.messages import Frame, Id, read
-from pinwarden.gateway.http.names import slugs_of
-from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from pinwarden.gateway.http.reply import Reply
-from pinwarden.gateway.http.request import RequestReader
+from pinwarden.gateway.http.merged import Merged, slugs_of
+from pinwarden.gateway.http.process_pipes import Lines
+from pinwarden.gateway.http.record_then_send import Recording
+from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
 from pinwarden.gateway.http.session_manager import Hub
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.session import Session
 from pinwarden.surface.probe.sse_stream import EventParser

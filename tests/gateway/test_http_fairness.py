@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.list_notices import ListNotices
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.notifications import ListNotices
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
 from pinwarden.surface.surface import TOOL, from_listing
 from tests.gateway.desk import DELETE, SEARCH, Desk

@@ -12,12 +12,10 @@ from typing import cast
 import pytest
 import uvloop
 
-from pinwarden.gateway.http.certificate import Certificate
 from pinwarden.gateway.http.connection import ClientConnection, Connections
-from pinwarden.gateway.http.handshake import secure_server
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.reply import Reply
-from pinwarden.gateway.http.request import Refused, Request, RequestReader
+from pinwarden.gateway.http.http1 import Refused, Reply, Request, RequestReader
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.listener import Certificate, secure_server
 from tests.servers.authority import Authority
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"

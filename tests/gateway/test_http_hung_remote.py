@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.desk import DELETE, SEARCH, approved
 from tests.gateway.http_world import Behind, Raw, gateway, guard
 from tests.servers.turning_http import turning_http

@@ -20,8 +20,8 @@ import pytest
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.event import BLOCKED
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.surface.surface import from_listing
 from pinwarden.system.database import open_database

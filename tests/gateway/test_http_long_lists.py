@@ -18,8 +18,8 @@ import pytest
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.recording import Recording
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.record_then_send import Recording
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.lock.gateway_policy import gateway_policy
 from pinwarden.surface.surface import Item, Kind, from_listing

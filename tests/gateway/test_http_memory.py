@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from pinwarden.gateway.http.connection import Connections
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.process_slots import Places
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.process_transport import Places
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Raw, gateway, guard, rpc
 from tests.gateway.test_http_framing import HEAD, Echo
 from tests.servers import talking

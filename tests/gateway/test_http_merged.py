@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.names import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.merged import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, refused
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, Stream, gateway, guard, modern, rpc
 from tests.servers import talking, turning

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.record import replace
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.cli.run import pinwarden
 from tests.gateway.desk import SEARCH, approved
 from tests.gateway.http_world import OTHER, Behind, Gateway, Raw, Stream, gateway, guard

@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import Backend
-from pinwarden.gateway.http.call import Call
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.locked import LockedServers, Permissions
+from pinwarden.gateway.http.frames import read
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import Merged
-from pinwarden.gateway.http.messages import read
-from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.open_requests import Call
 from pinwarden.gateway.http.session_manager import Hub
+from pinwarden.gateway.http.upstream_pool import Pool
+from pinwarden.gateway.http.upstreams import LockedServers, Permissions
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.step import Step
 from pinwarden.project.project import Project

@@ -15,7 +15,7 @@ import pytest
 
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
 from tests.gateway.test_stdio_streams import SERVER
 from tests.servers import talking

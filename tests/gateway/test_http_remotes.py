@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.frames import Frame
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.messages import Frame
-from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending
+from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
+from pinwarden.gateway.http.upstream_connection import NOBODY, Listener, Outgoing, Sending
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
 from pinwarden.system.net.network_guard import NetworkRules
 from pinwarden.system.target import HttpAddress

@@ -14,16 +14,16 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from pinwarden.gateway.http.child import Supervisor
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.lines import TOO_MUCH, Lines
+from pinwarden.gateway.http.frames import Frame
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.messages import Frame
-from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
-from pinwarden.gateway.http.sending import NOBODY
+from pinwarden.gateway.http.process_pipes import TOO_MUCH, Lines
+from pinwarden.gateway.http.process_transport import Supervisor
+from pinwarden.gateway.http.record_then_send import Recording
+from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
+from pinwarden.gateway.http.upstream_connection import NOBODY
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.server_process import Command
 from pinwarden.system.fair_executor import FairExecutor

@@ -18,8 +18,8 @@ import pytest
 import uvloop
 
 from pinwarden.core.record import replace
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, messages, modern, rpc
 from tests.gateway.test_gateway_command import Project, running
 from tests.servers import sdk_server, stateless_witness

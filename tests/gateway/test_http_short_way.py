@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.client_tokens import token_digest
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.messages import with_id, with_value
+from pinwarden.gateway.http.frames import with_id, with_value
+from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.system.database import open_database
 from tests.gateway.desk import DELETE, SEARCH, approved

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from pinwarden.gateway.http.tracing import Tracing, tracing_of
+from pinwarden.gateway.http.telemetry import Tracing, tracing_of
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
 from tests.servers import talking
 from tests.support.waiting import poll
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 ONE_CALL = """
 import os, sys
 from pathlib import Path
-from pinwarden.gateway.http.tracing import tracing_of
+from pinwarden.gateway.http.telemetry import tracing_of
 from tests.gateway.http_world import Behind, Raw, gateway, guard
 from tests.servers import talking
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.pipes import PipeEnd, PipeEnds
-from pinwarden.gateway.http.pool import Pool
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.process_pipes import PipeEnd, PipeEnds
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.system.net.network_guard import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.descriptors import StrictLoop, open_descriptors
@@ -146,7 +146,7 @@ def test_no_pipe_stays_open_when_there_are_too_many_open_files_to_take_them_all(
 
 def test_no_pipe_gets_the_number_of_a_standard_stream_which_the_loop_would_never_close() -> None:
     code = (
-        "import os, subprocess; from pinwarden.gateway.http.pipes import PipeEnds\n"
+        "import os, subprocess; from pinwarden.gateway.http.process_pipes import PipeEnds\n"
         "os.close(0); os.close(1)\n"
         "pipes = dict.fromkeys(('stdin', 'stdout', 'stderr'), subprocess.PIPE)\n"
         "ends = PipeEnds.of_process(subprocess.Popen(['/bin/cat'], bufsize=0, **pipes))\n"

@@ -20,11 +20,11 @@ from pinwarden.cli.server_arguments import add_response_argument, seconds
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.gateway import Settings
-    from pinwarden.gateway.http.locked import Locked
+    from pinwarden.gateway.http.upstreams import Locked
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
@@ -233,8 +233,8 @@ def _refuse_without_packages() -> None:
 
 def _settings(args: Namespace) -> Settings:
     from pinwarden.gateway.http.gateway import Settings
-    from pinwarden.gateway.http.locked import Permissions
-    from pinwarden.gateway.http.serving import Listening
+    from pinwarden.gateway.http.listener import Listening
+    from pinwarden.gateway.http.upstreams import Permissions
 
     if bool(args.tls_key) and not args.tls_cert:
         raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
@@ -275,9 +275,9 @@ def _temporary_token(state: GatewayState, settings: Settings) -> str:
 
 
 def _announce(form: str, base: str, locked: Locked) -> None:
-    """Print the addresses to stdout, and problems to stderr."""
-    from pinwarden.core.report import Report, plural
-    from pinwarden.gateway.http.locked import CONSENT_HINT
+    """The addresses are what was asked for; the rest is for whoever looks on."""
+    from pinwarden.core.report import Report, counted
+    from pinwarden.gateway.http.upstreams import CONSENT_HINT
 
     servers = {upstream.name: f"{base}/mcp/{slug}" for slug, upstream in sorted(locked.upstreams.items())}
     problems = dict(sorted(locked.problems.items()))

@@ -14,20 +14,21 @@ from functools import partial
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.http.access import Client
 from pinwarden.gateway.http.backend import (
     Answer,
     Backend,
     BackendError,
+    Questions,
     RefusedUnreadError,
     as_stateless,
+    refuse,
     with_meta,
     without_meta,
 )
-from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, with_value
-from pinwarden.gateway.http.notification_stream import Ears, Hearing
-from pinwarden.gateway.http.response_sink import Waiting
-from pinwarden.gateway.http.server_requests import Questions, refuse
+from pinwarden.gateway.http.frames import Frame, Id, encoded, key_of, with_value
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.notifications import Ears, Hearing
+from pinwarden.gateway.http.open_requests import Waiting
 from pinwarden.gateway.http.session_manager import STATELESS, ClientSession, Conversing, Hub, Place, Upstream
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import (

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, cast
 
-from pinwarden.gateway.http.body_budget import Bodies
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.reply import USUAL, Reply, head_of
-from pinwarden.gateway.http.request import SMALL_BODY, Refused, Request, RequestReader
-from pinwarden.gateway.http.write_backlog import Behind
+from pinwarden.gateway.http.http1 import SMALL_BODY, USUAL, Refused, Reply, Request, RequestReader, head_of
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.memory_budget import Bodies
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _END = b"\r\n\r\n"
@@ -470,3 +468,27 @@ class ClientConnection(asyncio.Protocol):
                 self._close()
             return
         self._timer = self._loop.call_at(self._deadline, self._overdue)
+
+
+class Behind:
+    """What is known since more waits for a reader than the system takes."""
+
+    __slots__ = ("_moved", "_rest", "given", "since", "start")
+
+    def __init__(self, now: float, unsent: int) -> None:
+        self.since = self._moved = now
+        self.start = unsent
+        self.given = 0
+        """Bytes that were added since."""
+        self._rest = -1
+
+    def pace(self, now: float, unsent: int) -> float:
+        """Bytes a second."""
+        return (self.start + self.given - unsent) / (now - self.since + 0.001)
+
+    def stalled(self, now: float, unsent: int, seconds: float) -> bool:
+        """Whether nothing was read for so long."""
+        rest = unsent - self.given
+        if rest != self._rest:
+            self._rest, self._moved = rest, now
+        return now - self._moved >= seconds

@@ -16,12 +16,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.strict_json import parse_json
 from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
-from pinwarden.gateway.http.call import Call
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.list_notices import ListNotices
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.messages import (
+from pinwarden.gateway.http.frames import (
     Frame,
     Id,
     encoded,
@@ -32,14 +28,12 @@ from pinwarden.gateway.http.messages import (
     read_server,
     with_id,
 )
-from pinwarden.gateway.http.notification_stream import Ears, Hearing
-from pinwarden.gateway.http.open_requests import OpenRequests
-from pinwarden.gateway.http.parameters import Mismatch, checked
-from pinwarden.gateway.http.pending import Pending, restored
-from pinwarden.gateway.http.record_then_send import Effects
-from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.response_sink import Waiting
-from pinwarden.gateway.http.session_queue import Turns
+from pinwarden.gateway.http.header_checks import Mismatch, checked
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.memory_budget import Room
+from pinwarden.gateway.http.notifications import Ears, Hearing, ListNotices
+from pinwarden.gateway.http.open_requests import Call, OpenRequests, Pending, Waiting, restored
+from pinwarden.gateway.http.record_then_send import Effects, Recording, Turns
 from pinwarden.gateway.http.upstream_transport import Link
 from pinwarden.gateway.long_messages import is_long_of_client, is_long_of_server
 from pinwarden.gateway.messages import LISTEN, is_id

@@ -6,21 +6,20 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
+from pinwarden.core.strict_json import parse
 from pinwarden.gateway.call_fast_path import CALL
-from pinwarden.gateway.http.access import Access, Client, Denied
 from pinwarden.gateway.http.bridge import initialize, request_stateless
+from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.cross_origin import is_preflight, preflight, readable_by
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.messages import ROUTED_BY, Frame, error_frame, plain_value, read
-from pinwarden.gateway.http.reply import Reply
-from pinwarden.gateway.http.request import Refused, Request
-from pinwarden.gateway.http.response_sink import HttpExchange
-from pinwarden.gateway.http.route_cache import LONGEST_HEAD, MOST_WAYS, Way
+from pinwarden.gateway.http.frames import ROUTED_BY, Frame, error_frame, plain_value, read
+from pinwarden.gateway.http.header_checks import Access, Client, Denied, is_preflight, preflight, readable_by
+from pinwarden.gateway.http.http1 import Refused, Reply, Request
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.open_requests import HttpExchange
 from pinwarden.gateway.http.session_manager import Conversing, Hub, Place
 from pinwarden.surface.protocol import (
     CANCELLED,
@@ -32,6 +31,9 @@ from pinwarden.surface.protocol import (
     VERSION_META,
 )
 from pinwarden.system.fair_executor import OverloadedError
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.session_manager import Place
 
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
@@ -348,3 +350,64 @@ def _mismatch(request: Request, frame: Frame) -> str:
     elif given is not None:
         return "the header mcp-name names something that the message does not"
     return ""
+
+
+MOST_WAYS = 4096
+"""Together they take a few megabytes."""
+LONGEST_HEAD = 2048
+"""Of a head that is kept."""
+_LONGEST_BODY = 1 << 16  # longer ones have time for the general way
+
+
+class Way:
+    """A head of a POST with a call of a tool, and where that leads."""
+
+    __slots__ = ("_conversation", "_endpoint", "_json", "_name", "_parameters", "_place", "_turn", "_version", "length")
+
+    def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
+        self, endpoint: Endpoint, place: Place, conversation: Conversation, parameters: bytes, json: Limits, length: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._turn = endpoint.turn
+        self._place = place
+        self._conversation = conversation
+        self._parameters = parameters
+        self._json = json
+        self._version = ""
+        self._name = ""
+        self.length = length
+        """Of the body."""
+
+    def only_for(self, version: str, name: str) -> None:
+        """What the headers of the newest revision say, which the message has to say too."""
+        self._version = version
+        self._name = name
+
+    def take(self, body: bytes, connection: ClientConnection) -> bool:
+        """Send a call on its way; False if the request has to go the general way, and nothing was done."""
+        conversation = self._conversation
+        endpoint = self._endpoint
+        if self._turn != endpoint.turn or conversation.closed or self.length > _LONGEST_BODY:
+            return False
+        try:
+            message = parse(body, self._json)
+        except PinwardenError:
+            return False
+        if type(message) is not dict or message.get("method") != CALL:
+            return False
+        params = message.get("params")
+        if type(params) is not dict or type(name := params.get("name")) is not str:
+            return False
+        meta = params.get("_meta")
+        if meta is not None and type(meta) is not dict:
+            return False
+        version = self._version
+        if (meta is not None and meta.get(VERSION_META, "") != version) or (
+            version and (name != self._name or not meta)
+        ):
+            return False
+        if not conversation.call(body, message, name, connection, self._parameters, modern=bool(version)):
+            return False
+        endpoint.requests += 1
+        self._place.requests += 1
+        return True

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pinwarden.gateway.http.call import Call
-from pinwarden.gateway.http.messages import Frame, Id, key_of
-from pinwarden.gateway.http.pending import Pending, renumbered
-from pinwarden.gateway.http.response_sink import Waiting
-from pinwarden.surface.protocol import PROGRESS, SUBSCRIPTION_META
+from pinwarden.gateway.http.connection import ClientConnection
+from pinwarden.gateway.http.frames import Frame, Id, encoded, error_frame, key_of, status_of, with_id, with_value
+from pinwarden.gateway.http.http1 import Reply
+from pinwarden.gateway.http.upstream_connection import NOBODY, Cuttable, Listener
+from pinwarden.surface.protocol import PROGRESS, SERVER_AWAY, SUBSCRIPTION_META
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.conversation import Conversation
+    from pinwarden.gateway.http.remote_transport import RemoteLink
 
 _NUMBERS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
 # that are unique among all conversations: some of them share a process
@@ -129,3 +134,286 @@ class OpenRequests:
         self.by_number.clear()
         self._tokens.clear()
         self._cancelled.clear()
+
+
+class Pending:
+    """Any request but a plain call."""
+
+    __slots__ = ("deadline", "given_up", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
+
+    def __init__(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+        self.waiting = waiting
+        self.parameters = parameters
+        self.sent = self.deadline = 0.0
+        self.own_id = frame.members.get("id")
+        self.own_token = frame.meta.get("progressToken")
+        self.token: Id | None = None
+        self.given_up: Callable[[], None] | None = None
+        """Called if nobody waits any more."""
+        self.renumbered = False
+
+
+def renumbered(frame: Frame, number: str) -> Frame:
+    """A request under another id; its progress is told by that id too."""
+    text = b'"' + number.encode() + b'"'
+    data = with_value(frame.data, ("id",), text)
+    if frame.progress_token is not None:
+        data = with_value(data, ("params", "_meta", "progressToken"), text)
+    return Frame(data=data, message=_changed(frame, number))
+
+
+def _changed(frame: Frame, number: str) -> dict[str, Any]:
+    message = {**frame.members, "id": number}
+    if frame.progress_token is not None:
+        message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": number}}
+    return message
+
+
+def restored(frame: Frame, pending: Pending | Call) -> Frame:
+    """A message of the server under the id and the progress token that the client chose, in bytes and in members."""
+    if not pending.renumbered:
+        return frame
+    data, message = frame.data, {**frame.members}
+    if "id" in message and "method" not in message:
+        data = with_value(data, ("id",), encoded(pending.own_id))
+        message["id"] = pending.own_id
+    if frame.method == PROGRESS and "progressToken" in frame.params:
+        data = with_value(data, ("params", "progressToken"), encoded(pending.own_token))
+        message["params"] = {**frame.params, "progressToken": pending.own_token}
+    if SUBSCRIPTION_META in frame.meta:
+        data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), encoded(pending.own_id))
+        meta = {**frame.meta, SUBSCRIPTION_META: pending.own_id}
+        message["params"] = {**message["params"], "_meta": meta}
+    return Frame(data, frame.message if frame.message is None else message)
+
+
+OK = 200
+
+
+class Call:
+    """One call."""
+
+    __slots__ = (
+        *("_connection", "_conversation", "_exchange", "_modern", "data", "deadline", "given_up", "link", "listener"),
+        *("number", "own_id", "parameters", "renumbered", "sent", "token", "upstream"),
+    )
+    own_token = None
+    stream = False
+
+    def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
+        self,
+        conversation: Conversation,
+        connection: ClientConnection,
+        number: Id,
+        own_id: int | str,
+        parameters: bytes,
+        sent: float,
+        *,
+        modern: bool,
+    ) -> None:
+        self._conversation = conversation
+        self._connection: ClientConnection | None = connection
+        self._exchange: HttpExchange | None = None
+        self._modern = modern
+        self.number = number
+        """Its id on the way to the server."""
+        self.own_id = own_id
+        """The id that the client chose."""
+        self.renumbered = number[1] is not own_id
+        self.token: Id | None = None
+        """By which the server reports progress. A call with a token is never renumbered."""
+        self.parameters = parameters
+        self.sent = self.deadline = sent
+        self.data = b""
+        self.given_up = False
+        self.listener: Listener = NOBODY
+        self.link: RemoteLink | None = None
+        self.upstream: Cuttable | None = None
+
+    # For the conversation
+
+    @property
+    def waiting(self) -> Call:
+        """Who waits."""
+        return self
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits."""
+        return self._connection is not None
+
+    def result(self, data: bytes, message: Any) -> None:
+        """The answer is a result, and nothing else came before it."""
+        connection = self._connection
+        if connection is None:
+            return  # nobody waits
+        if self.renumbered:
+            own_id = self.own_id
+            restored = with_id(data, self.number[1], own_id) if type(own_id) is int else None
+            data = with_value(data, ("id",), encoded(self.own_id)) if restored is None else restored
+        if self._exchange is not None:
+            self._exchange.answered(Frame(data, message), 0)
+        else:
+            connection.result(data)
+
+    def message(self, frame: Frame) -> None:
+        """A message that belongs to the call and is not its answer."""
+        self._general().message(frame)
+
+    def answered(self, frame: Frame, status: int) -> None:
+        """The answer."""
+        self._general().answered(frame, status)
+
+    def failed(self, code: int, why: str) -> None:
+        """There will be no answer."""
+        self._general().failed(code, why)
+
+    def refused_unread(self, why: str) -> None:
+        """There will be no answer in this session."""
+        self._general().refused_unread(why)
+
+    def dropped(self) -> None:
+        """There will be no answer, and nobody waits for one."""
+        self._general().dropped()
+
+    def _general(self) -> HttpExchange:
+        if self._exchange is None:
+            reply = Reply(self._connection, keep_alive=True)
+            reply.on_gone = self.gone
+            reply.client = self.client
+            if self._connection is not None:
+                self._connection.in_work(reply)
+            self._exchange = HttpExchange(reply, self.own_id, modern=self._modern)
+        return self._exchange
+
+    # For the connection of the client
+
+    def gone(self) -> None:
+        """The client went away. In the newest revision that is how a call is cancelled."""
+        self._connection = None
+        if self._modern:
+            self._conversation.give_up(self.number)
+
+    # For the connection to the server
+
+    @property
+    def client(self) -> str:
+        """Whose call it is."""
+        return self._conversation.session.client
+
+    def give_up(self) -> None:
+        """Cut it off: the server sees that nobody waits for the answer."""
+        self.given_up = True
+        self.data = b""
+        if self.upstream is not None:
+            self.upstream.abort()
+
+    def on_whole(self, status: int, session: str, body: bytes) -> None:
+        """The answer came in one piece."""
+        if status != OK or body[:1] != b"{" or body[-1:] != b"}" or self.link is None:
+            self._general_listener().on_whole(status, session, body)
+            return
+        conversation = self._conversation
+        self.listener = NOBODY  # and so it is gone with its answer, without a search for circles
+        self.link.answered(self.number)
+        if not conversation.from_server(body, asked=self.number):
+            conversation.unanswered(self.number, "no answer came")
+
+    def on_head(self, status: int, session: str) -> None:
+        """The answer comes in parts."""
+        self._general_listener().on_head(status, session)
+
+    def on_frame(self, frame: bytes) -> None:
+        """Not without a head."""
+
+    def on_end(self) -> None:
+        """Not without a head."""
+
+    def on_lost(self, why: str, *, sent: bool) -> None:
+        """There is no answer."""
+        self._general_listener().on_lost(why, sent=sent)
+
+    def _general_listener(self) -> Listener:
+        if self.link is not None:
+            self.listener = self.link.listener(self.number)
+        return self.listener
+
+
+class Waiting(Protocol):
+    """Who waits for the answer to a request."""
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody still hears what is told before the answer."""
+
+    def message(self, frame: Frame) -> None:
+        """A message that belongs to the request and is not its answer."""
+
+    def answered(self, frame: Frame, status: int) -> None:
+        """The answer."""
+
+    def failed(self, code: int, why: str) -> None:
+        """There will be no answer."""
+
+    def refused_unread(self, why: str) -> None:
+        """There will be no answer in this session, and the server did not execute the request."""
+
+    def dropped(self) -> None:
+        """There will be no answer, and the client said that it waits for none."""
+
+
+class HttpExchange:
+    """A POST. It is answered with one document if the answer is the first thing that comes, else with a stream."""
+
+    __slots__ = ("_headers", "_id", "_modern", "_reply")
+
+    def __init__(
+        self, reply: Reply, number: Any, *, modern: bool = False, headers: dict[str, str] | None = None
+    ) -> None:
+        self._reply = reply
+        self._id = number
+        self._modern = modern
+        self._headers = headers
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits."""
+        return self._reply.open
+
+    def message(self, frame: Frame) -> None:
+        """An event before the answer."""
+        self._reply.start_events(self._headers)
+        self._reply.event(frame.data)
+
+    def answered(self, frame: Frame, status: int) -> None:
+        """The answer ends the exchange."""
+        reply = self._reply
+        if reply.streaming:
+            reply.event(frame.data)
+            reply.end_events()
+            return
+        if not status:
+            status = status_of(frame.message) if self._modern else 200
+        reply.send(status, frame.data, headers=self._headers)
+
+    def failed(self, code: int, why: str) -> None:
+        """Tell it as the answer to the request."""
+        data = error_frame(self._id, code, why)
+        if self._reply.streaming:
+            self._reply.event(data)
+            self._reply.end_events()
+        else:
+            # A status of its own would make older clients forget the reason.
+            self._reply.send(200, data, headers=self._headers)
+
+    def refused_unread(self, why: str) -> None:
+        """Tell it with the status by which clients of a session know that they have to begin another one."""
+        if self._modern or self._reply.streaming:
+            self.failed(SERVER_AWAY, why)
+        else:
+            self._reply.send(404, error_frame(self._id, SERVER_AWAY, why), headers=self._headers)
+
+    def dropped(self) -> None:
+        """End it without a word, as servers do that were told to cancel."""
+        self._reply.start_events(self._headers)
+        self._reply.end_events()

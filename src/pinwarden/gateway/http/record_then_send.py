@@ -6,18 +6,23 @@ decided on a thread, and has its effect on the event loop.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.gateway.http.messages import Frame, Id, from_server
-from pinwarden.gateway.http.offloaded_work import Done, Work, worked_out
-from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.session_queue import Turns
+from pinwarden.gateway.event import CALLED, Fact
+from pinwarden.gateway.http.frames import Frame, Id, from_server, read_server
+from pinwarden.gateway.http.memory_budget import Room
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
+from pinwarden.system.fair_executor import FairExecutor
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.telemetry import Tracing
 
 Then = Callable[[bool], None]
 """Is told whether a message may be the answer that was asked for."""
@@ -145,3 +150,185 @@ class Effects:
 
     def _not_worked_out(self) -> None:
         self._sender.close("a message could not be judged")
+
+
+Work = Callable[[], tuple[Frame | None, Step | None]]
+"""Gives the message, if it is about one, and what the session made of it: nothing, if nobody waits for it."""
+
+
+class Done:
+    """What a thread made of a message."""
+
+    __slots__ = ("frame", "made", "problem", "recorded", "step")
+
+    def __init__(self, frame: Frame | None, step: Step | None) -> None:
+        self.frame = frame
+        """What came."""
+        self.step = step
+        self.made: tuple[Frame, ...] = ()
+        """What goes to the client."""
+        self.recorded = False
+        self.problem: PinwardenError | None = None
+
+
+def worked_out(work: Work, recording: Recording, limits: Limits) -> Done:
+    """On a thread: judge, record what needs no commit, and read what was changed on the way."""
+    frame, step = work()
+    done = Done(frame, step)
+    if step is not None:
+        done.made = tuple(
+            frame if frame is not None and data is frame.data else Frame(data, read_server(data, limits))
+            for data in step.to_client
+        )
+        if (step.facts or step.sightings) and not step.durable:
+            done.recorded = True
+            try:
+                recording.record(step)
+            except PinwardenError as err:
+                done.problem = err
+    return done
+
+
+T = TypeVar("T")
+_PER_ENTRY = 512  # bytes of memory, beside the message itself
+
+
+class Turns:
+    """The work on one session, in the order in which it came."""
+
+    __slots__ = ("_away", "_client", "_executor", "_line", "_most", "_room", "busy", "overflow", "waiting")
+
+    def __init__(
+        self, executor: FairExecutor, client: str, most_bytes: int, room: Room, overflow: Callable[[], None]
+    ) -> None:
+        """``overflow`` is called if this is the line that has to go because all of them together are too long."""
+        self._executor = executor
+        self._client = client
+        self._most = most_bytes
+        self._room = room
+        self.overflow = overflow
+        self._line: deque[tuple[int, Callable[[], None]]] = deque()
+        self.waiting = 0
+        """Bytes that wait."""
+        self._away = False
+        self.busy = False
+        """Whether new work has to wait for other work."""
+
+    def do(self, work: Callable[[], None], size: int = 0) -> bool:
+        """Do something short, now or in its turn. False if more waits than is kept in memory, and it is not done."""
+        if not self.busy:
+            work()
+            return True
+        if size and self.waiting + size > self._most:
+            return False
+        if not self._line:
+            self._room.enter(self)
+        self.waiting += size + _PER_ENTRY
+        self._line.append((size + _PER_ENTRY, work))
+        if size:
+            self._room.make()
+        return True
+
+    def drop(self) -> None:
+        """Nobody needs what waits any more."""
+        self._line.clear()
+        self.waiting = 0
+        self._room.leave(self)
+
+    def aside(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
+        """Do something long on the executor, and go on with what comes out. For work that has its turn."""
+        self.busy = self._away = True
+        doing = self._executor.submit(self._client, work, required=True)  # one of each session at most
+        doing.add_done_callback(lambda done: self._back(done, then, failed))
+
+    def _back(self, done: asyncio.Future[T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
+        self._away = False
+        try:
+            if done.cancelled() or done.exception() is not None:
+                failed()
+            if not done.cancelled():
+                then(done.result())  # or let the loop tell what went wrong
+        finally:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """One after the other, with room for the work on other sessions between them."""
+        if self._away:
+            return
+        if not self._line:
+            self.busy = False
+            return
+        size, work = self._line.popleft()
+        self.waiting -= size
+        if not self._line:
+            self._room.leave(self)
+        asyncio.get_running_loop().call_soon(self._go_on)
+        work()
+
+
+class Recorder(Protocol):
+    """Where steps are recorded. Called from any thread; what cannot be recorded raises ``PinwardenError``."""
+
+    def record(self, step: Step) -> None:
+        """Take it, at once."""
+
+    def record_durably(self, step: Step) -> None:
+        """Take it, and return when it would survive a power cut."""
+
+
+class Recording:
+    """A recorder for the event loop."""
+
+    def __init__(self, recorder: Recorder, note: Callable[[Fact, int | str], None] | None = None) -> None:
+        self._recorder = recorder
+        self._note = note
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.tracing: Tracing | None = None
+        """Who makes spans of requests, if anybody wants them."""
+        self.steps = 0
+        self.refusals = 0
+        self.kinds: dict[str, int] = {}
+        """How many facts of each kind."""
+
+    def soon(self, step: Step) -> None:
+        """Record a step whose effect needs no proof."""
+        self.count(step)
+        self._recorder.record(step)
+
+    @property
+    def notes(self) -> bool:
+        """Whether calls can be recorded by `note`."""
+        return self._note is not None
+
+    def note(self, form: Fact, request_id: int | str) -> None:
+        """`soon` for a call on the fast path, whose event is like others but for its request id."""
+        assert self._note is not None  # noqa: S101  see `notes`
+        self._note(form, request_id)
+        self.steps += 1
+        self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
+
+    def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
+        """Record a step, and let it have its effect when it is on disk."""
+        self.count(step)
+        self.refusals += 1
+        task = asyncio.get_running_loop().create_task(self._durably(step, then, failed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def record(self, step: Step) -> None:
+        """Record a step whose effect needs no proof, on any thread; whoever does has to `count` it on the loop."""
+        self._recorder.record(step)
+
+    def count(self, step: Step) -> None:
+        """Count what was recorded."""
+        self.steps += 1
+        for fact in step.facts:
+            self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1
+
+    async def _durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._recorder.record_durably, step)
+        except PinwardenError as err:
+            failed(err)
+            return
+        then()

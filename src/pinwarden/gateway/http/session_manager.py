@@ -12,15 +12,15 @@ from typing import Any, Protocol, TypeVar
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.event import STARTED, STOPPED, Fact
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.access import Client
-from pinwarden.gateway.http.child import ChildLink
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.frames import Frame, Id
+from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.messages import Frame, Id
-from pinwarden.gateway.http.notification_stream import Hearing
-from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.response_sink import Waiting
+from pinwarden.gateway.http.notifications import Hearing
+from pinwarden.gateway.http.open_requests import Waiting
+from pinwarden.gateway.http.process_transport import ChildLink
+from pinwarden.gateway.http.record_then_send import Recording
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
 from pinwarden.gateway.session import Session

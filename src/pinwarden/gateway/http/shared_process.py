@@ -15,17 +15,17 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.limits import Limits
-from pinwarden.gateway.http.child import ChildLink
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.list_notices import ListNotices
-from pinwarden.gateway.http.messages import Frame, Id, encoded, key_of, read_server
+from pinwarden.gateway.http.frames import Frame, Id, encoded, key_of, read_server
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.notifications import ListNotices
+from pinwarden.gateway.http.process_transport import ChildLink
 from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.likely_answer import likely_id
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.call import Call
+    from pinwarden.gateway.http.open_requests import Call
 
 _CAPABILITIES = frozenset({"tools", "prompts", "resources", "completions"})
 _METHODS = frozenset(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pinwarden.gateway.http.frames import Frame, Id
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.messages import Frame, Id
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.call import Call
+    from pinwarden.gateway.http.open_requests import Call
 
 SERVER_ENDED = "the server ended"
 

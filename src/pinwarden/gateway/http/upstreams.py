@@ -13,14 +13,13 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.http.child import Supervisor
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.names import slugs_of
-from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.process_slots import Places
-from pinwarden.gateway.http.recording import Recording
-from pinwarden.gateway.http.remote import RemoteLink, RemoteServer
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.merged import slugs_of
+from pinwarden.gateway.http.process_transport import Places, Supervisor
+from pinwarden.gateway.http.record_then_send import Recording
+from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
 from pinwarden.gateway.http.session_manager import Opener, Upstream
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.server_process import Command, command_of
 from pinwarden.lock import lock_store
@@ -35,7 +34,7 @@ from pinwarden.system.net.network_guard import NetworkRules
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, placeholder_names
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.tracing import Tracing
+    from pinwarden.gateway.http.telemetry import Tracing
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock

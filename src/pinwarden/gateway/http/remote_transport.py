@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.gateway.http.limits import HttpLimits
-from pinwarden.gateway.http.messages import ROUTED_BY, Frame, Id, encoded, header_value, read_server
-from pinwarden.gateway.http.pool import Pool
-from pinwarden.gateway.http.sending import NOBODY, Listener, Outgoing, Sending, SilentListener
+from pinwarden.gateway.http.frames import ROUTED_BY, Frame, Id, encoded, header_value, read_server
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.upstream_connection import NOBODY, Listener, Outgoing, Sending, SilentListener
+from pinwarden.gateway.http.upstream_pool import Pool
 from pinwarden.gateway.http.upstream_transport import LinkOwner
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.call import Call
+    from pinwarden.gateway.http.open_requests import Call
 
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read what it is sent"

@@ -8,11 +8,10 @@ import ssl
 from collections import Counter, deque
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.sending import Listener, Outgoing, Sending
-from pinwarden.gateway.http.upstream_connection import KnownHead, UpstreamConnection
-from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, resolve_destinations
+from pinwarden.gateway.http.upstream_connection import KnownHead, Listener, Outgoing, Sending, UpstreamConnection
+from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.system.target import HttpAddress
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 from collections.abc import Callable
-from typing import cast
+from typing import IO, TypeVar, cast
 
-from pinwarden.gateway.http.limits import HttpLimits
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import Room
 
 _COUNTED = 1 << 16  # bytes of a line that are held before it counts, and between two counts
@@ -144,3 +146,92 @@ class Lines(asyncio.Protocol):
     def _drop(self) -> None:
         self._forget()
         self._unread, self._place = b"", 0
+
+
+Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
+_FIRST_FREE = 3  # libuv does not close 0 to 2, so a server on one of them would never see the end of its input
+
+
+class PipeEnd:
+    """Owns one descriptor until an event loop takes it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop_closes = False
+
+    @classmethod
+    def of_stream(cls, stream: IO[bytes]) -> PipeEnd:
+        """Take the pipe of a file object, which is closed: it would close the number again when it is collected."""
+        import fcntl
+
+        try:
+            return cls(fcntl.fcntl(stream.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE))
+        finally:
+            stream.close()
+
+    def fileno(self) -> int:
+        """The descriptor, for the loop to register."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the descriptor, unless that is up to the loop or was done."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0 and not self._loop_closes:
+            os.close(descriptor)
+
+    async def read_with(self, factory: Callable[[], Protocol]) -> asyncio.ReadTransport:
+        """Let the loop read from the pipe, and own it. If this fails, the pipe is closed."""
+        loop = self._begin()
+        try:
+            return (await loop.connect_read_pipe(factory, self))[0]
+        except (OSError, ValueError):
+            self._close_refused()
+            raise
+
+    async def write_with(self, factory: Callable[[], Protocol]) -> asyncio.WriteTransport:
+        """Let the loop write to the pipe, and own it. If this fails, the pipe is closed."""
+        loop = self._begin()
+        try:
+            return (await loop.connect_write_pipe(factory, self))[0]
+        except (OSError, ValueError):
+            self._close_refused()
+            raise
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        self._loop_closes = not isinstance(loop, asyncio.BaseEventLoop)
+        return loop
+
+    def _close_refused(self) -> None:
+        """The loop did not take the descriptor. After a cancellation it did, and closes it."""
+        self._loop_closes = False
+        self.close()
+
+
+class PipeEnds:
+    """The three pipes of one process."""
+
+    def __init__(self, stdin: PipeEnd, stdout: PipeEnd, stderr: PipeEnd) -> None:
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = stderr
+
+    @classmethod
+    def of_process(cls, process: subprocess.Popen[bytes]) -> PipeEnds:
+        """Take the pipes of a process that was started with three. Its file objects are closed in any case."""
+        streams = [stream for stream in (process.stdin, process.stdout, process.stderr) if stream is not None]
+        ends: list[PipeEnd] = []
+        try:
+            ends += [PipeEnd.of_stream(stream) for stream in streams]
+            return cls(*ends)
+        except BaseException:
+            for end in ends:
+                end.close()
+            for stream in streams:
+                stream.close()
+            raise
+
+    def close(self) -> None:
+        """Close those that no loop took."""
+        for end in (self.stdin, self.stdout, self.stderr):
+            end.close()

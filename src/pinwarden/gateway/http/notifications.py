@@ -1,20 +1,81 @@
-"""Coalescing ``list_changed`` notices: the first few of an interval pass at once, the last one when it ends.
-
-Every notice costs a new list, for the client as well as here. A server that sends thousands in a second would take the
-event loop from all clients. Nothing is lost: the session knows at once that its list is old, and calls wait for a new
-one; only the message itself is late.
-"""
+"""Who hears what belongs to no request, and what waits until somebody does."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse_json
+from pinwarden.core.strict_json import parse
+from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.surface.protocol import LIST_CHANGED, SUBSCRIPTION_META
+
+
+class Hearing(Protocol):
+    """A stream to a client."""
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody still listens."""
+
+    def start_events(self) -> None:
+        """Begin."""
+
+    def event(self, frame: bytes) -> None:
+        """One message."""
+
+    def end_events(self) -> None:
+        """No more will come."""
+
+
+class Ears:
+    """The stream of one conversation, if its client has one open."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._stream: Hearing | None = None
+        self._unheard: deque[bytes] = deque()
+        self._unheard_bytes = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody listens."""
+        return self._stream is not None and self._stream.open
+
+    def listen(self, stream: Hearing) -> None:
+        """Begin to listen, with what came before. A newer stream takes the place of an older one."""
+        before, self._stream = self._stream, stream
+        if before is not None and before.open:
+            before.end_events()
+        stream.start_events()
+        while self._unheard:
+            stream.event(self._unheard.popleft())
+        self._unheard_bytes = 0
+
+    def hear(self, data: bytes) -> bool:
+        """A message; whether anybody heard it."""
+        if self._stream is None or not self._stream.open:
+            return False
+        self._stream.event(data)
+        return True
+
+    def keep(self, data: bytes) -> None:
+        """Keep a message until somebody listens; the oldest go when there are too many, or too much of them."""
+        self._unheard.append(data)
+        self._unheard_bytes += len(data)
+        limits = self._limits
+        while len(self._unheard) > limits.max_waiting_frames or self._unheard_bytes > limits.max_waiting_bytes:
+            self._unheard_bytes -= len(self._unheard.popleft())
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        stream, self._stream = self._stream, None
+        if stream is not None and stream.open:
+            stream.end_events()
+
 
 _MARK = b"list_changed"
 _LONGEST = 1024  # bytes of a notice; real ones have below 200

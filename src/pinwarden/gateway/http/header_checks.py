@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Set
+from typing import Any
 from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.client_tokens import token_digest
-from pinwarden.gateway.http.request import Request
+from pinwarden.gateway.http.frames import plain_value
+from pinwarden.gateway.http.http1 import Request
 
 _REMEMBERED = 4096  # headers that were found right, so that they are not looked at again
 
@@ -122,3 +125,95 @@ def _host_of(header: str) -> str | None:
     except ValueError:
         return None
     return parts.hostname
+
+
+_METHODS = "GET, POST, DELETE"
+_HEADERS = (
+    *("authorization", "content-type", "accept", "last-event-id"),
+    *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"),
+)
+_PARAMETER = re.compile(r"mcp-param-[a-z0-9_-]{1,200}")
+_MOST_PARAMETERS = 100
+_EXPOSED = "mcp-session-id, www-authenticate, retry-after"
+_REMEMBERED_SECONDS = 600  # browsers keep the answer for at most some hours; a changed gateway should be heard sooner
+
+
+def readable_by(origin: str) -> dict[str, str]:
+    """The headers of an answer that a page of this origin may read."""
+    return {"access-control-allow-origin": origin, "access-control-expose-headers": _EXPOSED, "vary": "origin"}
+
+
+def is_preflight(request: Request) -> bool:
+    """Whether a browser asks what a page may ask."""
+    return request.method == "OPTIONS" and b"access-control-request-method" in request.headers
+
+
+def preflight(request: Request) -> dict[str, str]:
+    """What a page may ask: the methods and headers of MCP, and arguments that a tool wants as headers."""
+    wanted = request.header(b"access-control-request-headers").lower().split(",", _MOST_PARAMETERS)
+    parameters = sorted({each.strip() for each in wanted if _PARAMETER.fullmatch(each.strip())})
+    return {
+        "access-control-allow-methods": _METHODS,
+        "access-control-allow-headers": ", ".join((*_HEADERS, *parameters)),
+        "access-control-max-age": str(_REMEMBERED_SECONDS),
+    }
+
+
+_MARK = "x-mcp-header"
+_PREFIX = b"mcp-param-"
+_DEEPEST = 32  # objects inside of each other, in which a declaration is looked for
+
+
+class Mismatch(Exception):  # noqa: N818  an answer to give, not a failure to report
+    """A header that says something else than the message."""
+
+
+def checked(lines: bytes, definition: Any, arguments: Any) -> bytes:
+    """Of these header lines of a call those that the tool declares. Raises if one of them is not its argument."""
+    declared = _declared(definition.get("inputSchema") if type(definition) is dict else None)
+    kept = b""
+    for line in lines.splitlines(keepends=True):
+        name, _, value = line.partition(b":")
+        path = declared.get(name.removeprefix(_PREFIX).decode("latin-1"))
+        if path is None:
+            continue
+        if plain_value(value.strip().decode("latin-1")) not in _spellings(_at(arguments, path)):
+            raise Mismatch(f"the header {name.decode('latin-1')} is not the argument of the message")
+        kept += line
+    return kept
+
+
+def _declared(schema: Any) -> dict[str, tuple[str, ...] | None]:
+    """By their names in lower case, the arguments that headers stand for; None for a name that stands for two."""
+    found: dict[str, tuple[str, ...] | None] = {}
+    pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    while pending:
+        path, each = pending.pop()
+        if type(each) is not dict:
+            continue
+        name = each.get(_MARK)
+        if type(name) is str and path:
+            found[name.lower()] = None if name.lower() in found else path
+        properties = each.get("properties")
+        if type(properties) is dict and len(path) < _DEEPEST:
+            pending += [((*path, key), value) for key, value in properties.items()]
+    return found
+
+
+def _at(arguments: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        arguments = arguments.get(name) if type(arguments) is dict else None
+    return arguments
+
+
+def _spellings(value: Any) -> tuple[str, ...]:
+    """How a header may say a value; not at all if there is none, or one that no header can say."""
+    if type(value) is bool:
+        return ("true" if value else "false",)
+    if type(value) is str:
+        return (value,)
+    if type(value) is int:
+        return (f"{value:d}",)
+    if type(value) is float:
+        return (repr(value), f"{value:.0f}") if value.is_integer() else (repr(value),)
+    return ()

@@ -1,0 +1,347 @@
+"""Listening, keeping time, and ending without cutting anybody off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from errno import errorcode
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.endpoint import Endpoint
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.http.session_manager import Hub
+from pinwarden.system.open_files import OPEN_FILES, most_connections
+from pinwarden.system.process_tree import kill_all_trees
+
+if TYPE_CHECKING:
+    from pinwarden.gateway.http.connection import Connections
+
+_BACKLOG = 1024
+_THREADS = 32  # for everything else that waits for a disk, a database or a name
+
+
+class Listening(Record):
+    """Where to listen, and with which certificate."""
+
+    host: str = "127.0.0.1"
+    port: int = 8642
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Serving:
+    """A gateway that runs on the event loop of whoever made it."""
+
+    def __init__(self, endpoint: Endpoint, hub: Hub, limits: HttpLimits) -> None:
+        self._endpoint = endpoint
+        self._hub = hub
+        self._limits = limits
+        self.connections = Connections(endpoint, limits)
+        self._server: asyncio.Server | SecureServer | None = None
+        self._certificate: Certificate | None = None
+        self.say: Callable[[str], None] = _silent
+        self._timekeeper: asyncio.Task[None] | None = None
+        self.every_second: list[Callable[[], Awaitable[None]]] = []
+        """What else is to be done about once a second."""
+
+    async def start(self, listening: Listening) -> tuple[str, int]:
+        """Begin to listen; returns the address that was taken."""
+        if listening.certificate is not None:
+            self._certificate = Certificate(listening.certificate, listening.key)
+        tls = None if self._certificate is None else self._certificate.context
+        loop = asyncio.get_running_loop()
+        # Each process that is ending may keep a thread busy for seconds; refusals are not to wait in line behind them.
+        loop.set_default_executor(
+            ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
+        )
+        OPEN_FILES.allow_more()
+        most = self.connections.most = most_connections(self._limits.max_connections)
+        # Those are taken all at once, before one of them is counted.
+        backlog = max(1, min(_BACKLOG, most // 2))
+        host, port = listening.host, listening.port
+        try:
+            if tls is None:
+                self._server = await loop.create_server(self.connections, host, port, backlog=backlog)
+            else:
+                self._server = await secure_server(self.connections, tls, host, port, backlog)
+        except (OSError, OverflowError) as err:
+            raise PinwardenError(
+                "GATEWAY_UNAVAILABLE",
+                f"{listening.host}:{listening.port} cannot be listened on: {why_not(err)}",
+                hint="Name another address with --listen HOST:PORT, or end the program that has this one.",
+            ) from err
+        self._timekeeper = loop.create_task(self._keep_time())
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return host, port
+
+    async def stop(self, *, drain: bool = True, hurry: asyncio.Event | None = None) -> bool:
+        """Take no more requests, let those in flight end, then end everything; whether all ended in time."""
+        if self._server is not None:
+            self._server.close()
+        self._hub.end_streams()
+        drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0, hurry)
+        if self._timekeeper is not None:
+            self._timekeeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timekeeper
+        self._hub.close()
+        return drained
+
+    async def run_until_asked_to_end(self) -> bool:
+        """Serve until SIGTERM or SIGINT; whether all requests ended in time."""
+        ending = Ending(self._limits.drain_seconds, self.say)
+        ending.begin()
+        await ending.asked.wait()
+        return await self.stop(hurry=ending.hurry)
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.reload_seconds)
+            self._hub.tick()
+            self.connections.tick()
+            if self._certificate is not None and (problem := self._certificate.look()):
+                self.say(problem)
+            for each in self.every_second:
+                try:
+                    await each()
+                except Exception as err:  # noqa: BLE001 - whoever was shut out stays in if nobody looks any more
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": "what is done every second failed", "exception": err}
+                    )
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+class Certificate:
+    """What connections are secured with."""
+
+    def __init__(self, certificate: Path, key: Path | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._stamps = self._seen()
+        self.context = self._loaded()
+
+    def look(self) -> str:
+        """Use a renewed certificate from now on; why it cannot be used, if so. The old one stays then."""
+        stamps = self._seen()
+        if stamps == self._stamps:
+            return ""
+        self._stamps = stamps
+        try:
+            self._loaded()  # a trial: what fails half-way would leave neither the old nor the new one
+            self.context.load_cert_chain(self._certificate, self._key, _no_password)
+        except PinwardenError as err:
+            return f"the old certificate is still used: {err.message}"
+        except (OSError, ValueError) as err:
+            return f"the old certificate is still used: {why_not(err)}"
+        return ""
+
+    def _seen(self) -> tuple[object, ...]:
+        return tuple(file_stamp(path) for path in (self._certificate, self._key) if path is not None)
+
+    def _loaded(self) -> ssl.SSLContext:
+        certificate, key = self._certificate, self._key
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        for file in (certificate, key or certificate):
+            try:
+                file.open("rb").close()
+            except OSError as err:
+                raise _no_tls(f"{file} cannot be read: {why_not(err)}") from err
+        files = str(certificate) if key is None else f"{certificate} with the key {key}"
+        try:
+            context.load_cert_chain(certificate, key, _no_password)
+        except (OSError, ValueError) as err:  # an error of TLS is an OSError
+            unfit = "it is not in PEM form, or certificate and key do not belong together"
+            why = unfit if isinstance(err, ssl.SSLError) else why_not(err)
+            raise _no_tls(f"the certificate {files} cannot be used: {why}") from err
+        return context
+
+
+def _no_tls(told: str) -> PinwardenError:
+    return PinwardenError(
+        "GATEWAY_UNAVAILABLE",
+        told,
+        hint="Name a certificate in PEM form with --tls-cert, and its key, without a password, with --tls-key.",
+    )
+
+
+def _no_password() -> str:
+    """OpenSSL would ask for one on the terminal, and a gateway that nobody watches would wait for ever."""
+    raise ValueError("the key is locked with a password")
+
+
+def file_stamp(path: Path) -> object:
+    """A cheap sign of a change."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def why_not(err: Exception) -> str:
+    """The system's word for it. Event loops put sentences of their own in its place."""
+    if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
+        return os.strerror(err.errno)
+    return getattr(err, "strerror", None) or str(err)
+
+
+_AGAIN_SECONDS = 0.1  # after a connection that could not be taken, as when no more files can be opened
+
+
+class Handshake:
+    """A client that has not said yet what it wants."""
+
+    def __init__(self, taken: socket.socket) -> None:
+        self._taken = taken
+
+    def abort(self) -> None:
+        """End now: the loop, which has the socket, finds it closed."""
+        with suppress(OSError):
+            self._taken.shutdown(socket.SHUT_RDWR)
+
+
+class SecureServer:
+    """Listens, and hands on the connections that are secured."""
+
+    def __init__(self, connections: Connections, tls: ssl.SSLContext, sockets: list[socket.socket]) -> None:
+        self.sockets = sockets
+        self._connections = connections
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._shaking: set[asyncio.Task[None]] = set()
+        self._accepting = [self._listen(each) for each in sockets]
+
+    def close(self) -> None:
+        """Take no more. What is being secured goes on."""
+        for task in self._accepting:
+            task.cancel()
+
+    def _listen(self, listener: socket.socket) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._accept(listener))
+        # Not before the task has ended: until then the loop waits for this descriptor.
+        task.add_done_callback(lambda _: listener.close())
+        return task
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                taken, _ = await self._loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            shake = Handshake(taken)
+            if self._connections.enter(shake):
+                task = self._loop.create_task(self._shake(shake, taken))
+                self._shaking.add(task)
+                task.add_done_callback(self._shaking.discard)
+            else:
+                self._connections.refused += 1
+                taken.close()  # without a secret there is nothing that it could be told
+            await asyncio.sleep(0)  # whoever connects again and again is not the only one
+
+    async def _shake(self, shake: Handshake, taken: socket.socket) -> None:
+        connection = self._connections()
+        connection.shake = shake
+        try:
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                lambda: connection, taken, ssl=self._tls, ssl_handshake_timeout=self._connections.limits.head_seconds
+            )
+        except OSError:  # it hung up, took too long, or speaks something else
+            taken.close()
+        finally:
+            self._connections.leave(shake)
+
+
+async def secure_server(
+    connections: Connections, tls: ssl.SSLContext, host: str, port: int, backlog: int
+) -> SecureServer:
+    """Listen at every address of a host, as the loop does where nothing is secured."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            made = socket.create_server(address, family=family, backlog=backlog)
+            made.setblocking(False)
+            sockets.append(made)
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+    return SecureServer(connections, tls, sockets)
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+END_SECONDS = 5.0
+"""To end servers (twice their grace time) and to close the log, after the drain time."""
+_READ_SECONDS = 0.1  # for the last sentence to be written by the thread that writes them
+_LAST_SECONDS = 3.0  # until the system ends the process, even if no Python code can run
+
+
+class Ending:
+    """Knows when the gateway is to end, and ends the process if that takes too long."""
+
+    def __init__(self, drain_seconds: float, say: Callable[[str], None]) -> None:
+        self._drain_seconds = drain_seconds
+        self._say = say
+        self._signals: SimpleQueue[float] = SimpleQueue()  # the one thing that a signal handler may use at any time
+        self._loop = asyncio.get_running_loop()
+        self.asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+        """The second time: requests in flight are not waited for."""
+
+    def begin(self) -> None:
+        """Handle signals from now on."""
+        # Started now: a signal handler may interrupt code that starts a thread, and must not start one itself.
+        Thread(target=self._watch, name="ending", daemon=True).start()
+        for number in SIGNALS:
+            with suppress(ValueError):  # only the main thread can
+                signal.signal(number, self._signalled)
+
+    def _signalled(self, *_: object) -> None:
+        """Runs between two instructions of the main thread, also while the event loop is busy."""
+        self._signals.put(monotonic())
+
+    def _watch(self) -> None:
+        end = self._signals.get() + self._drain_seconds + END_SECONDS
+        self._limit(end)
+        self._tell(self.asked)
+        with suppress(Empty):
+            again = self._signals.get(timeout=max(0.0, end - monotonic()))
+            end = min(end, again + END_SECONDS)
+            self._limit(end)
+            self._tell(self.hurry)
+            while True:
+                self._signals.get(timeout=max(0.0, end - monotonic()))
+        self._say("the gateway did not end in time, so what was left of it is killed")
+        kill_all_trees()
+        sleep(_READ_SECONDS)
+        os._exit(EXIT_UNCHECKED)
+
+    def _tell(self, event: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(event.set)
+
+    def _limit(self, end: float) -> None:
+        """Let the system end the process soon after this thread should have. Servers do not inherit that."""
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, max(0.0, end - monotonic()) + _LAST_SECONDS)
