@@ -17,22 +17,21 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.listener import Listening, Serving
-from pinwarden.gateway.http.merged import merged_place
-from pinwarden.gateway.http.process_transport import Supervisor
-from pinwarden.gateway.http.record_then_send import Recorder, Recording
-from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
-from pinwarden.gateway.http.session_manager import Hub, Opener, Upstream
+from pinwarden.gateway.http.listener import HttpServer, ListenAddress
+from pinwarden.gateway.http.merged import merged_route
+from pinwarden.gateway.http.process_transport import ProcessSupervisor
+from pinwarden.gateway.http.record_then_send import StepLog, StepRecorder
+from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
+from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstream
 from pinwarden.gateway.http.telemetry import Tracing
-from pinwarden.gateway.http.upstream_pool import Pool
-from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.server_process import Command
 from pinwarden.gateway.step import Step
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.net.network_guard import NetworkRules
-from pinwarden.system.target import HttpAddress
 
 TOKEN = "pwt_a-token-for-tests"
 OTHER = "pwt_another-token-for-tests"
@@ -63,7 +62,7 @@ class OpenStream:
         """No more will come."""
 
 
-class Kept(Recorder):
+class Kept(StepLog):
     """Keeps every step in memory."""
 
     def __init__(self) -> None:
@@ -115,22 +114,22 @@ class Behind:
         self.command = tuple(command)
         self.url = url
         self.env = env or {}
-        self.supervisor: Supervisor | None = None
-        self.pool: Pool | None = None
+        self.supervisor: ProcessSupervisor | None = None
+        self.pool: UpstreamPool | None = None
 
     def opener(self, limits: HttpLimits) -> Opener:
         import os
 
         if self.url:
-            address = HttpAddress.parse(self.url)
-            self.pool = Pool(address, NetworkRules(allow_private=True), limits)
+            address = Address.parse(self.url)
+            self.pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server = RemoteServer.of(self.pool, address, {})
-            return lambda owner: RemoteLink(server, owner, limits)
+            return lambda owner: RemoteTransport(server, owner, limits)
         environment = child_environment(self.env, os.environ)
         command = Command(words=self.command, environment=environment)
-        supervisor = self.supervisor = Supervisor("test", lambda: command, limits)
+        supervisor = self.supervisor = ProcessSupervisor("test", lambda: command, limits)
 
-        def opened(owner: LinkOwner) -> Link:
+        def opened(owner: TransportOwner) -> UpstreamTransport:
             return supervisor.open(owner, lambda _: None)
 
         return opened
@@ -139,7 +138,9 @@ class Behind:
 class Gateway:
     """A running gateway."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hub: Hub, endpoint: Endpoint, serving: Serving) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, hub: SessionManager, endpoint: Endpoint, serving: HttpServer
+    ) -> None:
         self.loop = loop
         self.hub = hub
         self.endpoint = endpoint
@@ -176,7 +177,7 @@ class Gateway:
 @contextmanager
 def gateway(
     servers: Mapping[str, Behind],
-    recorder: Recorder | None = None,
+    recorder: StepLog | None = None,
     limits: HttpLimits | None = None,
     clients: Mapping[str, Client] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
@@ -194,16 +195,16 @@ def gateway(
     thread.start()
 
     async def start() -> Gateway:
-        recording = Recording(recorder or Kept(), note)
+        recording = StepRecorder(recorder or Kept(), note)
         recording.tracing = tracing
         upstreams = {
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }
-        hub = Hub(upstreams, limits, loop.time)
+        hub = SessionManager(upstreams, limits, loop.time)
         access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})
-        endpoint = Endpoint(hub, access, limits, merged_place())
-        made = Gateway(loop, hub, endpoint, Serving(endpoint, hub, limits))
-        made.host, made.port = await made.serving.start(Listening(port=0))
+        endpoint = Endpoint(hub, access, limits, merged_route())
+        made = Gateway(loop, hub, endpoint, HttpServer(endpoint, hub, limits))
+        made.host, made.port = await made.serving.start(ListenAddress(port=0))
         return made
 
     async def stop(made: Gateway) -> None:

@@ -131,12 +131,12 @@ def _call_anyway(at: Running) -> None:
 
 STUCK = """
 import asyncio, sys, threading
-from pinwarden.gateway.http import shutdown
+from pinwarden.gateway.http import listener
 
-shutdown.END_SECONDS = 0.3
+listener.END_SECONDS = 0.3
 
 async def run():
-    shutdown.Ending(0.0, lambda text: print(text, file=sys.stderr, flush=True)).begin()
+    listener.Shutdown(0.0, lambda text: print(text, file=sys.stderr, flush=True)).begin()
     print("ready", flush=True)
     if sys.argv[1] == "loop":
         while True:

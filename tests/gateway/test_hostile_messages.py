@@ -13,7 +13,7 @@ import pytest
 
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.record_then_send import Recording
+from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.gateway.opening import INTERCEPTORS as EXTENSION
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
@@ -378,7 +378,7 @@ def conversation(limits: HttpLimits, recorder: Kept) -> Conversation:
     """A conversation over HTTP with nobody at its ends."""
     desk = Desk(HONEST)
     desk.open()
-    return Conversation(desk.session, Recording(recorder), limits, lambda: 0.0, lambda _: None)
+    return Conversation(desk.session, StepRecorder(recorder), limits, lambda: 0.0, lambda _: None)
 
 
 def in_a_loop(work: Callable[[], None]) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.upstream_connection import Outgoing, UpstreamConnection
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.upstream_connection import QueuedRequest, UpstreamConnection
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)
@@ -24,7 +24,7 @@ class Wire:
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self.heads: dict[bytes, Any] = {}
-        self.room: Room | None = None
+        self.room: MemoryBudget | None = None
         self.told: list[Any] = []
         self.ways: list[str] = []
         self.aborted = self.closed = False
@@ -35,7 +35,7 @@ class Wire:
 
     def answer(self, *parts: bytes) -> list[Any]:
         self.told = []
-        self.connection.start(Outgoing(b"POST", self))
+        self.connection.start(QueuedRequest(b"POST", self))
         for part in parts:
             self.connection.data_received(part)
         return self.told
@@ -223,7 +223,7 @@ def test_attack_a_long_answer_in_one_piece_is_read_in_turns() -> None:
 def test_who_gives_up_in_the_middle_of_a_flood_hears_no_more() -> None:
     async def talk() -> None:
         wire = Wire(HttpLimits(max_frames_at_once=4))
-        outgoing = Outgoing(b"POST", wire)
+        outgoing = QueuedRequest(b"POST", wire)
         wire.connection.start(outgoing)
         wire.connection.data_received(EVENTS + b"%x\r\n%b\r\n" % (450, b"data: 1\n\n" * 50))
         outgoing.give_up()

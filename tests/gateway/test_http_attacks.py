@@ -21,24 +21,23 @@ import pytest
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame, Id, read
+from pinwarden.gateway.http.frames import Frame, RequestId, read_client
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http1 import Reply, RequestReader
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.merged import Merged, slugs_of
-from pinwarden.gateway.http.process_pipes import Lines
-from pinwarden.gateway.http.record_then_send import Recording
-from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
-from pinwarden.gateway.http.session_manager import Hub
-from pinwarden.gateway.http.upstream_pool import Pool
-from pinwarden.gateway.http.upstream_transport import LinkOwner
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.merged import MergedConversation, slugs_of
+from pinwarden.gateway.http.process_pipes import LineReader
+from pinwarden.gateway.http.record_then_send import StepRecorder
+from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
+from pinwarden.gateway.http.session_manager import SessionManager
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.session import Session
 from pinwarden.surface.probe.sse_stream import EventParser
 from pinwarden.surface.surface import from_listing
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.network_guard import NetworkRules
-from pinwarden.system.target import HttpAddress
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, OpenStream, Raw, gateway, guard, modern, rpc
 from tests.servers import talking
@@ -113,7 +112,7 @@ def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
             params = {"name": f"x{number}" + "y" * 20_000, "_meta": {f"{META}protocolVersion": MODERN}}
             raw.send(json.dumps(rpc("prompts/get", params, 4 + number)).encode())
     links = [each.link for each in at.gateway.hub.conversations() if isinstance(each, Conversation)]
-    heads = [head for link in links if isinstance(link, RemoteLink) for head in link._heads.values()]
+    heads = [head for link in links if isinstance(link, RemoteTransport) for head in link._heads.values()]
     assert len([each for each in at.world.bodies if b"prompts/get" in each]) == 3
     assert all(len(head) < 4096 for head in heads)
 
@@ -132,7 +131,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.cancelled: list[Id] = []
+        self.cancelled: list[RequestId] = []
 
     def send(self, frame: Frame, parameters: bytes) -> None:
         del parameters
@@ -142,7 +141,7 @@ class Wire:
         del call, body, name
         self.sent.append(message)
 
-    def cancel(self, number: Id) -> None:
+    def cancel(self, number: RequestId) -> None:
         self.cancelled.append(number)
 
     def expire(self, before: float, keep: Any) -> None:
@@ -212,19 +211,19 @@ class Talk:
         self.now = 0.0
         self.noted: list[int | str] = []
         session = Session(guard("notes", APPROVED), name="talk", client="tester")
-        recording = Recording(self.kept, lambda _, number: self.noted.append(number))
+        recording = StepRecorder(self.kept, lambda _, number: self.noted.append(number))
         executor = FairExecutor(pool=threads)
         self.conversation = Conversation(session, recording, limits, lambda: self.now, lambda _: None, executor)
         self.conversation.link = self.wire
 
-    def ping(self, number: int) -> tuple[Waits, Id | None]:
+    def ping(self, number: int) -> tuple[Waits, RequestId | None]:
         waits = Waits()
-        frame = read(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
+        frame = read_client(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
         return waits, self.conversation.request(frame, waits)
 
     def open(self) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        frame = read(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
+        frame = read_client(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
         self.conversation.request(frame, Waits())
         self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
         self.wire.sent.clear()
@@ -322,7 +321,7 @@ def test_attack_a_body_in_tiny_parts_takes_no_more_memory_than_it_has_bytes() ->
 
 def test_attack_a_line_and_an_event_in_tiny_parts_take_no_more_memory_than_they_have_bytes() -> None:
     lines: list[bytes] = []
-    child = Lines(lines.append, lambda: None, None, 1 << 30, HttpLimits())
+    child = LineReader(lines.append, lambda: None, None, 1 << 30, HttpLimits())
     assert weight_of(child.data_received, b"ab") < 2 * MANY
     child.data_received(b"c\nd")
     assert lines == [b"ab" * (MANY // 2) + b"c"]
@@ -352,7 +351,7 @@ def test_attack_a_flood_of_lines_is_taken_in_turns_and_not_read_meanwhile(line: 
     async def flood() -> None:
         taken: list[bytes] = []
         pipe = Pipe()
-        lines = Lines(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_frames_at_once=4))
+        lines = LineReader(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_frames_at_once=4))
         lines.connection_made(cast(asyncio.BaseTransport, pipe))
         lines.data_received((line + b"\n") * 50 + b"[1")
         for turn in range(1, 13):
@@ -368,7 +367,7 @@ def test_attack_a_flood_of_lines_is_taken_in_turns_and_not_read_meanwhile(line: 
 def test_attack_long_lines_are_taken_in_turns() -> None:
     async def flood() -> None:
         taken: list[bytes] = []
-        lines = Lines(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_bytes_at_once=1000))
+        lines = LineReader(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_bytes_at_once=1000))
         lines.connection_made(cast(asyncio.BaseTransport, Pipe()))
         lines.data_received((b"x" * 600 + b"\n") * 5)
         assert len(taken) == 2
@@ -384,7 +383,7 @@ def test_what_is_not_taken_yet_is_dropped_with_its_process() -> None:
     async def flood() -> None:
         taken: list[bytes] = []
         ended: list[bool] = []
-        lines = Lines(taken.append, lambda: ended.append(True), None, 1 << 20, HttpLimits(max_frames_at_once=4))
+        lines = LineReader(taken.append, lambda: ended.append(True), None, 1 << 20, HttpLimits(max_frames_at_once=4))
         lines.connection_made(cast(asyncio.BaseTransport, Pipe()))
         lines.data_received(b"[]\n" * 50)
         lines.connection_lost(None)
@@ -455,7 +454,7 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     lost: list[str] = []
 
     class Owner:
-        room = Room(1_000_000)
+        room = MemoryBudget(1_000_000)
         client = "tester"
 
         def server_lost(self, why: str) -> None:
@@ -464,9 +463,9 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     async def scene() -> tuple[Any, ...]:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             limits = HttpLimits(max_unsent_bytes=100_000)
-            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
-            pool = Pool(address, NetworkRules(allow_private=True), limits)
-            link = RemoteLink(RemoteServer.of(pool, address, {}), cast(LinkOwner, Owner()), limits)
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
+            link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, Owner()), limits)
             told = rpc("notifications/x", {"text": "x" * 10_000}, None)
             sent = 0
             while not lost and sent < 50:
@@ -533,8 +532,8 @@ class Asking:
 
 def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
     """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
-    hub = Hub({}, HttpLimits(max_in_flight=5), lambda: 0.0)
-    merged, server, stream = Merged(hub, Client(name="tester")), Asking(), OpenStream()
+    hub = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
+    merged, server, stream = MergedConversation(hub, Client(name="tester")), Asking(), OpenStream()
     hear = partial(merged._heard, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))

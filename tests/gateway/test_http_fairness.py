@@ -19,7 +19,7 @@ import pytest
 
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.notifications import ListNotices
+from pinwarden.gateway.http.notifications import ListChangedThrottle
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
 from pinwarden.surface.surface import TOOL, from_listing
 from tests.gateway.desk import DELETE, SEARCH, Desk
@@ -235,7 +235,7 @@ def test_the_first_notices_of_an_interval_pass_and_the_last_one_follows_when_it_
     late: list[bytes] = []
 
     async def scene() -> list[bool]:
-        notices = ListNotices(0.01, late.append)
+        notices = ListChangedThrottle(0.01, late.append)
         deferred = [bool(notices.deferred(notice)) for _ in range(100)]
         assert [notices.deferred(each) for each in (other, request, b"list_changed")] == ["", "", ""]
         last = notice.replace(b"}", b',"params":{"last":1}}')

@@ -12,8 +12,9 @@ from typing import cast
 import pytest
 import uvloop
 
-from pinwarden.gateway.http.connection import ClientConnection, Connections
-from pinwarden.gateway.http.http1 import Refused, Reply, Request, RequestReader
+from pinwarden.gateway.http.connection import ClientConnection, ClientConnections
+from pinwarden.gateway.http.header_checks import BadRequest
+from pinwarden.gateway.http.http1 import Reply, Request, RequestReader
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import Certificate, secure_server
 from tests.servers.authority import Authority
@@ -78,7 +79,7 @@ async def _talk(
     data: list[bytes], limits: HttpLimits, echo: Echo, until: Callable[[bytes], bool], wait: Wait | None
 ) -> bytes:
     loop = asyncio.get_running_loop()
-    connections = Connections(echo, limits)
+    connections = ClientConnections(echo, limits)
     server = await loop.create_server(connections, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     got = b""
@@ -202,7 +203,7 @@ def test_attack_what_comes_in_the_place_of_a_body_and_is_none_is_refused_after_3
     while not told and sent < 1 << 20:
         try:
             reader.feed(b"a" * 1024)
-        except Refused as refused:
+        except BadRequest as refused:
             told = refused.status
         sent += 1024
     assert told == 400
@@ -245,7 +246,7 @@ def test_a_head_that_came_before_is_read_the_same_and_never_takes_more_than_its_
     echo = Echo()
 
     async def scene() -> tuple[list[bytes], bytes]:
-        connections = Connections(echo, HttpLimits())
+        connections = ClientConnections(echo, HttpLimits())
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         async with asyncio.timeout(60):
@@ -331,11 +332,11 @@ class Visitor:
 
 
 def at_the_door(
-    most: int, scene: Callable[[Door, Connections, Callable[[], Awaitable[Visitor]]], Awaitable[None]]
+    most: int, scene: Callable[[Door, ClientConnections, Callable[[], Awaitable[Visitor]]], Awaitable[None]]
 ) -> None:
     async def run() -> None:
         door = Door()
-        connections = Connections(door, HttpLimits(max_connections=most))
+        connections = ClientConnections(door, HttpLimits(max_connections=most))
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         visitors: list[Visitor] = []
 
@@ -356,7 +357,7 @@ def at_the_door(
 def test_attack_strangers_who_take_every_connection_shut_nobody_out() -> None:
     """Attack: without any token, open as many connections as there may be, and keep them."""
 
-    async def scene(door: Door, connections: Connections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
+    async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
         first = await visitor()
         assert await first.asks("alice") == 200
         strangers = [await visitor() for _ in range(3)]
@@ -373,7 +374,7 @@ def test_attack_strangers_who_take_every_connection_shut_nobody_out() -> None:
 
 
 def test_attack_a_client_that_takes_every_connection_loses_one_of_its_own_to_another() -> None:
-    async def scene(door: Door, connections: Connections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
+    async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
         other = await visitor()
         assert await other.asks("bob") == 200
         own = [await visitor() for _ in range(3)]
@@ -389,7 +390,7 @@ def test_attack_a_client_that_takes_every_connection_loses_one_of_its_own_to_ano
 
 
 def test_a_connection_whose_request_is_in_work_is_never_closed_for_another_one() -> None:
-    async def scene(door: Door, connections: Connections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
+    async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
         door.hold = True
         first = await visitor()
         asking = asyncio.ensure_future(first.asks("alice"))
@@ -414,7 +415,7 @@ def test_attack_connections_that_are_never_secured_count_and_the_oldest_is_close
     certificate = Certificate(tmp_path / "server-127.0.0.1.pem", None)
 
     async def scene() -> None:
-        connections = Connections(Door(), HttpLimits(max_connections=3))
+        connections = ClientConnections(Door(), HttpLimits(max_connections=3))
         server = await secure_server(connections, certificate.context, "127.0.0.1", 0, 16)
         address = server.sockets[0].getsockname()
         silent = [Visitor(*await asyncio.open_connection(*address)) for _ in range(3)]
@@ -449,7 +450,7 @@ def test_a_gateway_that_ends_lets_what_is_in_flight_end_and_takes_nothing_new() 
     async def scene() -> tuple[bytes, bool, int]:
         echo = Echo()
         echo.hold = True
-        connections = Connections(echo, HttpLimits())
+        connections = ClientConnections(echo, HttpLimits())
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(HEAD + b"Content-Length: 0\r\n\r\n")

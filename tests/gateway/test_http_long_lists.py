@@ -19,7 +19,7 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.record_then_send import Recording
+from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.lock.gateway_policy import gateway_policy
 from pinwarden.surface.surface import Item, Kind, from_listing
@@ -161,7 +161,7 @@ def test_messages_behind_a_long_one_keep_their_place() -> None:
         limits = HttpLimits()
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(
-                desk.session, Recording(Kept()), limits, lambda: 0.0, lambda _: None, FairExecutor(pool=threads)
+                desk.session, StepRecorder(Kept()), limits, lambda: 0.0, lambda _: None, FairExecutor(pool=threads)
             )
             made.listen(stream)
             for number in range(9):
@@ -186,7 +186,7 @@ def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_i
         limits = HttpLimits(max_unsent_bytes=200_000)
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(
-                desk.session, Recording(Kept()), limits, lambda: 0.0, closed.append, FairExecutor(pool=threads)
+                desk.session, StepRecorder(Kept()), limits, lambda: 0.0, closed.append, FairExecutor(pool=threads)
             )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             for _ in range(5):

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.process_transport import Places
+from pinwarden.gateway.http.process_transport import ProcessSlots
 from tests.gateway.http_world import OTHER, TOKEN, Behind, Raw, gateway, guard, rpc
 from tests.gateway.test_http_framing import HEAD, Echo
 from tests.servers import talking
@@ -70,10 +70,10 @@ def _serve(
     new_loop: NewLoop,
     limits: HttpLimits,
     echo: Echo,
-    work: Callable[[Connections, Callable[[], Reader]], Awaitable[None]],
+    work: Callable[[ClientConnections, Callable[[], Reader]], Awaitable[None]],
 ) -> None:
     async def run() -> None:
-        connections = Connections(echo, limits)
+        connections = ClientConnections(echo, limits)
         server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
         readers: list[Reader] = []
 
@@ -97,7 +97,7 @@ def test_attack_slow_readers_together_are_bounded_and_the_slowest_is_cut_first(n
     limits = HttpLimits(max_all_unsent_bytes=40 * MB)
     told: list[str] = []
 
-    async def work(connections: Connections, reader: Callable[[], Reader]) -> None:
+    async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
         connections.on_cut = told.append
         echo.hold = True
         reads, *idle = [reader() for _ in range(5)]
@@ -122,7 +122,7 @@ def test_attack_slow_readers_together_are_bounded_and_the_slowest_is_cut_first(n
 def test_attack_a_reader_that_reads_nothing_is_cut_after_a_while(new_loop: NewLoop) -> None:
     told: list[str] = []
 
-    async def work(connections: Connections, reader: Callable[[], Reader]) -> None:
+    async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
         connections.on_cut = told.append
         echo.hold = True
         stuck = reader()
@@ -145,7 +145,7 @@ def test_attack_a_reader_that_reads_nothing_is_cut_after_a_while(new_loop: NewLo
 def test_attack_nothing_more_is_read_from_a_client_that_does_not_read_its_answers(new_loop: NewLoop) -> None:
     """Answers to requests that are sent ahead would pile up without end, and need no token."""
 
-    async def work(connections: Connections, reader: Callable[[], Reader]) -> None:
+    async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
         body = b"y" * 60_000
         flood = reader()
         flood.socket.settimeout(0.2)
@@ -315,7 +315,7 @@ class Process:
 
 def test_places_are_taken_from_who_has_most_and_from_the_busy_only_if_that_is_more_than_half() -> None:
     async def scene() -> None:
-        places = Places(5)
+        places = ProcessSlots(5)
         busy = [Process("alice", number, idle=False) for number in range(3)]
         idle = [Process("bob", 7), Process("bob", 6)]
         for each in (*busy, *idle):

@@ -15,14 +15,14 @@ from typing import Any, cast
 import pytest
 
 from pinwarden.gateway.http.backend import Backend
-from pinwarden.gateway.http.frames import read
+from pinwarden.gateway.http.frames import read_client
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.merged import Merged
-from pinwarden.gateway.http.open_requests import Call
-from pinwarden.gateway.http.session_manager import Hub
-from pinwarden.gateway.http.upstream_pool import Pool
-from pinwarden.gateway.http.upstreams import LockedServers, Permissions
+from pinwarden.gateway.http.merged import MergedConversation
+from pinwarden.gateway.http.open_requests import ToolCall
+from pinwarden.gateway.http.session_manager import SessionManager
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.http.upstreams import Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.step import Step
 from pinwarden.project.project import Project
@@ -53,13 +53,13 @@ class Disk(Talk):
     def ask(self, method: str, params: dict[str, Any], number: int) -> Waits:
         waits = Waits()
         self.conversation.request(
-            read(json.dumps(rpc(method, params, number)).encode(), self.conversation._json), waits
+            read_client(json.dumps(rpc(method, params, number)).encode(), self.conversation._json), waits
         )
         return waits
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
-        self.conversation.tell(read(json.dumps(message).encode(), self.conversation._json))
+        self.conversation.tell(read_client(json.dumps(message).encode(), self.conversation._json))
 
     async def written(self) -> None:
         """Let the disk have its way, and what waits for it too."""
@@ -118,11 +118,11 @@ def test_connections_to_a_server_that_moved_are_ended_on_the_loop_that_has_them(
 ) -> None:
     """The lock is read on another thread, which must not touch them."""
     ended_on: list[int] = []
-    monkeypatch.setattr(Pool, "close", lambda _: ended_on.append(get_ident()))
+    monkeypatch.setattr(UpstreamPool, "close", lambda _: ended_on.append(get_ident()))
 
     async def scene() -> None:
         project = cast(Project, SimpleNamespace(variables={}))
-        locked = LockedServers(project, Permissions(), HttpLimits(), lambda _: Recorder(None, None, print), print)
+        locked = UpstreamFactory(project, Permissions(), HttpLimits(), lambda _: Recorder(None, None, print), print)
         for port in (1, 2):
             moved = HttpTarget(url=f"http://127.0.0.1:{port}/mcp")
             await asyncio.get_running_loop().run_in_executor(None, locked._remote, "notes", moved)
@@ -152,7 +152,7 @@ def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest
         limits = HttpLimits()
         upstreams = {name: SimpleNamespace(name=name, slug=name, failing=name == "slow") for name in ("slow", "quick")}
         hub = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
-        merged = Merged(cast(Hub, hub), Client(name="tester"))
+        merged = MergedConversation(cast(SessionManager, hub), Client(name="tester"))
         for _ in range(3):
             for upstream in merged._seen().values():
                 merged._open(upstream)
@@ -194,7 +194,7 @@ def test_attack_a_page_that_waits_for_nobody_any_more_is_not_the_answer_to_anoth
 ) -> None:
     """Programs of one client share a conversation, and may choose the same ids."""
     called = Waits()
-    monkeypatch.setattr(Call, "answered", lambda _, frame, status: called.answered(frame, status))
+    monkeypatch.setattr(ToolCall, "answered", lambda _, frame, status: called.answered(frame, status))
     talk = Disk()
     talk.open()
     talk.call(1)

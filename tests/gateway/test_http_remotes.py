@@ -14,13 +14,12 @@ import pytest
 
 from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
-from pinwarden.gateway.http.upstream_connection import NOBODY, Listener, Outgoing, Sending
-from pinwarden.gateway.http.upstream_pool import Pool
-from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
+from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, QueuedRequest, ResponseListener, UpstreamRequest
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.system.net.network_guard import NetworkRules
-from pinwarden.system.target import HttpAddress
 from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_room import Owner
 from tests.servers.led_http import Exchange, led_http
@@ -148,11 +147,11 @@ def test_who_waits_for_a_connection_is_told_if_there_will_be_none() -> None:
 def _behind(url: str, rules: NetworkRules) -> Behind:
     behind = Behind(guard("odd"), url=url)
 
-    def opener(limits: HttpLimits) -> Callable[[LinkOwner], Link]:
-        address = HttpAddress.parse(url)
-        behind.pool = Pool(address, rules, limits)
+    def opener(limits: HttpLimits) -> Callable[[TransportOwner], UpstreamTransport]:
+        address = Address.parse(url)
+        behind.pool = UpstreamPool(address, rules, limits)
         server = RemoteServer.of(behind.pool, address, {"Authorization": "Bearer secret"})
-        return lambda owner: RemoteLink(server, owner, limits)
+        return lambda owner: RemoteTransport(server, owner, limits)
 
     behind.opener = opener  # type: ignore[method-assign]
     return behind
@@ -217,12 +216,12 @@ class Slow:
                 await asyncio.sleep(0.002)
 
 
-def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, Pool], Awaitable[None]]) -> None:
+def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, UpstreamPool], Awaitable[None]]) -> None:
     async def run() -> None:
         slow = Slow()
         server = await asyncio.start_server(slow, "127.0.0.1", 0)
-        address = HttpAddress.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
-        pool = Pool(address, NetworkRules(allow_private=True), limits)
+        address = Address.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+        pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
         try:
             await scene(slow, pool)
         finally:
@@ -239,16 +238,16 @@ def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, Pool], Awaitable[
 def test_attack_requests_of_one_client_leave_connections_for_those_of_others(close: bool) -> None:
     """Attack: call what never answers until every connection to a server waits for that."""
 
-    async def scene(slow: Slow, pool: Pool) -> None:
+    async def scene(slow: Slow, pool: UpstreamPool) -> None:
         own = [b"a%d" % number for number in range(6)]
         for name in own:
-            pool.send(b"GET %b HTTP/1.1\r\n\r\n" % name, NOBODY, "alice")
+            pool.send(b"GET %b HTTP/1.1\r\n\r\n" % name, NULL_LISTENER, "alice")
             if name <= b"a2":
                 await slow.has(*own[: own.index(name) + 1])
-        pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NOBODY, "bob")
+        pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "bob")
         await slow.has(*own[:3], b"b0")
         slow.answer(b"b0", close=close)
-        pool.send(b"GET b1 HTTP/1.1\r\n\r\n", NOBODY, "bob")
+        pool.send(b"GET b1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "bob")
         await slow.has(*own[:3], b"b0", b"b1")
         slow.answer(b"a1", close=close)  # and now it is the turn of one of alice's that wait
         await slow.has(*own[:4], b"b0", b"b1")
@@ -257,11 +256,11 @@ def test_attack_requests_of_one_client_leave_connections_for_those_of_others(clo
 
 
 def test_a_request_that_was_held_back_and_given_up_is_never_sent() -> None:
-    async def scene(slow: Slow, pool: Pool) -> None:
-        pool.send(b"GET a0 HTTP/1.1\r\n\r\n", NOBODY, "alice")
+    async def scene(slow: Slow, pool: UpstreamPool) -> None:
+        pool.send(b"GET a0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice")
         await slow.has(b"a0")
-        pool.send(b"GET a1 HTTP/1.1\r\n\r\n", NOBODY, "alice").give_up()
-        pool.send(b"GET a2 HTTP/1.1\r\n\r\n", NOBODY, "alice")
+        pool.send(b"GET a1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice").give_up()
+        pool.send(b"GET a2 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice")
         slow.answer(b"a0")
         await slow.has(b"a0", b"a2")
 
@@ -271,16 +270,16 @@ def test_a_request_that_was_held_back_and_given_up_is_never_sent() -> None:
 def test_attack_streams_of_one_client_leave_streams_for_others_and_all_streams_leave_connections_for_requests() -> None:
     """Attack: subscribe until every connection to a server is a stream that never ends."""
 
-    async def scene(slow: Slow, pool: Pool) -> None:
-        first = pool.send(b"GET s0 HTTP/1.1\r\n\r\n", NOBODY, "alice", stream=True)
+    async def scene(slow: Slow, pool: UpstreamPool) -> None:
+        first = pool.send(b"GET s0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice", stream=True)
         assert pool.takes_stream("alice")
-        pool.send(b"GET s1 HTTP/1.1\r\n\r\n", NOBODY, "alice", stream=True)
+        pool.send(b"GET s1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice", stream=True)
         assert (pool.takes_stream("alice"), pool.takes_stream("bob")) == (False, True)
-        pool.send(b"GET s2 HTTP/1.1\r\n\r\n", NOBODY, "bob", stream=True)
+        pool.send(b"GET s2 HTTP/1.1\r\n\r\n", NULL_LISTENER, "bob", stream=True)
         assert (pool.takes_stream("bob"), pool.takes_stream("carl")) == (False, False)
         await slow.has(b"s0", b"s1", b"s2")
         assert (pool.takes_stream("bob"), pool.takes_stream("carl")) == (False, False)
-        pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NOBODY, "carl")
+        pool.send(b"GET b0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "carl")
         await slow.has(b"s0", b"s1", b"s2", b"b0")
         first.give_up()
         assert pool.takes_stream("carl")
@@ -290,9 +289,9 @@ def test_attack_streams_of_one_client_leave_streams_for_others_and_all_streams_l
 
 
 def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> None:
-    async def scene(slow: Slow, pool: Pool) -> None:
-        owner = Owner(Room(1 << 20))
-        link = RemoteLink(RemoteServer.of(pool, pool.address, {}), cast(LinkOwner, owner), pool._limits)
+    async def scene(slow: Slow, pool: UpstreamPool) -> None:
+        owner = Owner(MemoryBudget(1 << 20))
+        link = RemoteTransport(RemoteServer.of(pool, pool.address, {}), cast(TransportOwner, owner), pool._limits)
         listen, begun = rpc("subscriptions/listen", {}, 7), rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(listen).encode(), listen), b"")
         await asyncio.sleep(0)
@@ -307,16 +306,16 @@ def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> 
 class Line:
     """Connections of which the test sees what is sent, and answers it."""
 
-    room: Room | None = None
+    room: MemoryBudget | None = None
 
     def __init__(self) -> None:
-        self.sent: list[Sending] = []
+        self.sent: list[UpstreamRequest] = []
 
-    def start(self, outgoing: Sending) -> None:
+    def start(self, outgoing: UpstreamRequest) -> None:
         self.sent.append(outgoing)
 
-    def send(self, data: bytes, listener: Listener, client: str = "", *, stream: bool = False) -> Outgoing:
-        outgoing = Outgoing(data, listener, client, stream=stream)
+    def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
+        outgoing = QueuedRequest(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 
@@ -338,8 +337,8 @@ def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None
     async def scene() -> None:
         line = Line()
         limits = HttpLimits(connect_seconds=0 if how == "waited for" else 3600)
-        server = RemoteServer.of(cast(Pool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
-        link = RemoteLink(server, cast(LinkOwner, Owner(Room(1 << 20))), limits)
+        server = RemoteServer.of(cast(UpstreamPool, line), Address.parse("http://127.0.0.1:9/mcp"), {})
+        link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), limits)
 
         def say(method: str, number: int | None) -> None:
             message = rpc(method, {}, number)
@@ -376,8 +375,8 @@ def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None
 def test_a_session_that_ends_before_the_server_knows_that_it_began_sends_nothing_more() -> None:
     async def scene() -> None:
         line = Line()
-        server = RemoteServer.of(cast(Pool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
-        link = RemoteLink(server, cast(LinkOwner, Owner(Room(1 << 20))), HttpLimits())
+        server = RemoteServer.of(cast(UpstreamPool, line), Address.parse("http://127.0.0.1:9/mcp"), {})
+        link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), HttpLimits())
         for message in (rpc("notifications/initialized", None, None), rpc("tools/list", {}, 1)):
             link.send(Frame(json.dumps(message).encode(), message), b"")
         link.close()

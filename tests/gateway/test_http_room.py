@@ -17,18 +17,17 @@ import uvloop
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.process_pipes import TOO_MUCH, Lines
-from pinwarden.gateway.http.process_transport import Supervisor
-from pinwarden.gateway.http.record_then_send import Recording
-from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
-from pinwarden.gateway.http.upstream_connection import NOBODY
-from pinwarden.gateway.http.upstream_pool import Pool
-from pinwarden.gateway.http.upstream_transport import LinkOwner
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.process_pipes import TOO_MUCH, LineReader
+from pinwarden.gateway.http.process_transport import ProcessSupervisor
+from pinwarden.gateway.http.record_then_send import StepRecorder
+from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
+from pinwarden.gateway.http.upstream_connection import NULL_LISTENER
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.server_process import Command
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.network_guard import NetworkRules
-from pinwarden.system.target import HttpAddress
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc
 from tests.gateway.test_hostile_messages import HONEST
@@ -49,7 +48,7 @@ def new_loop(request: pytest.FixtureRequest) -> NewLoop:
 class Owner:
     """Who has a link."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: MemoryBudget) -> None:
         self.room = room
         self.client = "tester"
         self.lost: list[str] = []
@@ -82,10 +81,10 @@ def test_attack_servers_that_read_nothing_are_bounded_together_and_the_fullest_i
     limits = HttpLimits(max_all_waiting_bytes=20 * MB, grace_seconds=0.05)
 
     async def scene() -> None:
-        room = Room(limits.max_all_waiting_bytes)
-        supervisor = Supervisor("deaf", lambda: DEAF, limits)
+        room = MemoryBudget(limits.max_all_waiting_bytes)
+        supervisor = ProcessSupervisor("deaf", lambda: DEAF, limits)
         owners = [Owner(room) for _ in range(3)]
-        links = [supervisor.open(cast(LinkOwner, owner), lambda _: None) for owner in owners]
+        links = [supervisor.open(cast(TransportOwner, owner), lambda _: None) for owner in owners]
         if started:
             await until(lambda: all(link._stdin is not None for link in links))
         for link, size in zip(links, (6, 12, 6), strict=True):
@@ -109,9 +108,9 @@ def test_attack_what_waits_for_a_process_that_is_ended_counts_until_it_is_gone(n
     limits = HttpLimits(grace_seconds=0.3)
 
     async def scene() -> None:
-        owner = Owner(Room(limits.max_all_waiting_bytes))
-        supervisor = Supervisor("deaf", lambda: DEAF, limits)
-        link = supervisor.open(cast(LinkOwner, owner), lambda _: None)
+        owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
+        supervisor = ProcessSupervisor("deaf", lambda: DEAF, limits)
+        link = supervisor.open(cast(TransportOwner, owner), lambda _: None)
         await until(lambda: link._stdin is not None)
         link.send(told(8 * MB), b"")
         link.close()
@@ -128,11 +127,11 @@ def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
 
     async def scene() -> tuple[list[str], list[str], int]:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
-            pool = Pool(address, NetworkRules(allow_private=True), limits)
-            server, room = RemoteServer.of(pool, address, {}), Room(limits.max_all_waiting_bytes)
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
+            server, room = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
             few, many = Owner(room), Owner(room)
-            first, second = (RemoteLink(server, cast(LinkOwner, owner), limits) for owner in (few, many))
+            first, second = (RemoteTransport(server, cast(TransportOwner, owner), limits) for owner in (few, many))
             first.send(told(10_000), b"")
             for _ in range(9):
                 second.send(told(10_000), b"")
@@ -154,12 +153,12 @@ def test_attack_what_an_address_was_told_in_a_session_that_ended_counts_until_it
 
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
-            pool = Pool(address, NetworkRules(allow_private=True), limits)
-            server, owner = RemoteServer.of(pool, address, {}), Owner(Room(limits.max_all_waiting_bytes))
-            pool.send(b"GET / HTTP/1.1\r\n\r\n", NOBODY)
+            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
+            server, owner = RemoteServer.of(pool, address, {}), Owner(MemoryBudget(limits.max_all_waiting_bytes))
+            pool.send(b"GET / HTTP/1.1\r\n\r\n", NULL_LISTENER)
             await until(lambda: pool._open)
-            ended, full = (RemoteLink(server, cast(LinkOwner, owner), limits) for _ in range(2))
+            ended, full = (RemoteTransport(server, cast(TransportOwner, owner), limits) for _ in range(2))
             for _ in range(4):
                 ended.send(told(10_000), b"")
             ended.close()
@@ -178,10 +177,10 @@ def test_a_session_that_ends_with_its_first_word_to_an_address_leaves_no_stream_
     limits = HttpLimits(max_all_waiting_bytes=100)
 
     async def scene() -> list[bytes]:
-        address = HttpAddress.parse("http://127.0.0.1:9/mcp")
-        pool = Pool(address, NetworkRules(allow_private=True), limits)
-        owner = Owner(Room(limits.max_all_waiting_bytes))
-        link = RemoteLink(RemoteServer.of(pool, address, {}), cast(LinkOwner, owner), limits)
+        address = Address.parse("http://127.0.0.1:9/mcp")
+        pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
+        owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
+        link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, owner), limits)
         owner.on_lost = link.close  # as a conversation does
         message = rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(message).encode(), message), b"")
@@ -198,7 +197,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
     limits = HttpLimits(max_all_waiting_bytes=400_000)
 
     async def work() -> None:
-        room, judged = Room(limits.max_all_waiting_bytes), Event()
+        room, judged = MemoryBudget(limits.max_all_waiting_bytes), Event()
         with ThreadPoolExecutor(1) as threads:
             executor = FairExecutor(pool=threads)
             threads.submit(judged.wait, 60)  # so that everything behind it waits
@@ -210,7 +209,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
                 def gone(why: str, name: str = name) -> None:
                     closed.append((name, why))
 
-                made[name] = Conversation(desk.session, Recording(Kept()), limits, lambda: 0.0, gone, executor, room)
+                made[name] = Conversation(desk.session, StepRecorder(Kept()), limits, lambda: 0.0, gone, executor, room)
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()
             for _ in range(5):
@@ -235,10 +234,10 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
 
 def test_attack_messages_of_processes_that_never_end_are_bounded_together_and_the_longest_is_lost() -> None:
     """Attack: many processes that each print a little less than one message may have, and no end of the line."""
-    room = Room(2 * MB)
+    room = MemoryBudget(2 * MB)
     told: list[tuple[str, str]] = []
     lines = {
-        name: Lines(
+        name: LineReader(
             lambda _: None,
             lambda: None,
             lambda why, name=name: told.append((name, why)),  # type: ignore[misc]
@@ -272,7 +271,7 @@ def test_attack_answers_that_are_begun_and_never_end_are_bounded_together_and_th
     """Attack: calls whose answers come nearly to their end, a hundred megabytes each."""
 
     async def scene() -> None:
-        room = Room(2 * MB)
+        room = MemoryBudget(2 * MB)
         modest, greedy, other = wires = [Wire() for _ in range(3)]
         for wire, size in zip(wires, (6, 20, 8), strict=True):
             wire.room = room

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 from pinwarden.gateway.client_tokens import token_digest
-from pinwarden.gateway.http.frames import with_id, with_value
+from pinwarden.gateway.http.frames import replace_id, replace_value
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.system.database import open_database
@@ -254,8 +254,8 @@ def test_an_id_that_is_changed_in_place_is_the_id_of_the_message(
     rest = {name: value for name, value in after.items() if name not in before}
     message = {"jsonrpc": "2.0", **before, "id": number, **rest}
     data = json.dumps(message, separators=(",", ":") if compact else None).encode()
-    made = with_id(data, number, instead)
-    assert made is None or made == with_value(data, ("id",), orjson.dumps(instead))
+    made = replace_id(data, number, instead)
+    assert made is None or made == replace_value(data, ("id",), orjson.dumps(instead))
     if not before or not rest:
         assert made is not None, "at either end it is found"
 
@@ -268,8 +268,8 @@ def test_an_id_inside_of_a_string_or_of_another_object_is_left_alone() -> None:
         b'{"a":{"id":1},"b":2,"id":1 }',
         b'{"a":1,"x\\"id":1}',
     ):
-        assert with_id(data, 1, 9) is None, data
-    assert with_id(b'{"a":{"id":1},"id":1}', 1, 9) == b'{"a":{"id":1},"id":9}'
+        assert replace_id(data, 1, 9) is None, data
+    assert replace_id(b'{"a":{"id":1},"id":1}', 1, 9) == b'{"a":{"id":1},"id":9}'
 
 
 def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.gateway import Settings
-    from pinwarden.gateway.http.upstreams import Locked
+    from pinwarden.gateway.http.upstreams import LockedUpstreams
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
@@ -164,7 +164,7 @@ def gateway(args: Namespace) -> int:
         token = _temporary_token(state, settings)
         progress.enter_context(Progress("reading the lock and preparing the servers"))
 
-        def started(host: str, port: int, locked: Locked) -> None:
+        def started(taken: str, number: int, locked: LockedUpstreams) -> None:
             nonlocal complete
             complete = not locked.problems
             progress.close()
@@ -233,14 +233,14 @@ def _refuse_without_packages() -> None:
 
 def _settings(args: Namespace) -> Settings:
     from pinwarden.gateway.http.gateway import Settings
-    from pinwarden.gateway.http.listener import Listening
+    from pinwarden.gateway.http.listener import ListenAddress
     from pinwarden.gateway.http.upstreams import Permissions
 
     if bool(args.tls_key) and not args.tls_cert:
         raise PinwardenError("USAGE", "--tls-key needs --tls-cert")
     host, port = args.listen
     return Settings(
-        listening=Listening(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
+        listening=ListenAddress(host=host, port=port, certificate=_path(args.tls_cert), key=_path(args.tls_key)),
         permissions=Permissions(execute=args.allow_execute, private=args.allow_private, variables=tuple(args.pass_env)),
         hosts=tuple(args.allow_host),
         origins=tuple(args.allow_origin),
@@ -274,9 +274,9 @@ def _temporary_token(state: GatewayState, settings: Settings) -> str:
     return token
 
 
-def _announce(form: str, base: str, locked: Locked) -> None:
+def _announce(form: str, base: str, locked: LockedUpstreams) -> None:
     """The addresses are what was asked for; the rest is for whoever looks on."""
-    from pinwarden.core.report import Report, counted
+    from pinwarden.core.report import Report, plural
     from pinwarden.gateway.http.upstreams import CONSENT_HINT
 
     servers = {upstream.name: f"{base}/mcp/{slug}" for slug, upstream in sorted(locked.upstreams.items())}

@@ -14,9 +14,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame, Id, encoded, key_of, with_value
+from pinwarden.gateway.http.frames import Frame, RequestId, encode, replace_value, request_id_of
 from pinwarden.gateway.http.header_checks import Client
-from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, Conversing, Hub, Upstream
+from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
 from pinwarden.gateway.messages import LIST_METHODS, META_KEYS
 from pinwarden.surface.protocol import (
@@ -51,7 +51,7 @@ class RefusedUnreadError(BackendError):
     """A server that did not execute a request, because it does not know the session."""
 
 
-class Answer:
+class ResponseFuture:
     """Waits for one answer, and hands on what comes before it."""
 
     def __init__(self, on_message: Callable[[Frame], None] | None = None) -> None:
@@ -95,13 +95,15 @@ class Answer:
 class Backend:
     """A server, as one client sees it through the merged endpoint."""
 
-    def __init__(self, hub: Hub, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]) -> None:
+    def __init__(
+        self, hub: SessionManager, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]
+    ) -> None:
         self.slug = upstream.slug
         self._hub = hub
         self.upstream = upstream
         self._client = client
         self._hear = hear
-        self.conversation: Conversing | None = None
+        self.conversation: AnyConversation | None = None
         self.modern = False
         self.about: dict[str, Any] = {}
         """What the server says of itself, as far as that was approved."""
@@ -138,7 +140,7 @@ class Backend:
         self.conversation = conversation
         upstream.era, upstream.failing = HANDSHAKE, False
 
-    async def _discover(self, conversation: Conversing, info: Any, capabilities: Any) -> dict[str, Any] | None:
+    async def _discover(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any] | None:
         """What a server of the newest revision says of itself; None if it is an older one."""
         failing = self.upstream.failing
         meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: info, CAPABILITIES_META: capabilities}
@@ -151,7 +153,7 @@ class Backend:
         result = answer.members.get("result")
         return result if isinstance(result, dict) else None
 
-    async def _initialize(self, conversation: Conversing, info: Any, capabilities: Any) -> dict[str, Any]:
+    async def _initialize(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any]:
         """Begin a session, and hear what the server tells in it; what the server says of itself."""
         hello = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
         answer = await self._ask(conversation, "initialize", hello)
@@ -162,7 +164,7 @@ class Backend:
             why = str(error.get("message")) if isinstance(error, dict) else "no handshake"
             raise BackendError(SERVER_AWAY, why[:_LONGEST_REASON])
         note = {"jsonrpc": "2.0", "method": INITIALIZED}
-        conversation.tell(Frame(data=encoded(note), message=note))
+        conversation.tell(Frame(data=encode(note), message=note))
         conversation.listen(_Ear(self, self._hear))
         conversation.stream_counts = False  # it is ours, and the session begins again when it is needed
         return result
@@ -213,7 +215,7 @@ class Backend:
             raise BackendError(SERVER_AWAY, "the server is not there")
         return await self._ask(self.conversation, method, params)
 
-    def relay(self, frame: Frame, answer: Answer, parameters: bytes) -> Id | None:
+    def relay(self, frame: Frame, answer: ResponseFuture, parameters: bytes) -> RequestId | None:
         """A request of the client, under the client's id."""
         if self.conversation is None or self.conversation.closed:
             answer.failed(SERVER_AWAY, "the server is not there")
@@ -232,11 +234,11 @@ class Backend:
         if self.conversation is not None and not self.modern:
             self.conversation.close("the session was ended")
 
-    async def _ask(self, conversation: Conversing, method: str, params: dict[str, Any]) -> Frame:
+    async def _ask(self, conversation: AnyConversation, method: str, params: dict[str, Any]) -> Frame:
         self._number += 1
         message = {"jsonrpc": "2.0", "id": f"{_OWN}{id(self):x}-{self._number}", "method": method, "params": params}
-        answer = Answer()
-        conversation.request(Frame(data=encoded(message), message=message), answer)
+        answer = ResponseFuture()
+        conversation.request(Frame(data=encode(message), message=message), answer)
         made: Frame = await answer
         return made
 
@@ -260,7 +262,7 @@ class _Ear:
         self.open = False
 
 
-def _shares_process(conversation: Conversing) -> bool:
+def _shares_process(conversation: AnyConversation) -> bool:
     return isinstance(conversation, Conversation) and conversation.link is not None and conversation.link.shared
 
 
@@ -276,7 +278,7 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
     """A request of a client of the older era as the newest revision wants it."""
     text = frame.data.decode()
     params = splice.member(text, 0, "params")
-    value = encoded(dict(meta)).decode()
+    value = encode(dict(meta)).decode()
     if params is None:
         edit = splice.with_member(text, 0, "params", f'{{"_meta":{value}}}')
     else:
@@ -284,7 +286,7 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
         if present is None:
             edit = splice.with_member(text, params.start, "_meta", value)
         else:
-            edit = (present.start, present.end, encoded({**frame.meta, **meta}).decode())
+            edit = (present.start, present.end, encode({**frame.meta, **meta}).decode())
     data = splice.edited(text, [edit]).encode()
     message = {**frame.members, "params": {**frame.params, "_meta": {**frame.meta, **meta}}}
     return Frame(data=data, message=message)
@@ -319,14 +321,14 @@ def as_stateless(frame: Frame, method: str) -> Frame:
     if span is None:
         return frame
     place, end, _ = splice.with_member(text, span.start, "", "")
-    members = encoded(added).decode()[1:-1] + ("," if result else "")
+    members = encode(added).decode()[1:-1] + ("," if result else "")
     return Frame(data=splice.edited(text, [(place, end, members)]).encode(), message=frame.message)
 
 
 _RANDOM_BYTES = 16  # of an id: what nobody can guess in the life of a session
 
 
-class Questions:
+class ServerRequests:
     """The open questions of the servers behind one conversation."""
 
     def __init__(self, most: int) -> None:
@@ -346,7 +348,7 @@ class Questions:
         chosen = frame.members.get("id")
         number = f"{backend.slug}:{secrets.token_urlsafe(_RANDOM_BYTES)}:{chosen}"
         self._open[number] = backend, chosen
-        return Frame(with_value(frame.data, ("id",), encoded(number)), {**frame.members, "id": number})
+        return Frame(replace_value(frame.data, ("id",), encode(number)), {**frame.members, "id": number})
 
     def answer(self, frame: Frame) -> None:
         """Give an answer of the client to the server that asked; one to no question goes nowhere."""
@@ -354,25 +356,27 @@ class Questions:
         found = self._open.pop(number, None) if type(number) is str else None
         if found is not None:
             backend, own = found
-            backend.tell(Frame(with_value(frame.data, ("id",), encoded(own)), {**frame.members, "id": own}))
+            backend.tell(Frame(replace_value(frame.data, ("id",), encode(own)), {**frame.members, "id": own}))
 
     def withdrawn(self, backend: Backend, frame: Frame) -> Frame | None:
         """A server does not wait for an answer any more: what the client is told; None if it did not ask."""
-        own = key_of(frame.params.get("requestId"))
+        own = request_id_of(frame.params.get("requestId"))
         number = None if own is None else self._number_of(backend, own)
         if number is None:
             return None
         del self._open[number]
         params = {**frame.params, "requestId": number}
-        data = with_value(frame.data, ("params", "requestId"), encoded(number))
+        data = replace_value(frame.data, ("params", "requestId"), encode(number))
         return Frame(data, {**frame.members, "params": params})
 
-    def _number_of(self, backend: Backend, own: Id) -> str | None:
-        asked = (number for number, (asker, each) in self._open.items() if asker is backend and key_of(each) == own)
+    def _number_of(self, backend: Backend, own: RequestId) -> str | None:
+        asked = (
+            number for number, (asker, each) in self._open.items() if asker is backend and request_id_of(each) == own
+        )
         return next(asked, None)
 
 
 def refuse(backend: Backend, frame: Frame, why: str) -> None:
     """Answer a question in place of the client: nobody else ever would, and the server would wait."""
     answer = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": why}}
-    backend.tell(Frame(encoded(answer), answer))
+    backend.tell(Frame(encode(answer), answer))

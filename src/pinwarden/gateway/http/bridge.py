@@ -9,27 +9,29 @@ the session (HTTP 400 or 404), goes once more into a new session. No other reque
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.backend import (
-    Answer,
     Backend,
     BackendError,
-    Questions,
     RefusedUnreadError,
+    ResponseFuture,
+    ServerRequests,
     as_stateless,
     refuse,
     with_meta,
     without_meta,
 )
-from pinwarden.gateway.http.frames import Frame, Id, encoded, key_of, with_value
+from pinwarden.gateway.http.frames import Frame, RequestId, encode, replace_value, request_id_of
 from pinwarden.gateway.http.header_checks import Client
-from pinwarden.gateway.http.notifications import Ears, Hearing
-from pinwarden.gateway.http.open_requests import Waiting
-from pinwarden.gateway.http.session_manager import STATELESS, ClientSession, Conversing, Hub, Place, Upstream
+from pinwarden.gateway.http.notifications import EventSink, NotificationStream
+from pinwarden.gateway.http.open_requests import ResponseSink
+from pinwarden.gateway.http.session_manager import (
+    SessionManager,
+    Upstream,
+)
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import (
     CANCELLED,
@@ -55,7 +57,7 @@ _LISTS = ("tools", "prompts", "resources")
 class Bridge:
     """A conversation of one client with servers of either era. Which of them a request goes to, others decide."""
 
-    def __init__(self, hub: Hub, client: Client) -> None:
+    def __init__(self, hub: SessionManager, client: Client) -> None:
         self._hub = hub
         self._limits = hub.limits
         self._client = client
@@ -71,9 +73,9 @@ class Bridge:
         """Why it did not begin."""
         self._again_seconds = hub.limits.merged_again_seconds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ears = Ears(hub.limits)
-        self._questions = Questions(hub.limits.max_in_flight)
-        self._work: dict[Id, Work] = {}
+        self._ears = NotificationStream(hub.limits)
+        self._questions = ServerRequests(hub.limits.max_in_flight)
+        self._work: dict[RequestId, RelayedRequest] = {}
         """By a number of our own: programs of one client may use the same id at once."""
         self._numbers = 0
         self._info: Any = {"name": client.name, "version": "0"}
@@ -83,12 +85,12 @@ class Bridge:
 
     # What clients do
 
-    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+    def request(self, frame: Frame, waiting: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """A request, answered by us or by a server."""
         self.used = self._hub.clock()
         self._numbers += 1
-        number: Id = (Work, self._numbers)
-        work = self._work[number] = Work(frame)
+        number: RequestId = (RelayedRequest, self._numbers)
+        work = self._work[number] = RelayedRequest(frame)
         work.task = self._begin(self._answer(frame, waiting, parameters, work))
         work.task.add_done_callback(lambda _: self._work.pop(number, None))
         return number
@@ -104,13 +106,13 @@ class Bridge:
             for backend in self._backends.values():
                 backend.tell(frame)
 
-    def give_up(self, number: Id | None) -> None:
+    def give_up(self, number: RequestId | None) -> None:
         """The client of one request hung up."""
         work = self._work.pop(number, None) if number is not None else None
         if work is not None:
             work.give_up()
 
-    def listen(self, reply: Hearing) -> None:
+    def listen(self, reply: EventSink) -> None:
         """Open the stream for what belongs to no request."""
         self._ears.listen(reply)
 
@@ -139,7 +141,7 @@ class Bridge:
 
     # Answering
 
-    async def _respond(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+    async def _respond(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         """Answer a request."""
         raise NotImplementedError
 
@@ -149,7 +151,7 @@ class Bridge:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+    async def _answer(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         try:
             self._introduce(frame)
             if frame.method == "ping":
@@ -181,9 +183,9 @@ class Bridge:
             self._info = frame.meta.get(CLIENT_META, self._info)
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
-    def _reply(self, frame: Frame, waiting: Waiting, result: dict[str, Any]) -> None:
+    def _reply(self, frame: Frame, waiting: ResponseSink, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        waiting.answered(Frame(data=encoded(message), message=message), 0)
+        waiting.answered(Frame(data=encode(message), message=message), 0)
 
     # Sessions with servers
 
@@ -232,7 +234,7 @@ class Bridge:
         for capability in _LISTS:
             if not self._modern and backend.offers(capability):
                 note = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
-                self._ears.hear(encoded(note))
+                self._ears.hear(encode(note))
 
     async def _wait_for(self, *slugs: str) -> None:
         """Wait until it is known whether these servers began."""
@@ -254,7 +256,9 @@ class Bridge:
 
     # Requests that a server answers
 
-    async def _relay(self, upstream: Upstream, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+    async def _relay(
+        self, upstream: Upstream, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest
+    ) -> None:
         """Let a server answer a request, in the server's era; the answer is in the client's."""
         try:
             made = await self._send(await self._backend(upstream), frame, waiting, parameters, work)
@@ -265,7 +269,9 @@ class Bridge:
             raise BackendError(INVALID_PARAMS, "the server wants input in a way that this client's revision has not")
         waiting.answered(as_stateless(made, frame.method) if self._modern else made, 0)
 
-    async def _send(self, backend: Backend, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> Frame:
+    async def _send(
+        self, backend: Backend, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest
+    ) -> Frame:
         if frame.method in SUBSCRIPTIONS and (self._modern or backend.modern):
             # In the newest revision a subscription is a request with a stream of its own.
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(backend))
@@ -274,7 +280,7 @@ class Bridge:
             frame = with_meta(frame, meta)
         elif self._modern and not backend.modern:
             frame = without_meta(frame)
-        answer = Answer(partial(self._on_the_way, backend, waiting))
+        answer = ResponseFuture(partial(self._on_the_way, backend, waiting))
         work.backend, work.inner = backend, backend.relay(frame, answer, parameters)
         made: Frame = await answer
         return made
@@ -284,14 +290,14 @@ class Bridge:
 
     def _cancelled(self, frame: Frame) -> None:
         """A client of the handshake era cancels a request of its session."""
-        number = key_of(frame.params.get("requestId"))
+        number = request_id_of(frame.params.get("requestId"))
         for work in [each for each in self._work.values() if number is not None and each.own == number]:
             work.cancelled = True
             if work.backend is None or work.backend.modern:
                 work.give_up()
             elif work.inner is not None:
                 own = work.inner[1]
-                data = with_value(frame.data, ("params", "requestId"), encoded(own))
+                data = replace_value(frame.data, ("params", "requestId"), encode(own))
                 work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
 
     # What servers tell
@@ -305,7 +311,7 @@ class Bridge:
         elif frame.is_request:
             refuse(backend, frame, "the client does not listen")
 
-    def _on_the_way(self, backend: Backend, waiting: Waiting, frame: Frame) -> None:
+    def _on_the_way(self, backend: Backend, waiting: ResponseSink, frame: Frame) -> None:
         """A message of a server before its answer to a request."""
         told = self._told(backend, frame)
         if told is not None:
@@ -326,15 +332,15 @@ class Bridge:
         return frame
 
 
-class BridgedServer(Bridge):
+class BridgedConversation(Bridge):
     """A conversation of one client with one server of the other era, on the server's own address."""
 
-    def __init__(self, hub: Hub, client: Client, upstream: Upstream) -> None:
+    def __init__(self, hub: SessionManager, client: Client, upstream: Upstream) -> None:
         super().__init__(hub, client)
         self._upstream = upstream
         self._again_seconds = 0.0  # each request may be the first after the server came back
 
-    async def _respond(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+    async def _respond(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         if frame.method in OPENINGS:
             self._reply(frame, waiting, self._about(frame, await self._backend(self._upstream)))
         elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
@@ -368,165 +374,7 @@ class BridgedServer(Bridge):
         )
 
 
-class BridgedPlace:
-    """A server's own address, for clients of the other era."""
-
-    requests = 0
-
-    def __init__(self, upstream: Upstream) -> None:
-        self.name = upstream.name
-        self.slug = f"{upstream.slug}/bridged"
-        self._upstream = upstream
-
-    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> BridgedServer:
-        """A conversation with the server, in whichever era it speaks."""
-        del stateless
-        return BridgedServer(hub, client, self._upstream)
-
-
-def stateless_place(place: Place, frame: Frame) -> Place:
-    """Where a request of the stateless era goes: to the server itself, if it is of that era or is asked for its era."""
-    if not isinstance(place, Upstream) or place.era == STATELESS or frame.method == "server/discover":
-        return place
-    return place if frame.method == LISTEN and not place.era else BridgedPlace(place)
-
-
-def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
-    hub: Hub, place: Place, client: Client, frame: Frame, waiting: Waiting, parameters: bytes
-) -> tuple[Conversing | None, Callable[[], object]]:
-    """Send a request of the stateless era on its way.
-
-    Returns the conversation, if it is known yet, and what to call if the client does not wait any more.
-    """
-    discovers = isinstance(place, Upstream) and frame.method == "server/discover"
-    if discovers and isinstance(place, Upstream) and not place.era:
-        task = hub.run(_discover_first(hub, place, client, frame, waiting, parameters))
-        return None, task.cancel
-    conversation = hub.shared(stateless_place(place, frame), client)
-    if discovers and isinstance(place, Upstream):
-        waiting = _Discovery(waiting, place, conversation)
-    number = conversation.request(frame, waiting, parameters)
-    return conversation, partial(conversation.give_up, number)
-
-
-async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a request
-    hub: Hub, upstream: Upstream, client: Client, frame: Frame, waiting: Waiting, parameters: bytes
-) -> None:
-    """Relay ``server/discover`` to a server whose era is not known: clients that come at once share one process."""
-    conversation, number = None, None
-    try:
-        async with upstream.finding_era(hub.limits.merged_opening_seconds / 2):
-            conversation = hub.shared(upstream, client)
-            discovery = _Discovery(waiting, upstream, conversation)
-            number = conversation.request(frame, discovery, parameters)
-            await discovery.over.wait()
-    except asyncio.CancelledError:
-        if conversation is not None:
-            conversation.give_up(number)
-        if waiting.open:
-            waiting.failed(SERVER_AWAY, "the gateway ends")
-        raise
-    except PinwardenError as err:
-        waiting.failed(SERVER_AWAY, err.message)
-
-
-def initialize(hub: Hub, session: ClientSession, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
-    """Begin a session of a client. A server that refuses the handshake may be one of the stateless era."""
-    if isinstance(session.place, Upstream):
-        waiting = _Handshake(waiting, hub, session, frame)
-    session.conversation.request(frame, waiting, parameters)
-
-
-class _Passing:
-    """Hands everything on."""
-
-    def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
-
-    @property
-    def open(self) -> bool:
-        return self._waiting.open
-
-    def message(self, frame: Frame) -> None:
-        self._waiting.message(frame)
-
-    def answered(self, frame: Frame, status: int) -> None:
-        self._waiting.answered(frame, status)
-
-    def failed(self, code: int, why: str) -> None:
-        self._waiting.failed(code, why)
-
-    def refused_unread(self, why: str) -> None:
-        self._waiting.refused_unread(why)
-
-    def dropped(self) -> None:
-        self._waiting.dropped()
-
-
-class _Discovery(_Passing):
-    """Waits for a server to say who it is."""
-
-    def __init__(self, waiting: Waiting, upstream: Upstream, conversation: Conversing) -> None:
-        super().__init__(waiting)
-        self._upstream = upstream
-        self._conversation = conversation
-        self.over = asyncio.Event()
-
-    def answered(self, frame: Frame, status: int) -> None:
-        if isinstance(frame.members.get("result"), dict):
-            self._upstream.is_stateless(self._conversation)
-        super().answered(frame, status)
-        self.over.set()
-
-    def failed(self, code: int, why: str) -> None:
-        super().failed(code, why)
-        self.over.set()
-
-    def refused_unread(self, why: str) -> None:
-        super().refused_unread(why)
-        self.over.set()
-
-    def dropped(self) -> None:
-        super().dropped()
-        self.over.set()
-
-
-class _Handshake(_Passing):
-    """Waits for the answer to the handshake of a client."""
-
-    def __init__(self, waiting: Waiting, hub: Hub, session: ClientSession, frame: Frame) -> None:
-        super().__init__(waiting)
-        self._hub = hub
-        self._session = session
-        self._frame = frame
-
-    def answered(self, frame: Frame, status: int) -> None:
-        if "error" in frame.members and isinstance(self._session.place, Upstream):
-            asyncio.get_running_loop().call_soon(self._bridge, self._session.place, frame, status)
-        else:
-            super().answered(frame, status)
-
-    def _bridge(self, upstream: Upstream, refusal: Frame, status: int) -> None:
-        refused, session = self._session.conversation, self._session
-        session.conversation = self._hub.conversation(BridgedPlace(upstream), session.client)
-        refused.close("the handshake failed")
-        session.conversation.request(self._frame, _SecondTry(self._waiting, refusal, status))
-
-
-class _SecondTry(_Passing):
-    """Waits for the stateless era of a server that refused the handshake. What it refused it with counts otherwise."""
-
-    def __init__(self, waiting: Waiting, refusal: Frame, status: int) -> None:
-        super().__init__(waiting)
-        self._refusal = refusal
-        self._status = status
-
-    def failed(self, code: int, why: str) -> None:
-        del code, why
-        self._waiting.answered(self._refusal, self._status)
-
-
-class Work:
+class RelayedRequest:
     """A request of a client, from when it came until it is answered."""
 
     __slots__ = ("backend", "cancelled", "inner", "own", "task", "token")
@@ -537,7 +385,7 @@ class Work:
         self.token = frame.progress_token
         """By which the client hears of its progress."""
         self.backend: Backend | None = None
-        self.inner: Id | None = None
+        self.inner: RequestId | None = None
         """Its id on the way to the server."""
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, cast
 
-from pinwarden.gateway.http.http1 import SMALL_BODY, USUAL, Refused, Reply, Request, RequestReader, head_of
+from pinwarden.gateway.http.header_checks import BadRequest
+from pinwarden.gateway.http.http1 import SMALL_BODY, USUAL, Reply, Request, RequestReader, head_of
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Bodies
+from pinwarden.gateway.http.memory_budget import BodyBudget
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _END = b"\r\n\r\n"
@@ -18,7 +19,7 @@ _MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 _LINGER_SECONDS = 1.0  # for a client to read why its request is refused
 
 
-class Short(Protocol):
+class FastRoute(Protocol):
     """A short way for requests that begin with a head that is known."""
 
     length: int
@@ -27,14 +28,14 @@ class Short(Protocol):
         """Answer the request, unless it has to go the general way."""
 
 
-class Guest(Protocol):
+class OpenConnection(Protocol):
     """A connection that is open, whatever came of it so far."""
 
     def abort(self) -> None:
         """End now."""
 
 
-class InWork(Protocol):
+class CurrentRequest(Protocol):
     """What a connection is to answer next."""
 
     @property
@@ -45,11 +46,11 @@ class InWork(Protocol):
         """The client went away."""
 
 
-class Answering(Protocol):
+class RequestHandler(Protocol):
     """Who answers requests."""
 
     @property
-    def ways(self) -> Mapping[bytes, Short]:
+    def ways(self) -> Mapping[bytes, FastRoute]:
         """Short ways by the exact bytes of a head."""
 
     def answer(self, request: Request, reply: Reply) -> None:
@@ -59,18 +60,18 @@ class Answering(Protocol):
         """Whose request it is, by its head; or refuse it."""
 
 
-class Connections:
+class ClientConnections:
     """All connections of clients, their count and their bounds."""
 
-    def __init__(self, answering: Answering, limits: HttpLimits) -> None:
+    def __init__(self, answering: RequestHandler, limits: HttpLimits) -> None:
         self.answering = answering
         self.ways = answering.ways
         self.limits = limits
         self.most = limits.max_connections
         self.open: set[ClientConnection] = set()
-        self.strangers: dict[Guest, None] = {}
+        self.strangers: dict[OpenConnection, None] = {}
         """Those that showed no token yet; the oldest are first."""
-        self._shaking: set[Guest] = set()
+        self._shaking: set[OpenConnection] = set()
         """Those that are being secured."""
         self.draining = False
         self.refused = 0
@@ -81,7 +82,7 @@ class Connections:
         self.on_cut: Callable[[str], None] = _untold
         self.behind: set[ClientConnection] = set()
         """Those whose reader is slower than we are."""
-        self.large = Bodies(limits)
+        self.large = BodyBudget(limits)
 
     @property
     def unsent(self) -> int:
@@ -109,7 +110,7 @@ class Connections:
         """A protocol for the next connection."""
         return ClientConnection(self)
 
-    def enter(self, guest: Guest) -> bool:
+    def enter(self, guest: OpenConnection) -> bool:
         """Let a connection in, in the place of another one if need be; False if there is none."""
         if self.draining or (len(self.open) + len(self._shaking) >= self.most and not self._make_place()):
             return False
@@ -120,7 +121,7 @@ class Connections:
             self._shaking.add(guest)
         return True
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, guest: OpenConnection) -> None:
         """It is gone, or another one took its place."""
         self.strangers.pop(guest, None)
         self._shaking.discard(guest)
@@ -128,7 +129,7 @@ class Connections:
 
     def _make_place(self) -> bool:
         """Close the oldest connection of a stranger; if there is none, an idle one of the client that has most."""
-        chosen: Guest | None = next(iter(self.strangers), None)
+        chosen: OpenConnection | None = next(iter(self.strangers), None)
         if chosen is None:
             of = Counter(each.client for each in self.open)
             most = max(of, key=lambda each: of[each], default="")
@@ -168,12 +169,12 @@ def _untold(why: str) -> None:
 class ClientConnection(asyncio.Protocol):
     """One connection. Reading stops while its client sends ahead of the answers."""
 
-    def __init__(self, owner: Connections) -> None:
+    def __init__(self, owner: ClientConnections) -> None:
         self.owner = owner
         self._limits = owner.limits
         self._reader = RequestReader(owner.limits, self)
         self._waiting: deque[Request] = deque()
-        self._reply: InWork | None = None
+        self._reply: CurrentRequest | None = None
         self._ways = owner.ways
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -181,9 +182,9 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._closing = False
         self._paused = False
-        self._behind: Behind | None = None
+        self._behind: WriteBacklog | None = None
         self._reserved = 0
-        self.shake: Guest | None = None
+        self.shake: OpenConnection | None = None
         """What it was until it was secured."""
         self.client = ""
         """Who showed a token on it, last."""
@@ -247,7 +248,7 @@ class ClientConnection(asyncio.Protocol):
         was_in_body = self._reader.in_body
         try:
             requests = self._reader.feed(data)
-        except Refused as refused:
+        except BadRequest as refused:
             self._refuse(refused)
             return
         if requests:
@@ -269,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         """The client sends no more; without that, it is gone for us."""
         return False
 
-    def in_work(self, reply: InWork) -> None:
+    def in_work(self, reply: CurrentRequest) -> None:
         """What is answered next. It has its own time."""
         self._reply = reply
         self._deadline = 0.0
@@ -307,7 +308,7 @@ class ClientConnection(asyncio.Protocol):
         """More waits than the system takes. Nothing is read from whoever does not read."""
         if self._transport is None or self._closing:
             return
-        self._behind = Behind(self._loop.time(), self.unsent)
+        self._behind = WriteBacklog(self._loop.time(), self.unsent)
         self.owner.behind.add(self)
         self._transport.pause_reading()
         self.owner.make_room()
@@ -359,7 +360,7 @@ class ClientConnection(asyncio.Protocol):
         self.owner.large.add(self.client, size)
         self._reserved += size
 
-    def _leave(self, reply: InWork) -> None:
+    def _leave(self, reply: CurrentRequest) -> None:
         """The client is gone. In a session the request goes on without it, and so does its body in memory."""
         if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
             self._reserved -= reply.weight
@@ -421,7 +422,7 @@ class ClientConnection(asyncio.Protocol):
             reply.weight = len(request.body)
         self.owner.answering.answer(request, reply)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: BadRequest) -> None:
         """Say why, and end the connection: where the next request begins is not known any more."""
         self.owner.refused += 1
         sending = self._reader.in_body
@@ -463,14 +464,14 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._loop.time() >= self._deadline - 0.001:
             if self._reader.begun:
-                self._refuse(Refused(408, "the request took too long"))
+                self._refuse(BadRequest(408, "The request took too long."))
             else:
                 self._close()
             return
         self._timer = self._loop.call_at(self._deadline, self._overdue)
 
 
-class Behind:
+class WriteBacklog:
     """What is known since more waits for a reader than the system takes."""
 
     __slots__ = ("_moved", "_rest", "given", "since", "start")

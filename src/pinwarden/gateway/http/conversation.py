@@ -19,22 +19,22 @@ from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.frames import (
     Frame,
-    Id,
-    encoded,
+    RequestId,
+    encode,
     error_frame,
-    from_server,
-    key_of,
-    known_id,
-    read_server,
-    with_id,
+    frame_from_server,
+    parse_server,
+    replace_id,
+    request_id_of,
+    with_known_id,
 )
-from pinwarden.gateway.http.header_checks import Mismatch, checked
+from pinwarden.gateway.http.header_checks import HeaderMismatch, declared_parameters
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.notifications import Ears, Hearing, ListNotices
-from pinwarden.gateway.http.open_requests import Call, OpenRequests, Pending, Waiting, restored
-from pinwarden.gateway.http.record_then_send import Effects, Recording, Turns
-from pinwarden.gateway.http.upstream_transport import Link
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.notifications import EventSink, ListChangedThrottle, NotificationStream
+from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
+from pinwarden.gateway.http.record_then_send import RecordThenSend, SessionQueue, StepRecorder
+from pinwarden.gateway.http.upstream_transport import UpstreamTransport
 from pinwarden.gateway.long_messages import is_long_of_client, is_long_of_server
 from pinwarden.gateway.messages import LISTEN, is_id
 from pinwarden.gateway.session import Session
@@ -49,17 +49,17 @@ class Conversation:
     def __init__(  # noqa: PLR0913, PLR0917  what a session needs from around it
         self,
         session: Session,
-        recording: Recording,
+        recording: StepRecorder,
         limits: HttpLimits,
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
         executor: FairExecutor | None = None,
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
     ) -> None:
         self.session = session
         self._fast_path = session.fast_path
         self._notes = recording.notes
-        self.link: Link | None = None
+        self.link: UpstreamTransport | None = None
         self.on_not_understood: Callable[[], None] = lambda: None
         self._recording = recording
         self.limits = self._limits = limits
@@ -69,16 +69,16 @@ class Conversation:
         self._open = OpenRequests(session.name, limits.max_in_flight)
         self._pending = self._open.by_number
         self._abandoned = self._open.abandoned
-        self._ears = Ears(limits)
-        self.room = room or Room(limits.max_all_waiting_bytes)
+        self._ears = NotificationStream(limits)
+        self.room = room or MemoryBudget(limits.max_all_waiting_bytes)
         self._executor = executor or FairExecutor()
-        self._turns = Turns(self._executor, session.client, limits.max_unsent_bytes, self.room, self._overflow)
+        self._turns = SessionQueue(self._executor, session.client, limits.max_unsent_bytes, self.room, self._overflow)
         self._large = limits.max_bytes_at_once
-        self._effects = Effects(
+        self._effects = RecordThenSend(
             self, session, recording, self._turns, self._json, limits.max_in_flight, self._abandoned
         )
         self._take = self._effects.take
-        self._notices = ListNotices(session.guard.limits.notice_seconds, self._late_notice)
+        self._notices = ListChangedThrottle(session.guard.limits.notice_seconds, self._late_notice)
         self._stale: set[str] = set()
         """Methods of notices that the session has yet to hear of."""
         self._long_waiting = 0
@@ -106,7 +106,7 @@ class Conversation:
 
     # From clients
 
-    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+    def request(self, frame: Frame, waiting: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """A request; its answer goes to whoever waits. Returns the id that it has on the way to the server."""
         now = self.used = self._clock()
         if self.closed or self._open.full:
@@ -123,7 +123,7 @@ class Conversation:
             return None
         if is_long_of_client(frame.message, len(frame.data)) and not self._admit_long(waiting):
             return None
-        pending = Pending(frame, waiting, parameters)
+        pending = PendingRequest(frame, waiting, parameters)
         # A subscription is answered when it ends.
         pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
         frame, number = self._open.add(frame, number, pending, shared=self.link is not None and self.link.shared)
@@ -141,25 +141,25 @@ class Conversation:
     ) -> bool:
         """A call of a tool. False if it has to be a request as any other."""
         link, own = self.link, message.get("id")
-        number = key_of(own)
+        number = request_id_of(own)
         if self.closed or self.ended or link is None or self._open.full or number is None:
             return False
         if type(own) is str and len(own) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
-        token = None if meta is None else key_of(meta.get("progressToken"))
+        token = None if meta is None else request_id_of(meta.get("progressToken"))
         if token is not None and (self._open.taken(number) or self._open.is_token(token)):
             return False
         if link.shared and token is not None:
             return False
         if link.shared or self._open.taken(number):
             other = self._open.another_number() if type(own) is int else None
-            changed = None if other is None else with_id(body, own, other[1])
+            changed = None if other is None else replace_id(body, own, other[1])
             if other is None or changed is None:
                 return False
             number, body, message["id"] = other, changed, other[1]
         now = self.used = self._clock()
-        call = Call(self, connection, number, own, parameters, now, modern=modern)
+        call = ToolCall(self, connection, number, own, parameters, now, modern=modern)
         call.deadline = now + self._limits.answer_seconds
         connection.in_work(call)
         self._open.add_call(number, call, token)
@@ -199,19 +199,19 @@ class Conversation:
                 self._open.cancel(frame.params.get("requestId"))
             self._feed(frame)
 
-    def give_up(self, number: Id | None) -> None:
+    def give_up(self, number: RequestId | None) -> None:
         """The client does not wait for an answer any more."""
         pending = None if number is None else self._open.forget(number)
         if pending is None or number is None:
             return
-        if type(pending) is Pending and pending.given_up is not None:
+        if type(pending) is PendingRequest and pending.given_up is not None:
             pending.given_up()
         if self.closed:
             return
         self._open.abandon(number)
         self._turns.do(partial(self._cancel, number))
 
-    def _cancel(self, number: Id) -> None:
+    def _cancel(self, number: RequestId) -> None:
         if self.closed:
             return
         # The server may answer late or never. For the session this is the end of it.
@@ -222,7 +222,7 @@ class Conversation:
         elif self.link is not None:
             self.link.cancel(number)
 
-    def _is_over(self, number: Id) -> None:
+    def _is_over(self, number: RequestId) -> None:
         self._abandoned.pop(number, None)
 
     def _feed(self, frame: Frame) -> None:
@@ -242,7 +242,7 @@ class Conversation:
         else:
             self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
 
-    def _admit_long(self, waiting: Waiting) -> bool:
+    def _admit_long(self, waiting: ResponseSink) -> bool:
         """Whether one more request that takes long to judge may wait; if not, who waits is told why."""
         try:
             self._executor.reserve(self.client)
@@ -257,18 +257,18 @@ class Conversation:
         self._long_waiting -= count
         self._executor.release(self.client, count)
 
-    def listen(self, reply: Hearing) -> None:
+    def listen(self, reply: EventSink) -> None:
         """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
         self.used = self._clock()
         self._ears.listen(reply)
 
     # From the server
 
-    def waits_for(self, request_id: Id) -> bool:
+    def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request with this id is open, or is one of the session's own."""
         return request_id in self._pending or self.session.is_own(request_id[1])
 
-    def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
+    def from_server(self, data: bytes, *, asked: RequestId | None = None) -> bool:
         """A message of the server, and all that it says in answer to what was asked."""
         if self.closed:
             return True
@@ -298,7 +298,7 @@ class Conversation:
         if not self.closed:
             self._queue(data, None, 0, lambda _: None)
 
-    def _heard(self, data: bytes, asked: Id | None) -> bool:
+    def _heard(self, data: bytes, asked: RequestId | None) -> bool:
         now = self.heard = self._clock()
         self.answered_once = True
         try:
@@ -307,41 +307,41 @@ class Conversation:
             message = None  # the session judges it
         is_long = is_long_of_server(message, len(data))
         if type(message) is dict and "method" not in message:
-            number = key_of(message.get("id"))
+            number = request_id_of(message.get("id"))
             call = None if number is None else self._pending.get(number)
-            if type(call) is Call and (asked is None or asked == call.number) and not is_long:
+            if type(call) is ToolCall and (asked is None or asked == call.number) and not is_long:
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
         if is_long or self.session.heavy(now):
             self._effects.judge_aside(data, now, asked, 0, partial(self._if_not_answered, asked))
             return True
-        return self._take_frame(known_id(Frame(data, message), self._json), asked, 0)
+        return self._take_frame(with_known_id(Frame(data, message), self._json), asked, 0)
 
-    def part_from_server(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+    def part_from_server(self, data: bytes, asked: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
         """A message of the server; who is to know whether it may be the answer is told, now or later."""
         if self._defers(data):
             then(False)
             return
         self._queue(data, asked, status, then)
 
-    def _queue(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+    def _queue(self, data: bytes, asked: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
         self.heard = self._clock()
         self.answered_once = True
         if not self._turns.do(partial(self._in_turn, data, asked, status, then), len(data)):
             self.close("the server sends faster than can be judged")
 
-    def _in_turn(self, data: bytes, asked: Id | None, status: int, then: Callable[[bool], None]) -> None:
+    def _in_turn(self, data: bytes, asked: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
         if self.closed:
             then(True)
             return
         now = self._clock()
-        frame = None if len(data) > self._large or self.session.heavy(now) else from_server(data, self._json)
+        frame = None if len(data) > self._large or self.session.heavy(now) else frame_from_server(data, self._json)
         if frame is None or is_long_of_server(frame.message, len(data)):
             self._effects.judge_aside(data, now, asked, status, then)
         else:
             then(self._take_frame(frame, asked, status))
 
-    def _take_frame(self, frame: Frame, asked: Id | None, status: int) -> bool:
+    def _take_frame(self, frame: Frame, asked: RequestId | None, status: int) -> bool:
         """Let the session judge a message; whether it may be the answer."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
@@ -349,7 +349,7 @@ class Conversation:
         self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
         return frame.may_answer(asked)
 
-    def _answered(self, call: Call, data: bytes, message: Any, now: float) -> None:
+    def _answered(self, call: ToolCall, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
         if self._fast_path.relays(data, message):
             self._open.forget(call.number)
@@ -363,16 +363,16 @@ class Conversation:
         self._open.forget(call.number)
         call.result(data, message)
 
-    def unanswered(self, number: Id, why: str) -> None:
+    def unanswered(self, number: RequestId, why: str) -> None:
         """The server ended its answer without answering."""
         self._turns.do(partial(self._unanswered, number, why))
 
-    def _unanswered(self, number: Id, why: str) -> None:
+    def _unanswered(self, number: RequestId, why: str) -> None:
         if not self.closed:
             data = error_frame(number[1], SERVER_AWAY, why)
-            self._take_frame(Frame(data, read_server(data, self._json)), number, 0)
+            self._take_frame(Frame(data, parse_server(data, self._json)), number, 0)
 
-    def _if_not_answered(self, asked: Id | None, answers: bool) -> None:
+    def _if_not_answered(self, asked: RequestId | None, answers: bool) -> None:
         if asked is not None and not answers:
             self.unanswered(asked, "no answer came")
 
@@ -380,11 +380,11 @@ class Conversation:
         """The server may be of another era than it was."""
         self.on_not_understood()
 
-    def refused_unread(self, number: Id, why: str) -> None:
+    def refused_unread(self, number: RequestId, why: str) -> None:
         """The server does not know the session, and so has not executed a request."""
         self._turns.do(partial(self._refused_unread, number, why))
 
-    def _refused_unread(self, number: Id, why: str) -> None:
+    def _refused_unread(self, number: RequestId, why: str) -> None:
         pending = None if self.closed else self._open.forget(number)
         if pending is None:
             return
@@ -394,7 +394,7 @@ class Conversation:
         else:
             pending.waiting.refused_unread(why)
 
-    def session_ended(self, sent: Set[Id], why: str) -> None:
+    def session_ended(self, sent: Set[RequestId], why: str) -> None:
         """The server does not know the session: what was not sent to it may be sent in another session."""
         self.ended = True
         for number in [each for each in self._pending if each not in sent]:
@@ -454,7 +454,7 @@ class Conversation:
         if self._pinged is None and self.link is not None:
             self._pinged = now
             ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self.session.name}/ping", "method": "ping"}
-            self.link.send(Frame(encoded(ping), ping), b"")
+            self.link.send(Frame(encode(ping), ping), b"")
 
     @property
     def idle(self) -> bool:
@@ -495,7 +495,7 @@ class Conversation:
     # What comes out of the session
 
     def send(
-        self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
+        self, step: Step, frame: Frame | None, asked: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
         """Send the messages of a step that is recorded."""
         if step.to_server and self.link is not None and not self.closed:
@@ -512,7 +512,7 @@ class Conversation:
         for own in made or [self._read(data, frame) for data in step.to_client]:
             self._deliver(own, asked, status if own is frame else 0)
 
-    def _is_cancelled(self, number: Id, pending: Pending | Call | None) -> bool:
+    def _is_cancelled(self, number: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
         """Whether a request was cancelled while it was recorded: the server was told so, and is not to get it now."""
         if not self._open.is_over(number):
             return False
@@ -523,11 +523,11 @@ class Conversation:
             pending.waiting.dropped()
         return True
 
-    def _send_with(self, pending: Pending | Call, sent: Frame, link: Link) -> None:
+    def _send_with(self, pending: PendingRequest | ToolCall, sent: Frame, link: UpstreamTransport) -> None:
         """Send a request with those header lines of the client that the tool declares, now that it is known."""
         try:
             lines = self._declared(sent, pending.parameters)
-        except Mismatch as err:
+        except HeaderMismatch as err:
             if sent.id is not None:
                 self._open.forget(sent.id)
                 self.session.abandon(sent.id[1])
@@ -535,11 +535,11 @@ class Conversation:
         else:
             link.send(sent, lines)
 
-    def _mismatch(self, frame: Frame, parameters: bytes, waiting: Waiting) -> bool:
+    def _mismatch(self, frame: Frame, parameters: bytes, waiting: ResponseSink) -> bool:
         """Whether a header of a call says something else than the call; then who waits is told."""
         try:
             self._declared(frame, parameters)
-        except Mismatch as err:
+        except HeaderMismatch as err:
             _refuse(waiting, frame.members.get("id"), err)
             return True
         return False
@@ -547,18 +547,18 @@ class Conversation:
     def _declared(self, frame: Frame, parameters: bytes) -> bytes:
         name = frame.params.get("name") if frame.method == CALL else None
         definition = self.session.definition(name) if type(name) is str else None
-        return checked(parameters, definition, frame.params.get("arguments"))
+        return declared_parameters(parameters, definition, frame.params.get("arguments"))
 
     def _read(self, data: bytes, known: Frame | None) -> Frame:
-        return known if known is not None and data is known.data else Frame(data, read_server(data, self._json))
+        return known if known is not None and data is known.data else Frame(data, parse_server(data, self._json))
 
-    def _deliver(self, frame: Frame, asked: Id | None, status: int) -> None:
+    def _deliver(self, frame: Frame, asked: RequestId | None, status: int) -> None:
         members = frame.members
         if "method" not in members:
             number = frame.id
             pending = None if number is None else self._open.forget(number)
             if pending is not None:
-                pending.waiting.answered(restored(frame, pending), status)
+                pending.waiting.answered(with_client_id(frame, pending), status)
             return
         pending = self._open.of_message(frame, asked)
         link = self.link
@@ -566,7 +566,7 @@ class Conversation:
             return  # it may be meant for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
-            frame = restored(frame, pending)
+            frame = with_client_id(frame, pending)
         if pending is not None and pending.waiting.open:
             pending.waiting.message(frame)
         elif not self._ears.hear(frame.data):
@@ -577,6 +577,6 @@ class Conversation:
                 self._ears.keep(frame.data)
 
 
-def _refuse(waiting: Waiting, number: Any, why: Mismatch) -> None:
+def _refuse(waiting: ResponseSink, number: Any, why: HeaderMismatch) -> None:
     message = {"jsonrpc": "2.0", "id": number, "error": {"code": HEADER_MISMATCH, "message": str(why)}}
-    waiting.answered(Frame(encoded(message), message), 400)
+    waiting.answered(Frame(encode(message), message), 400)

@@ -10,17 +10,26 @@ from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.gateway.call_fast_path import CALL
-from pinwarden.gateway.http.bridge import initialize, request_stateless
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import ROUTED_BY, Frame, error_frame, plain_value, read
-from pinwarden.gateway.http.header_checks import Access, Client, Denied, is_preflight, preflight, readable_by
-from pinwarden.gateway.http.http1 import Refused, Reply, Request
+from pinwarden.gateway.http.eras import initialize, request_stateless
+from pinwarden.gateway.http.frames import Frame, error_frame, read_client
+from pinwarden.gateway.http.header_checks import (
+    Access,
+    AccessDenied,
+    BadRequest,
+    Client,
+    cors_headers,
+    is_preflight,
+    preflight_headers,
+    routing_mismatch,
+)
+from pinwarden.gateway.http.http1 import Reply, Request
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.open_requests import HttpExchange
-from pinwarden.gateway.http.session_manager import Conversing, Hub, Place
+from pinwarden.gateway.http.open_requests import HttpResponseSink
+from pinwarden.gateway.http.session_manager import AnyConversation, Route, SessionManager
 from pinwarden.surface.protocol import (
     CANCELLED,
     HEADER_MISMATCH,
@@ -33,7 +42,7 @@ from pinwarden.surface.protocol import (
 from pinwarden.system.fair_executor import OverloadedError
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.session_manager import Place
+    from pinwarden.gateway.http.session_manager import Route
 
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
@@ -54,21 +63,21 @@ class Endpoint:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: SessionManager,
         access: Access,
         limits: HttpLimits,
-        merged: Callable[[Client], Place] | None = None,
+        merged: Callable[[Client], Route] | None = None,
     ) -> None:
         self._hub = hub
         self.access = access
-        access.on_shut_out = hub.shut_out
+        access.on_revoked = hub.shut_out
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""
         self.pages: dict[str, Page] = {}
-        self.ways: dict[bytes, Way] = {}
+        self.ways: dict[bytes, CachedRoute] = {}
         """Where heads lead that came before."""
         self.requests = 0
         self.failures = 0
@@ -77,7 +86,7 @@ class Endpoint:
     @property
     def turn(self) -> int:
         """Changes with everything that decides who is let in, and where to."""
-        return self.access.turn + self._hub.turn
+        return self.access.generation + self._hub.turn
 
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
@@ -87,7 +96,7 @@ class Endpoint:
     def _guarded(self, reply: Reply, work: Callable[[], None]) -> None:
         try:
             work()
-        except Denied as denied:
+        except AccessDenied as denied:
             code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
             reply.send(denied.status, _refusal(code, denied.why), headers=_WITH_STATUS.get(denied.status))
         except PinwardenError as err:
@@ -96,22 +105,21 @@ class Endpoint:
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
         """Take a long body from clients only, so that nobody else can make us keep it. Returns whose it is."""
-        request = Request("", "", headers, b"")
         try:
-            self.access.check_site(request)
-            return self.access.client_of(request).name
-        except Denied as denied:
-            raise Refused(denied.status, denied.why) from denied
+            self.access.check_site(headers)
+            return self.access.client_of(headers).name
+        except AccessDenied as denied:
+            raise BadRequest(denied.status, denied.why) from denied
 
     def _answer(self, request: Request, reply: Reply) -> None:
-        origin = self.access.check_site(request)
+        origin = self.access.check_site(request.headers)
         if origin:
-            reply.shared = readable_by(origin)
-            if is_preflight(request):
-                reply.send(200, headers=preflight(request))
+            reply.cors = cors_headers(origin)
+            if is_preflight(request.method, request.headers):
+                reply.send(200, headers=preflight_headers(request.headers))
                 return
         page = self.open_pages.get(request.path)
-        client = None if page is not None else self.access.client_of(request)
+        client = None if page is not None else self.access.client_of(request.headers)
         if client is not None:
             reply.is_for(client.name)
         page = page or self.pages.get(request.path)
@@ -144,7 +152,7 @@ class Endpoint:
         session that ended, and older ones read the reason only where the status says that all is well."""
         number, modern = None, True
         with suppress(PinwardenError):
-            frame = read(request.body, self._json)
+            frame = read_client(request.body, self._json)
             number = None if frame.id is None or not frame.is_request else frame.id[1]
             modern = (
                 request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
@@ -153,7 +161,7 @@ class Endpoint:
         status = 200 if number is not None and not modern else 503
         reply.send(status, error_frame(number, SERVER_AWAY, _NOTHING_PASSES), headers=_WITH_STATUS.get(status))
 
-    def _place(self, path: str, client: Client) -> Place | None:
+    def _place(self, path: str, client: Client) -> Route | None:
         if path == "/mcp":
             return None if self._merged is None else self._merged(client)
         if not path.startswith(_PREFIX):
@@ -163,7 +171,7 @@ class Endpoint:
 
     # One POST is one message.
 
-    def _post(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
+    def _post(self, request: Request, reply: Reply, client: Client, place: Route) -> None:
         kind = request.headers.get(b"content-type", b"")
         if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
@@ -172,7 +180,7 @@ class Endpoint:
             self._read_aside(request, reply, client)
             return
         try:
-            frame = read(request.body, self._json)
+            frame = read_client(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
@@ -197,7 +205,7 @@ class Endpoint:
                 self._guarded(reply, partial(self._go_on, request, reply, reading.result()))
 
         try:
-            doing = self._hub.executor.submit(client.name, partial(read, request.body, self._json))
+            doing = self._hub.executor.submit(client.name, partial(read_client, request.body, self._json))
         except OverloadedError as err:
             self._overloaded(reply, err)
         else:
@@ -207,7 +215,7 @@ class Endpoint:
         reply.send(503, _refusal(SERVER_AWAY, err.message), headers={"retry-after": str(err.retry_after)})
 
     def _go_on(self, request: Request, reply: Reply, frame: Frame) -> None:
-        client = self.access.client_of(request)
+        client = self.access.client_of(request.headers)
         place = self._place(request.path, client)
         if place is None:
             reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
@@ -216,7 +224,7 @@ class Endpoint:
         else:
             reply.send(400)  # to nobody: who hung up has cancelled it
 
-    def _take(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
+    def _take(self, request: Request, reply: Reply, client: Client, place: Route, frame: Frame) -> None:
         if not isinstance(frame.message, dict):
             reply.send(400, _refusal(INVALID_REQUEST, "one message is expected, not a batch"))
             return
@@ -236,9 +244,9 @@ class Endpoint:
         else:
             self._post_in_session(request, reply, client, place, frame)
 
-    def _post_modern(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
+    def _post_modern(self, request: Request, reply: Reply, client: Client, place: Route, frame: Frame) -> None:
         """A request of the newest revision stands for itself."""
-        mismatch = _mismatch(request, frame)
+        mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
             number = frame.members.get("id")
             reply.send(400, error_frame(number if frame.is_request else None, HEADER_MISMATCH, mismatch))
@@ -247,14 +255,14 @@ class Endpoint:
             # The revision has no notifications from clients over HTTP, and nothing that one could belong to.
             reply.send(202)
             return
-        exchange = HttpExchange(reply, frame.members.get("id"), modern=True)
+        exchange = HttpResponseSink(reply, frame.members.get("id"), modern=True)
         conversation, give_up = request_stateless(self._hub, place, client, frame, exchange, request.parameters)
         if conversation is not None:
             self._remember(request, place, conversation, frame, modern=True)
         if reply.open:
             reply.on_gone = give_up
 
-    def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Place, frame: Frame) -> None:
+    def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Route, frame: Frame) -> None:
         number = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
             if number:
@@ -264,7 +272,7 @@ class Endpoint:
             if session is None:
                 reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
                 return
-            exchange = HttpExchange(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
+            exchange = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
             initialize(self._hub, session, frame, exchange, request.parameters)
             return
         if not number:
@@ -275,14 +283,14 @@ class Endpoint:
             reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
         elif frame.is_request:
             self._remember(request, place, session.conversation, frame, modern=False)
-            exchange = HttpExchange(reply, frame.members.get("id"))
+            exchange = HttpResponseSink(reply, frame.members.get("id"))
             session.conversation.request(frame, exchange, request.parameters)
         else:
             session.conversation.tell(frame)
             reply.send(202)
 
     def _remember(
-        self, request: Request, place: Place, conversation: Conversing, frame: Frame, *, modern: bool
+        self, request: Request, place: Route, conversation: AnyConversation, frame: Frame, *, modern: bool
     ) -> None:
         """The next calls with the same head need not be looked at so closely."""
         head = request.head
@@ -295,14 +303,14 @@ class Endpoint:
             return  # each is looked at
         if len(self.ways) >= MOST_WAYS:
             self.ways.clear()
-        way = Way(self, place, conversation, request.parameters, self._json, len(request.body))
+        way = CachedRoute(self, place, conversation, request.parameters, self._json, len(request.body))
         if modern:
             way.only_for(frame.meta[VERSION_META], name)
         self.ways[head] = way
 
     # The stream of what belongs to no request, and the end of a session.
 
-    def _get(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
+    def _get(self, request: Request, reply: Reply, client: Client, place: Route) -> None:
         number = request.header(b"mcp-session-id")
         if _EVENTS not in request.header(b"accept"):
             reply.send(406, _refusal(INVALID_REQUEST, f"the answer is {_EVENTS}"))
@@ -313,7 +321,7 @@ class Endpoint:
         else:
             session.conversation.listen(reply)
 
-    def _delete(self, request: Request, reply: Reply, client: Client, place: Place) -> None:
+    def _delete(self, request: Request, reply: Reply, client: Client, place: Route) -> None:
         number = request.header(b"mcp-session-id")
         session = self._hub.session(number, client, place) if number else None
         if session is None:
@@ -327,31 +335,6 @@ def _refusal(code: int, why: str) -> bytes:
     return error_frame(None, code, why)
 
 
-def _mismatch(request: Request, frame: Frame) -> str:
-    """Where headers and body disagree. Somebody between us may have decided by the one, and we do by the other."""
-    headers = request.headers
-    version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-    if not frame.is_request:
-        return "" if version in STATELESS_VERSIONS else "the header mcp-protocol-version is missing"
-    if version != frame.meta.get(VERSION_META):
-        return "the header mcp-protocol-version is not the protocol version of the message"
-    if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
-        return "the header mcp-method is not the method of the message"
-    named = ROUTED_BY.get(frame.method)
-    if named is None:
-        return ""
-    name = frame.params.get(named)
-    given = headers.get(b"mcp-name")
-    if name is not None:
-        if given is None and named == "taskId":
-            return ""  # the extension wants it, and not every client knows
-        if given is None or plain_value(given.decode("latin-1")) != name:
-            return f"the header mcp-name is not the {named} of the message"
-    elif given is not None:
-        return "the header mcp-name names something that the message does not"
-    return ""
-
-
 MOST_WAYS = 4096
 """Together they take a few megabytes."""
 LONGEST_HEAD = 2048
@@ -359,13 +342,13 @@ LONGEST_HEAD = 2048
 _LONGEST_BODY = 1 << 16  # longer ones have time for the general way
 
 
-class Way:
+class CachedRoute:
     """A head of a POST with a call of a tool, and where that leads."""
 
     __slots__ = ("_conversation", "_endpoint", "_json", "_name", "_parameters", "_place", "_turn", "_version", "length")
 
     def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
-        self, endpoint: Endpoint, place: Place, conversation: Conversation, parameters: bytes, json: Limits, length: int
+        self, endpoint: Endpoint, place: Route, conversation: Conversation, parameters: bytes, json: Limits, length: int
     ) -> None:
         self._endpoint = endpoint
         self._turn = endpoint.turn
@@ -390,7 +373,7 @@ class Way:
         if self._turn != endpoint.turn or conversation.closed or self.length > _LONGEST_BODY:
             return False
         try:
-            message = parse(body, self._json)
+            message = parse_json(body, self._json)
         except PinwardenError:
             return False
         if type(message) is not dict or message.get("method") != CALL:

@@ -36,7 +36,7 @@ ROUTED_BY = {**NAMED_BY, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/ca
 _WORD = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _ENCODED = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=")
 
-Id = tuple[type, Any]
+RequestId = tuple[type, Any]
 """An id that can be looked up: the number 1 and the text "1" are different ones."""
 
 
@@ -58,12 +58,12 @@ class Frame:
         params = members.get("params")
         self.params: dict[str, Any] = params if type(params) is dict else _NOTHING
         number = members.get("id")
-        self.id: Id | None = (type(number), number) if type(number) in _ID_TYPES else None
+        self.id: RequestId | None = (type(number), number) if type(number) in _ID_TYPES else None
         """The id of a question or an answer."""
         self.is_request = method is not None and "id" in members
         self.is_answer = method is None and ("result" in members or "error" in members)
 
-    def may_answer(self, asked: Id | None) -> bool:
+    def may_answer(self, asked: RequestId | None) -> bool:
         """Whether this is the answer to a request, or what the session takes for a broken one."""
         return self.id is not None and self.id == asked and (self.is_answer or self.message is None)
 
@@ -74,22 +74,22 @@ class Frame:
         return meta if type(meta) is dict else _NOTHING
 
     @property
-    def progress_token(self) -> Id | None:
+    def progress_token(self) -> RequestId | None:
         """By which progress is told: in a question's ``_meta``, or in the notification itself."""
         where = self.params if self.method == PROGRESS else self.meta
-        return key_of(where.get("progressToken"))
+        return request_id_of(where.get("progressToken"))
 
 
 _NOTHING: dict[str, Any] = {}
 _ID_TYPES = frozenset({int, str})
 
 
-def read(data: bytes, limits: Limits) -> Frame:
+def read_client(data: bytes, limits: Limits) -> Frame:
     """A message of a client, or an error: a client has no business with messages of two meanings."""
     return Frame(data=data, message=strict_json.parse_json(data, limits))
 
 
-def read_server(data: bytes, limits: Limits) -> Any:
+def parse_server(data: bytes, limits: Limits) -> Any:
     """A message of a server; None if it cannot be read strictly, which the session judges."""
     try:
         return strict_json.parse_json(data, limits)
@@ -97,28 +97,28 @@ def read_server(data: bytes, limits: Limits) -> Any:
         return None
 
 
-def from_server(data: bytes, limits: Limits) -> Frame:
+def frame_from_server(data: bytes, limits: Limits) -> Frame:
     """A message of a server. One that cannot be read strictly has the id that the session finds in it, if it finds any:
     so it is known whether the session can take it for an answer."""
-    return known_id(Frame(data, read_server(data, limits)), limits)
+    return with_known_id(Frame(data, parse_server(data, limits)), limits)
 
 
-def known_id(frame: Frame, limits: Limits) -> Frame:
+def with_known_id(frame: Frame, limits: Limits) -> Frame:
     """A message of a server with its id, also if it cannot be read strictly."""
     if frame.message is None:
         from pinwarden.gateway.likely_answer import answered_id, is_noise
 
         if not is_noise(frame.data):
-            frame.id = key_of(answered_id(frame.data, limits))
+            frame.id = request_id_of(answered_id(frame.data, limits))
     return frame
 
 
-def key_of(given: Any) -> Id | None:
+def request_id_of(given: Any) -> RequestId | None:
     """An id as a key; None for what is not an id."""
     return (type(given), given) if type(given) in _ID_TYPES else None
 
 
-def encoded(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """JSON of our own. An id that a client chose may be a number of any length, which only the slower writer takes."""
     try:
         return orjson.dumps(value)
@@ -128,7 +128,7 @@ def encoded(value: Any) -> bytes:
 
 def error_frame(number: Any, code: int, why: str) -> bytes:
     """An error of our own."""
-    return encoded({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
+    return encode({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
 
 
 def status_of(message: Any) -> int:
@@ -140,14 +140,14 @@ def status_of(message: Any) -> int:
     return _STATUS.get(code, 200) if type(code) is int else 200
 
 
-def header_value(text: str) -> str:
+def encode_header(text: str) -> str:
     """A name as the value of a header: plain if HTTP can carry it, else encoded as the protocol says."""
     if _WORD.fullmatch(text) and not _ENCODED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
-def plain_value(value: str) -> str | None:
+def decode_header(value: str) -> str | None:
     """What a header's value stands for; None if it is wrongly encoded."""
     if not value.startswith("=?"):
         return value
@@ -164,7 +164,7 @@ _BEFORE_ID = frozenset({b"{", b'{"jsonrpc":"2.0",', b'{"jsonrpc": "2.0", '})
 _ID = b'"id":'
 
 
-def with_id(data: bytes, number: int, instead: int) -> bytes | None:
+def replace_id(data: bytes, number: int, instead: int) -> bytes | None:
     """A message with another id, where that is at its very beginning or end, as nearly everybody writes it; else None.
 
     The message must be well-formed, and have this id. At the end: a quote that no backslash precedes and that is not
@@ -188,7 +188,7 @@ def with_id(data: bytes, number: int, instead: int) -> bytes | None:
     return data[:place] + b"%d}" % instead
 
 
-def with_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
+def replace_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
     """The same message with another value in one place, which must be there, and every other byte as it was."""
     text = data.decode()
     place = 0

@@ -19,11 +19,11 @@ from pinwarden.gateway.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.listener import Listening, Serving, file_stamp
-from pinwarden.gateway.http.merged import merged_place
-from pinwarden.gateway.http.session_manager import Hub
+from pinwarden.gateway.http.listener import HttpServer, ListenAddress, file_stamp
+from pinwarden.gateway.http.merged import merged_route
+from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.telemetry import Figures, audit_problem, tracing_of
-from pinwarden.gateway.http.upstreams import CONSENT_HINT, Locked, LockedServers, Permissions
+from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.running import gateway_policy_of
 from pinwarden.gateway.state import lock_baseline
@@ -44,7 +44,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 class Settings(Record):
     """What the user says about a gateway."""
 
-    listening: Listening
+    listening: ListenAddress
     permissions: Permissions = Permissions()
     hosts: tuple[str, ...] = ()
     """Names under which clients reach the gateway, beyond the address that it listens on."""
@@ -65,7 +65,7 @@ class HttpGateway:
         self._say = say
         self.log: AuditLog = state.audit_log(gateway=f"http {os.getpid()}", when_away=settings.when_away)
         self._recorders: list[Recorder] = []
-        self._locked = LockedServers(project, settings.permissions, settings.limits, self._recorder, say)
+        self._locked = UpstreamFactory(project, settings.permissions, settings.limits, self._recorder, say)
         self._stamps: tuple[object, ...] = ()
         self._policy: GatewayPolicy = DEFAULT_POLICY
         self._told: set[str] = set()
@@ -75,11 +75,11 @@ class HttpGateway:
         self._unjudged: set[str] = set()
         """Servers of which nobody can say what was approved."""
         self.endpoint: Endpoint | None = None
-        self.serving: Serving | None = None
-        self._hub: Hub | None = None
+        self.serving: HttpServer | None = None
+        self._hub: SessionManager | None = None
         self._shared: SharedApprovals | None = None
 
-    async def start(self, one_time_token: str = "") -> tuple[str, int, Locked]:
+    async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
         """Read everything, begin to serve, and tell where."""
         settings = self._settings
         loop = asyncio.get_running_loop()
@@ -100,10 +100,10 @@ class HttpGateway:
                 f"no locked server can be served: {why}",
                 hint=CONSENT_HINT if locked.needs_consent else "pinwarden list shows what is locked.",
             )
-        hub = self._hub = Hub(locked.upstreams, settings.limits, loop.time)
+        hub = self._hub = SessionManager(locked.upstreams, settings.limits, loop.time)
         access = Access(self._hosts(), settings.origins, await clients.first())
-        endpoint = self.endpoint = Endpoint(hub, access, settings.limits, merged_place())
-        serving = self.serving = Serving(endpoint, hub, settings.limits)
+        endpoint = self.endpoint = Endpoint(hub, access, settings.limits, merged_route())
+        serving = self.serving = HttpServer(endpoint, hub, settings.limits)
         figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
         figures.problems = [
             audit_problem(lambda: self.log.refusal),
@@ -209,7 +209,7 @@ class HttpGateway:
         if set(locked.upstreams) != before:
             self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
 
-    async def _look_at_approvals(self, hub: Hub) -> None:
+    async def _look_at_approvals(self, hub: SessionManager) -> None:
         """Whether what was approved can be read, also of servers that nobody uses now."""
 
         def unread() -> dict[str, str]:
@@ -266,7 +266,11 @@ class HttpGateway:
 
 
 def serve(
-    gateway: HttpGateway, started: Callable[[str, int, Locked], None], one_time_token: str, *, once: bool = False
+    gateway: HttpGateway,
+    started: Callable[[str, int, LockedUpstreams], None],
+    one_time_token: str,
+    *,
+    once: bool = False,
 ) -> bool:
     """Run a gateway until it is told to end, or only until it could serve; whether all requests ended in time."""
 
@@ -376,9 +380,9 @@ class KnownClients:
         if not away:
             access.set_clients(self._once)
         elif self._keep:
-            access.doubt()
+            access.set_unverified()
         else:
-            access.doubt(self._once)
+            access.set_unverified(self._once)
         self.lets_in = away and self._keep
         then = "those who were known are let in" if away and self._keep else "nobody is let in by one"
         problem = f"the tokens cannot be read, so {then} ({err.code})"

@@ -1,4 +1,13 @@
-"""Who may ask: the host that was asked for, the web page that asks, and the token that the client shows."""
+"""Every check of an HTTP request's headers, in the order in which they happen.
+
+1. `check_repeated`, `check_head`, `check_framing`: while the head is read (`http1`). A failure ends the connection.
+2. `Access.check_site` and `Access.client_of`: host, origin and bearer token. `preflight_headers` answers browsers.
+3. `routing_mismatch`: the headers of revision 2026-07-28 repeat parts of the message. They must agree, because a proxy
+   may have decided by the headers, and the server decides by the message.
+4. `declared_parameters`: the same for arguments that a tool declares as headers (``x-mcp-header``).
+
+`endpoint` caches the outcome of 1 to 3 by the exact bytes of a head.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +18,41 @@ from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record, field
 from pinwarden.gateway.client_tokens import token_digest
-from pinwarden.gateway.http.frames import plain_value
-from pinwarden.gateway.http.http1 import Request
+from pinwarden.gateway.http.frames import ROUTED_BY, Frame, decode_header
+from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
-_REMEMBERED = 4096  # headers that were found right, so that they are not looked at again
+Headers = Mapping[bytes, bytes]
+"""Header values by lower-case name."""
+PARAMETER = b"mcp-param-"
+"""The prefix of headers that stand for an argument."""
+UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
+"""Headers that change how the body is read. Few requests have one."""
+_UNREPEATABLE = frozenset(
+    {
+        *(b"host", b"content-length", b"content-type", b"transfer-encoding", b"authorization", b"origin"),
+        *(b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id", b"last-event-id", b"expect"),
+    }
+)
+_HTTP_VERSIONS = ("1.1", "1.0")
+_MAX_CACHED_HEADERS = 4096
+
+_CORS_METHODS = "GET, POST, DELETE"
+_CORS_HEADERS = (
+    *("authorization", "content-type", "accept", "last-event-id"),
+    *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"),
+)
+_CORS_PARAMETER = re.compile(r"mcp-param-[a-z0-9_-]{1,200}")
+_MAX_CORS_PARAMETERS = 100
+_CORS_EXPOSED = "mcp-session-id, www-authenticate, retry-after"
+_CORS_CACHE_SECONDS = 600  # short, so that browsers notice a gateway that was reconfigured
+
+_PARAMETER_MARK = "x-mcp-header"
+_MAX_SCHEMA_DEPTH = 32
 
 
-class Client(Record):
-    """What a token stands for."""
-
-    name: str
-    servers: tuple[str, ...] = ()
-    """The servers that this client may see; all of them if none is named."""
-    token: str = field(default="", repr=False)
-    """The digest of the token: whatever was opened with it ends with it, also if the client has others."""
-
-    def sees(self, server: str) -> bool:
-        """Whether a server is one of this client's."""
-        return not self.servers or server in self.servers
-
-
-class Denied(Exception):  # noqa: N818  an answer to give, not a failure to report
-    """Not for this client."""
+class BadRequest(Exception):  # noqa: N818  a response, not a failure of the gateway
+    """A request that is answered with this status. The connection is closed after it."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -38,85 +60,154 @@ class Denied(Exception):  # noqa: N818  an answer to give, not a failure to repo
         self.why = why
 
 
+class AccessDenied(Exception):  # noqa: N818  a response, not a failure of the gateway
+    """A request that is answered with this status, on a connection that stays open."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+class HeaderMismatch(Exception):  # noqa: N818  a response, not a failure of the gateway
+    """A header contradicts the message."""
+
+
+# 1. While the head is read
+
+
+def check_repeated(name: bytes) -> None:
+    """Reject a second header of a name that may occur only once: two readers could pick different ones."""
+    if name in _UNREPEATABLE or name.startswith(PARAMETER):
+        raise BadRequest(400, f"The header {name.decode('latin-1')} occurs twice.")
+
+
+def check_head(version: str, url: bytes, headers: Headers, limits: HttpLimits) -> int | None:
+    """Check a complete head. Returns the announced length of the body, if there is one."""
+    if version not in _HTTP_VERSIONS:
+        raise BadRequest(505, "Only HTTP/1.1 and HTTP/1.0 are supported.")
+    if b"host" not in headers:
+        raise BadRequest(400, "The header host is missing.")
+    if url[:1] != b"/":
+        raise BadRequest(400, "The request target is not a path.")
+    length = headers.get(b"content-length")
+    if length is not None and int(length) > limits.max_body_bytes:
+        raise BadRequest(413, "The body is too long.")
+    return None if length is None else int(length)
+
+
+def check_framing(headers: Headers) -> bool:
+    """Check the headers in `UNUSUAL`. Returns whether the client waits for ``100 Continue``."""
+    if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+        raise BadRequest(501, "The only supported transfer encoding is chunked.")
+    if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise BadRequest(415, "Compressed bodies are not supported.")
+    expect = headers.get(b"expect")
+    if expect is not None and expect.strip().lower() != b"100-continue":
+        raise BadRequest(417, "The only supported expectation is 100-continue.")
+    return expect is not None
+
+
+# 2. Host, origin and token
+
+
+class Client(Record):
+    """The client that a bearer token identifies."""
+
+    name: str
+    servers: tuple[str, ...] = ()
+    """The servers that this client may use; empty for all."""
+    token: str = field(default="", repr=False)
+    """The digest of the token. Revoking the token ends what it opened, even if the client has other tokens."""
+
+    def sees(self, server: str) -> bool:
+        """Whether the client may use a server."""
+        return not self.servers or server in self.servers
+
+
 class Access:
-    """The rules of admission. A page of another site can make a browser ask us, and can make its own name point at us;
-    it cannot make the browser lie about either."""
+    """Decides by host, origin and token who may send requests.
+
+    Checking the host stops DNS rebinding, checking the origin stops requests of foreign web pages.
+    """
 
     def __init__(self, hosts: Collection[str], origins: Collection[str], clients: Mapping[str, Client]) -> None:
-        self._hosts = frozenset(each.lower() for each in hosts)
-        self._origins = frozenset(each.lower().rstrip("/") for each in origins)
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._clients = dict(clients)
-        self._counting = self._clients
-        """Those who are let in now, which may be fewer than are known."""
-        self._in_doubt = False
-        self._admitted: dict[bytes, Client] = {}
-        self._sites: set[bytes] = set()
+        self._admitted_clients = self._clients
+        """The clients that are let in now; a subset of the known ones while tokens cannot be validated."""
+        self._unverified = False
+        self._by_header: dict[bytes, Client] = {}
+        self._checked_hosts: set[bytes] = set()
         self.denied = 0
-        self.turn = 0
-        """Counts the changes of who is let in."""
-        self.on_shut_out: Callable[[Set[Client]], None] = lambda _: None
-        """Called with those whose tokens are good no more."""
+        self.generation = 0
+        """Incremented when the set of admitted clients changes."""
+        self.on_revoked: Callable[[Set[Client]], None] = lambda _: None
+        """Called with the clients whose tokens were revoked."""
 
     def set_clients(self, clients: Mapping[str, Client]) -> None:
-        """Let these in from now on, by the digest of their token. Whoever is not among them is shut out."""
-        gone = set(self._clients.values()).difference(clients.values())
+        """Admit exactly these clients, by the digest of their token."""
+        revoked = set(self._clients.values()).difference(clients.values())
         self._clients = dict(clients)
-        self._in_doubt = False
-        self._let_in(self._clients)
-        if gone:
-            self.on_shut_out(gone)
+        self._unverified = False
+        self._admit(self._clients)
+        if revoked:
+            self.on_revoked(revoked)
 
-    def doubt(self, only: Mapping[str, Client] | None = None) -> None:
-        """Nobody can say which tokens are good. Those who are known are let in, or ``only`` some of them; nobody is
-        shut out for good, and a token that is not let in is told that it may be good."""
-        self._in_doubt = True
-        self._let_in(self._clients if only is None else dict(only))
+    def set_unverified(self, only: Mapping[str, Client] | None = None) -> None:
+        """Tokens cannot be validated now. Admit the known clients, or ``only`` these.
 
-    def _let_in(self, clients: dict[str, Client]) -> None:
-        if clients != self._counting:
-            self._counting = clients
-            self._admitted.clear()
-            self.turn += 1
+        No token counts as revoked: a client that is not admitted gets 503 instead of 401.
+        """
+        self._unverified = True
+        self._admit(self._clients if only is None else dict(only))
 
-    def check_site(self, request: Request) -> str:
-        """Refuse a host or an origin that is not ours. Returns the origin of the page that asks, if it is one."""
-        given = request.headers[b"host"]
-        if given in self._sites and b"origin" not in request.headers:
+    def _admit(self, clients: dict[str, Client]) -> None:
+        if clients != self._admitted_clients:
+            self._admitted_clients = clients
+            self._by_header.clear()
+            self.generation += 1
+
+    def check_site(self, headers: Headers) -> str:
+        """Deny a foreign host or origin. Returns the origin of the requesting web page, or an empty string."""
+        host_header = headers[b"host"]
+        if host_header in self._checked_hosts and b"origin" not in headers:
             return ""
-        host = _host_of(given.decode("latin-1"))
+        host = _parse_host(host_header.decode("latin-1"))
         if host is None or host not in self._hosts:
             self.denied += 1
-            raise Denied(421, "this gateway does not answer for that host; --allow-host names those that it has")
-        given_origin = request.headers.get(b"origin")
-        origin = "" if given_origin is None else given_origin.decode("latin-1").lower()
-        if given_origin is not None and origin not in self._origins:
+            raise AccessDenied(421, "The gateway does not serve this host. Start it with --allow-host HOST to add it.")
+        origin_header = headers.get(b"origin")
+        origin = "" if origin_header is None else origin_header.decode("latin-1").lower()
+        if origin_header is not None and origin not in self._origins:
             self.denied += 1
-            raise Denied(403, "web pages of that origin may not ask this gateway")
-        if len(self._sites) < _REMEMBERED:
-            self._sites.add(given)
+            raise AccessDenied(403, "Web pages of this origin may not use the gateway.")
+        if len(self._checked_hosts) < _MAX_CACHED_HEADERS:
+            self._checked_hosts.add(host_header)
         return origin
 
-    def client_of(self, request: Request) -> Client:
-        """Whose token the request shows."""
-        given = request.headers.get(b"authorization", b"")
-        known = self._admitted.get(given)
+    def client_of(self, headers: Headers) -> Client:
+        """The client whose bearer token the request carries."""
+        authorization = headers.get(b"authorization", b"")
+        known = self._by_header.get(authorization)
         if known is not None:
             return known
-        scheme, _, token = given.decode("latin-1").partition(" ")
-        is_token = scheme.lower() == "bearer"
-        client = self._counting.get(token_digest(token.strip())) if is_token else None
+        scheme, _, token = authorization.decode("latin-1").partition(" ")
+        is_bearer = scheme.lower() == "bearer"
+        client = self._admitted_clients.get(token_digest(token.strip())) if is_bearer else None
         if client is None:
             self.denied += 1
-            if is_token and self._in_doubt:
-                raise Denied(503, "nobody can say now whether this token is good; /readyz says why")
-            raise Denied(401, "a bearer token is needed")
-        if len(self._admitted) < _REMEMBERED:
-            self._admitted[given] = client
+            if is_bearer and self._unverified:
+                raise AccessDenied(503, "Token validation is unavailable; see /readyz.")
+            raise AccessDenied(401, "A valid bearer token is required.")
+        if len(self._by_header) < _MAX_CACHED_HEADERS:
+            self._by_header[authorization] = client
         return client
 
 
-def _host_of(header: str) -> str | None:
-    """The host of a Host header; None if it is not one."""
+def _parse_host(header: str) -> str | None:
+    """The host name in a Host header; None if the header is malformed."""
     try:
         parts = urlsplit(f"//{header}")
         if parts.path or parts.query or parts.fragment or "@" in parts.netloc or not header.isascii():
@@ -127,87 +218,100 @@ def _host_of(header: str) -> str | None:
     return parts.hostname
 
 
-_METHODS = "GET, POST, DELETE"
-_HEADERS = (
-    *("authorization", "content-type", "accept", "last-event-id"),
-    *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"),
-)
-_PARAMETER = re.compile(r"mcp-param-[a-z0-9_-]{1,200}")
-_MOST_PARAMETERS = 100
-_EXPOSED = "mcp-session-id, www-authenticate, retry-after"
-_REMEMBERED_SECONDS = 600  # browsers keep the answer for at most some hours; a changed gateway should be heard sooner
+def cors_headers(origin: str) -> dict[str, str]:
+    """Response headers that let a page of an allowed origin read the response."""
+    return {"access-control-allow-origin": origin, "access-control-expose-headers": _CORS_EXPOSED, "vary": "origin"}
 
 
-def readable_by(origin: str) -> dict[str, str]:
-    """The headers of an answer that a page of this origin may read."""
-    return {"access-control-allow-origin": origin, "access-control-expose-headers": _EXPOSED, "vary": "origin"}
+def is_preflight(method: str, headers: Headers) -> bool:
+    """Whether a browser asks what a page may request. It does so without a token."""
+    return method == "OPTIONS" and b"access-control-request-method" in headers
 
 
-def is_preflight(request: Request) -> bool:
-    """Whether a browser asks what a page may ask."""
-    return request.method == "OPTIONS" and b"access-control-request-method" in request.headers
-
-
-def preflight(request: Request) -> dict[str, str]:
-    """What a page may ask: the methods and headers of MCP, and arguments that a tool wants as headers."""
-    wanted = request.header(b"access-control-request-headers").lower().split(",", _MOST_PARAMETERS)
-    parameters = sorted({each.strip() for each in wanted if _PARAMETER.fullmatch(each.strip())})
+def preflight_headers(headers: Headers) -> dict[str, str]:
+    """What a page may request: the same for every path, so that it does not reveal which servers exist."""
+    requested = headers.get(b"access-control-request-headers", b"").decode("latin-1").lower()
+    names = {name.strip() for name in requested.split(",", _MAX_CORS_PARAMETERS)}
+    parameters = sorted(name for name in names if _CORS_PARAMETER.fullmatch(name))
     return {
-        "access-control-allow-methods": _METHODS,
-        "access-control-allow-headers": ", ".join((*_HEADERS, *parameters)),
-        "access-control-max-age": str(_REMEMBERED_SECONDS),
+        "access-control-allow-methods": _CORS_METHODS,
+        "access-control-allow-headers": ", ".join((*_CORS_HEADERS, *parameters)),
+        "access-control-max-age": str(_CORS_CACHE_SECONDS),
     }
 
 
-_MARK = "x-mcp-header"
-_PREFIX = b"mcp-param-"
-_DEEPEST = 32  # objects inside of each other, in which a declaration is looked for
+# 3. Headers that repeat the message
 
 
-class Mismatch(Exception):  # noqa: N818  an answer to give, not a failure to report
-    """A header that says something else than the message."""
+def routing_mismatch(headers: Headers, frame: Frame) -> str:
+    """How the routing headers of revision 2026-07-28 contradict the message; empty if they agree."""
+    version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+    if not frame.is_request:
+        return "" if version in STATELESS_VERSIONS else "The header mcp-protocol-version is missing."
+    if version != frame.meta.get(VERSION_META):
+        return "The header mcp-protocol-version differs from the protocol version of the message."
+    if headers.get(b"mcp-method", b"").decode("latin-1") != frame.method:
+        return "The header mcp-method differs from the method of the message."
+    parameter = ROUTED_BY.get(frame.method)
+    if parameter is None:
+        return ""
+    expected = frame.params.get(parameter)
+    name = headers.get(b"mcp-name")
+    if expected is None:
+        return "" if name is None else "The header mcp-name has no counterpart in the message."
+    if name is None and parameter == "taskId":
+        return ""  # the tasks extension asks for it, but not every client sends it
+    if name is None or decode_header(name.decode("latin-1")) != expected:
+        return f"The header mcp-name differs from the {parameter} of the message."
+    return ""
 
 
-def checked(lines: bytes, definition: Any, arguments: Any) -> bytes:
-    """Of these header lines of a call those that the tool declares. Raises if one of them is not its argument."""
-    declared = _declared(definition.get("inputSchema") if type(definition) is dict else None)
-    kept = b""
+# 4. Arguments that are headers too
+
+
+def declared_parameters(lines: bytes, definition: Any, arguments: Any) -> bytes:
+    """Of these ``mcp-param-`` header lines those that the tool declares; the others are not forwarded.
+
+    Raises `HeaderMismatch` if one differs from its argument.
+    """
+    paths = _declared_paths(definition.get("inputSchema") if type(definition) is dict else None)
+    declared = b""
     for line in lines.splitlines(keepends=True):
         name, _, value = line.partition(b":")
-        path = declared.get(name.removeprefix(_PREFIX).decode("latin-1"))
+        path = paths.get(name.removeprefix(PARAMETER).decode("latin-1"))
         if path is None:
             continue
-        if plain_value(value.strip().decode("latin-1")) not in _spellings(_at(arguments, path)):
-            raise Mismatch(f"the header {name.decode('latin-1')} is not the argument of the message")
-        kept += line
-    return kept
+        if decode_header(value.strip().decode("latin-1")) not in _header_forms(_value_at(arguments, path)):
+            raise HeaderMismatch(f"The header {name.decode('latin-1')} differs from the argument of the message.")
+        declared += line
+    return declared
 
 
-def _declared(schema: Any) -> dict[str, tuple[str, ...] | None]:
-    """By their names in lower case, the arguments that headers stand for; None for a name that stands for two."""
-    found: dict[str, tuple[str, ...] | None] = {}
+def _declared_paths(schema: Any) -> dict[str, tuple[str, ...] | None]:
+    """By lower-case header name, the path of the argument; None for a name that is declared twice."""
+    paths: dict[str, tuple[str, ...] | None] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     while pending:
-        path, each = pending.pop()
-        if type(each) is not dict:
+        path, subschema = pending.pop()
+        if type(subschema) is not dict:
             continue
-        name = each.get(_MARK)
+        name = subschema.get(_PARAMETER_MARK)
         if type(name) is str and path:
-            found[name.lower()] = None if name.lower() in found else path
-        properties = each.get("properties")
-        if type(properties) is dict and len(path) < _DEEPEST:
+            paths[name.lower()] = None if name.lower() in paths else path
+        properties = subschema.get("properties")
+        if type(properties) is dict and len(path) < _MAX_SCHEMA_DEPTH:
             pending += [((*path, key), value) for key, value in properties.items()]
-    return found
+    return paths
 
 
-def _at(arguments: Any, path: tuple[str, ...]) -> Any:
+def _value_at(arguments: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         arguments = arguments.get(name) if type(arguments) is dict else None
     return arguments
 
 
-def _spellings(value: Any) -> tuple[str, ...]:
-    """How a header may say a value; not at all if there is none, or one that no header can say."""
+def _header_forms(value: Any) -> tuple[str, ...]:
+    """How a header may write a value; empty for a value that a header cannot carry."""
     if type(value) is bool:
         return ("true" if value else "false",)
     if type(value) is str:

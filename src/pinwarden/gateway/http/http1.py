@@ -1,4 +1,7 @@
-"""One HTTP request of a client, read strictly: what two readers could understand differently is refused."""
+"""HTTP/1.1 between clients and the gateway: `RequestReader` reads requests, `Reply` writes responses.
+
+Requests are read strictly. What two readers could understand differently is rejected (`header_checks`).
+"""
 
 from __future__ import annotations
 
@@ -8,87 +11,74 @@ from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
+from pinwarden.gateway.http.header_checks import (
+    PARAMETER,
+    UNUSUAL,
+    BadRequest,
+    check_framing,
+    check_head,
+    check_repeated,
+)
 from pinwarden.gateway.http.http_limits import HttpLimits
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.connection import ClientConnection
 
-# Read by us or by a server behind us. Twice, they would mean one thing to the first reader and another to the last.
-_ONCE = frozenset(
-    {
-        *(b"host", b"content-length", b"content-type", b"transfer-encoding", b"authorization", b"origin"),
-        *(b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id", b"last-event-id", b"expect"),
-    }
-)
-
-
-_PARAMETER = b"mcp-param-"
-_UNUSUAL = frozenset({b"transfer-encoding", b"content-encoding", b"expect"})
-_SPOKEN = ("1.1", "1.0")
 _END = b"\r\n\r\n"
 SMALL_BODY = 64 * 1024
-"""Of a body that is read before anybody looks at who sends it."""
-
-
-class Refused(Exception):  # noqa: N818  an answer to give, not a failure to report
-    """A request that is not taken, and the status that says so. The connection ends with it."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-        self.why = why
+"""Bytes of a body that is read before the sender is authenticated."""
 
 
 class Request:
-    """A request whose body is complete."""
+    """A complete request."""
 
     __slots__ = ("body", "head", "headers", "keep_alive", "method", "parameters", "path")
 
     def __init__(self, method: str, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
         self.method = method
         self.path = path
-        """As it was sent, without the query."""
+        """As sent, without the query."""
         self.headers = headers
-        """By lower-case name; several of one name are joined, as HTTP allows for those that may be repeated."""
+        """By lower-case name. Repeated headers are joined with commas."""
         self.body = body
         self.keep_alive = True
         self.parameters = b""
-        """The header lines of arguments that a tool wants as headers too."""
+        """The ``mcp-param-`` header lines."""
         self.head = b""
-        """Its exact bytes, if the request came in one piece and has no framing but a length: the same bytes with a body
-        of the same length behind them are the same request with another body."""
+        """The exact bytes of the head, if it can be cached: the request came in one piece, with a content length and no
+        other framing. The same bytes before a body of the same length are the same request with another body."""
 
     def header(self, name: bytes) -> str:
-        """One header, or nothing."""
+        """The value of a header, or an empty string."""
         return self.headers.get(name, b"").decode("latin-1")
 
 
-class BodyRoom(Protocol):
-    """Where large bodies have their place."""
+class BodyAdmission(Protocol):
+    """Decides whether a large body may be read."""
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
-        """Refuse a body that may be long, by the head of its request, which may say how long."""
+        """Raise `BadRequest` unless a large body may follow this head; ``size`` is 0 if it is not announced."""
 
     def add(self, size: int) -> None:
-        """So many more bytes of it came. Refuse them if that is too much."""
+        """Count bytes of the body that arrived. Raise `BadRequest` if the budget is exhausted."""
 
 
-class _Boundless:
-    """Room for everybody."""
+class _Unlimited:
+    """Admits every body."""
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
-        """Come in."""
+        pass
 
     def add(self, size: int) -> None:
-        """And bring what you like."""
+        pass
 
 
 class RequestReader:
-    """Bytes in, requests out. `httptools` frames them; what it lets pass and we do not is refused here."""
+    """Bytes in, requests out. `httptools` parses them; this class adds limits and stricter checks."""
 
-    def __init__(self, limits: HttpLimits, room: BodyRoom | None = None) -> None:
+    def __init__(self, limits: HttpLimits, bodies: BodyAdmission | None = None) -> None:
         self._limits = limits
-        self._room = room or _Boundless()
+        self._bodies = bodies or _Unlimited()
         self._parser = httptools.HttpRequestParser(self)
         self._ready: list[Request] = []
         self._head_bytes = 0
@@ -96,7 +86,7 @@ class RequestReader:
         self.begun = False
         """Whether a request has begun and is not complete."""
         self.continues = False
-        """Whether the client waits for leave to send the body."""
+        """Whether the client waits for ``100 Continue`` before it sends the body."""
         self._reset()
 
     @property
@@ -111,26 +101,26 @@ class RequestReader:
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_head_bytes and self._is_head_too_long(data):
-                raise Refused(431, "the head of the request is too long")
+                raise BadRequest(431, "The request head is too long.")
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            raise Refused(400, "another protocol is not spoken here") from None
+            raise BadRequest(400, "Protocol upgrades are not supported.") from None
         except httptools.HttpParserCallbackError as err:
-            if isinstance(err.__context__, Refused):
+            if isinstance(err.__context__, BadRequest):
                 raise err.__context__ from None
             raise
         except httptools.HttpParserError as err:
-            raise Refused(400, f"not a request: {err}") from None
+            raise BadRequest(400, f"Not an HTTP request: {err}") from None
         if self._bare > self._limits.max_head_bytes and self.in_body:
-            raise Refused(400, "more than a body comes in the place of one")  # a trailer or a chunk's extension
+            raise BadRequest(400, "Too much framing around the body.")  # a trailer or a chunk extension
         ready, self._ready = self._ready, []
         if fresh and len(ready) == 1 and not self.begun:
             ready[0].head = _head_of(data, ready[0])
         return ready
 
     def _is_head_too_long(self, data: bytes) -> bool:
-        """A head and a long body may come in one piece, so the end of the head is looked for."""
+        """Head and body may come in one piece, so only the part up to the end of the head counts."""
         before = self._head_bytes - len(data)
         end = data.find(b"\r\n\r\n")
         return end < 0 or before + end > self._limits.max_head_bytes
@@ -143,11 +133,11 @@ class RequestReader:
         self._body: bytes | bytearray = b""
         self._size = 0
         self._bare = 0
-        """Bytes since the last ones that were part of the body, or since the beginning of the head."""
+        """Bytes since the last body byte, or since the start of the head."""
         self._large = False
-        """Whether each part of the body needs room."""
+        """Whether the body counts against the budget for large bodies."""
 
-    # What httptools calls.
+    # Callbacks of httptools
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -155,77 +145,57 @@ class RequestReader:
         self._in_head = True
 
     def on_url(self, url: bytes) -> None:
-        """A part of the address."""
+        """A part of the request target."""
         self._url += url
         if len(self._url) > self._limits.max_head_bytes:
-            raise Refused(414, "the address is too long")
+            raise BadRequest(414, "The request target is too long.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer."""
         if not self._in_head:
-            raise Refused(400, "trailers are not taken")
+            raise BadRequest(400, "Trailers are not supported.")
         name = name.lower()
         headers = self._headers
         if name in headers:
-            if name in _ONCE or name.startswith(_PARAMETER):
-                raise Refused(400, f"the header {name.decode('latin-1')} is there twice")
+            check_repeated(name)
             self._repeated += 1
             value = headers[name] + b", " + value
         headers[name] = value
         if len(headers) + self._repeated > self._limits.max_headers:
-            raise Refused(431, "too many headers")
-        if name.startswith(_PARAMETER):
+            raise BadRequest(431, "Too many headers.")
+        if name.startswith(PARAMETER):
             self._parameters += name + b": " + value + b"\r\n"
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
         headers = self._headers
         self._in_head = False
-        if self._parser.get_http_version() not in _SPOKEN:
-            raise Refused(505, "HTTP/1.1 is spoken here")
-        if b"host" not in headers:
-            raise Refused(400, "the header host is missing")
-        if self._url[:1] != b"/":
-            raise Refused(400, "the address is not a path")
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.max_body_bytes:
-            raise Refused(413, "the body is too long")
-        if not _UNUSUAL.isdisjoint(headers):
-            self._check_unusual(headers)
+        length = check_head(self._parser.get_http_version(), self._url, headers, self._limits)
+        if not UNUSUAL.isdisjoint(headers):
+            self.continues = check_framing(headers)
         self._bare = 0
-        self._large = b"transfer-encoding" in headers or (length is not None and int(length) > SMALL_BODY)
+        self._large = b"transfer-encoding" in headers or (length is not None and length > SMALL_BODY)
         if self._large:
-            self._room.admit(headers, int(length or 0))
-
-    def _check_unusual(self, headers: dict[bytes, bytes]) -> None:
-        if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
-            raise Refused(501, "no transfer encoding but chunked is taken")
-        if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-            raise Refused(415, "no compressed body is taken")
-        expects = headers.get(b"expect")
-        if expects is not None:
-            if expects.strip().lower() != b"100-continue":
-                raise Refused(417, "this expectation is not known")
-            self.continues = True
+            self._bodies.admit(headers, length or 0)
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""
         self._bare = 0
         self._size += len(data)
         if self._size > self._limits.max_body_bytes:
-            raise Refused(413, "the body is too long")
+            raise BadRequest(413, "The body is too long.")
         if self._large:
-            self._room.add(len(data))
+            self._bodies.add(len(data))
         if not self._body:
             self._body = data
             return
         if type(self._body) is bytes:
-            self._body = bytearray(self._body)  # a list of parts may take twenty times what is in them
+            self._body = bytearray(self._body)  # a list of tiny parts takes twenty times their size
         self._body += data
 
     def on_message_complete(self) -> None:
         """A request is complete."""
-        body = bytes(self._body)  # which copies nothing, if it came in one part
+        body = bytes(self._body)  # no copy if it came in one part
         path = self._url.partition(b"?")[0] if b"?" in self._url else self._url
         request = Request(self._parser.get_method().decode(), path.decode("latin-1"), self._headers, body)
         request.keep_alive = self._parser.should_keep_alive()
@@ -240,11 +210,11 @@ class RequestReader:
 def _head_of(data: bytes, request: Request) -> bytes:
     end = data.find(_END) + 4
     headers = request.headers
-    plain = b"content-length" in headers and request.keep_alive and _UNUSUAL.isdisjoint(headers)
+    plain = b"content-length" in headers and request.keep_alive and UNUSUAL.isdisjoint(headers)
     return data[:end] if plain and len(data) - end == len(request.body) and data[:1] not in (b"\r", b"\n") else b""
 
 
-_REASONS = {each.value: each.phrase for each in HTTPStatus}
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
 _ALWAYS = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
 USUAL = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + _ALWAYS + b"content-length: %d\r\n\r\n"
 _STREAM = (
@@ -256,84 +226,84 @@ JSON = "application/json"
 
 
 class Reply:
-    """The answer to one request: one document, or a stream of events."""
+    """The response to one request: one document, or an event stream."""
 
     def __init__(self, connection: ClientConnection | None, *, keep_alive: bool) -> None:
         self._connection = connection
         self._keep_alive = keep_alive
         self._chunked = False
         self.client = ""
-        """Whose request it answers, if a token was shown."""
+        """The name of the client, once its token was checked."""
         self.bodiless = False
-        """Whether only the head is wanted: whatever came behind it would be read as the next answer."""
-        self.shared: Mapping[str, str] | None = None
-        """Headers for the browser, if a page of another site asks that may do so."""
+        """Whether only the head is sent, because the method is HEAD."""
+        self.cors: Mapping[str, str] | None = None
+        """Headers for the browser, if a page of an allowed origin sent the request."""
         self.on_gone: Callable[[], object] | None = None
-        """Called if the client goes away before the answer is complete."""
+        """Called if the client disconnects before the response is complete."""
         self.weight = 0
-        """Bytes of a large request."""
+        """Bytes of a large request that count against the budget."""
         self.on_over: Callable[[int], None] | None = None
-        """Called with the weight when the answer comes that nobody waits for any more."""
+        """Called with the weight when the request of a disconnected client is answered."""
 
     def is_for(self, client: str) -> None:
-        """The request shows the token of a client."""
+        """Set the client that sent the request."""
         self.client = client
         if self._connection is not None:
             self._connection.is_of(client)
 
     @property
     def open(self) -> bool:
-        """Whether something can still be sent."""
+        """Whether the client is still connected and the response is incomplete."""
         return self._connection is not None
 
     @property
     def streaming(self) -> bool:
-        """Whether the answer is a stream of events."""
+        """Whether the response is an event stream."""
         return self._chunked
 
     def send(
         self, status: int, body: bytes = b"", *, kind: str = JSON, headers: Mapping[str, str] | None = None
     ) -> None:
-        """The whole answer."""
+        """Send the complete response."""
         connection = self._connection
         if connection is None:
             self._over()
             return
         keep = self._keep_alive and not connection.owner.draining
-        if self.shared is not None:
-            headers = {**(headers or {}), **self.shared}
+        if self.cors is not None:
+            headers = {**(headers or {}), **self.cors}
         if self.bodiless:
             connection.write(head_of(status, len(body), kind if body else "", headers, keep=keep))
         elif status == 200 and keep and headers is None and kind is JSON and body:
-            connection.write(USUAL % len(body) + body)  # what nearly always is sent
+            connection.write(USUAL % len(body) + body)  # nearly every response
         else:
             connection.write(head_of(status, len(body), kind if body else "", headers, keep=keep) + body)
         self._done(keep=keep)
 
     def start_events(self, headers: Mapping[str, str] | None = None) -> None:
-        """Begin a stream of events."""
+        """Begin an event stream."""
         connection = self._connection
         if connection is None or self._chunked:
             return
         self._chunked = True
-        more = "".join(f"{name}: {value}\r\n" for name, value in {**(headers or {}), **(self.shared or {})}.items())
+        more = "".join(f"{name}: {value}\r\n" for name, value in {**(headers or {}), **(self.cors or {})}.items())
         connection.write(_STREAM + more.encode("latin-1") + b"\r\n")
         connection.ping_later(self)
 
     def event(self, frame: bytes) -> None:
-        """One message as an event. Messages are JSON without line ends outside of strings, so one line holds it."""
+        """Send one message as an event."""
         if self._connection is not None:
             if b"\n" in frame or b"\r" in frame:
-                # Between the tokens of JSON only; inside of strings they are escaped.
+                # JSON has raw line ends only between tokens.
                 frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
             self._chunk(b"event: message\r\ndata: " + frame + b"\r\n\r\n")
 
     def ping(self) -> None:
-        """A comment, which clients skip."""
+        """Send a comment, which clients ignore."""
         self._chunk(_PING)
 
     def end_events(self) -> None:
-        """End the stream."""
+        """End the event stream."""
         connection = self._connection
         if connection is not None:
             connection.write(b"0\r\n\r\n")
@@ -342,7 +312,7 @@ class Reply:
             self._over()
 
     def gone(self) -> None:
-        """The client went away."""
+        """The client disconnected."""
         if self._connection is not None:
             self._connection = None
             if self.on_gone is not None:
@@ -353,9 +323,9 @@ class Reply:
             self._connection.write(b"%x\r\n" % len(data) + data + b"\r\n")
 
     def _over(self) -> None:
-        told, self.on_over = self.on_over, None
-        if told is not None:
-            told(self.weight)
+        on_over, self.on_over = self.on_over, None
+        if on_over is not None:
+            on_over(self.weight)
 
     def _done(self, *, keep: bool) -> None:
         connection, self._connection = self._connection, None
@@ -364,7 +334,7 @@ class Reply:
 
 
 def head_of(status: int, length: int, kind: str, headers: Mapping[str, str] | None, *, keep: bool) -> bytes:
-    """The head of an answer that has a length."""
+    """The head of a response with a content length."""
     lines = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\ncontent-length: {length}\r\n"
     if kind:
         lines += f"content-type: {kind}\r\n"

@@ -19,21 +19,20 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.session_manager import Hub
-from pinwarden.system.open_files import OPEN_FILES, most_connections
-from pinwarden.system.process_tree import kill_all_trees
+from pinwarden.gateway.http.session_manager import SessionManager
+from pinwarden.system.processes import OPEN_FILE_LIMIT, kill_all_trees, max_connections
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.connection import Connections
+    from pinwarden.gateway.http.connection import ClientConnections
 
 _BACKLOG = 1024
 _THREADS = 32  # for everything else that waits for a disk, a database or a name
 
 
-class Listening(Record):
+class ListenAddress(Record):
     """Where to listen, and with which certificate."""
 
     host: str = "127.0.0.1"
@@ -42,14 +41,14 @@ class Listening(Record):
     key: Path | None = None
 
 
-class Serving:
+class HttpServer:
     """A gateway that runs on the event loop of whoever made it."""
 
-    def __init__(self, endpoint: Endpoint, hub: Hub, limits: HttpLimits) -> None:
+    def __init__(self, endpoint: Endpoint, hub: SessionManager, limits: HttpLimits) -> None:
         self._endpoint = endpoint
         self._hub = hub
         self._limits = limits
-        self.connections = Connections(endpoint, limits)
+        self.connections = ClientConnections(endpoint, limits)
         self._server: asyncio.Server | SecureServer | None = None
         self._certificate: Certificate | None = None
         self.say: Callable[[str], None] = _silent
@@ -57,7 +56,7 @@ class Serving:
         self.every_second: list[Callable[[], Awaitable[None]]] = []
         """What else is to be done about once a second."""
 
-    async def start(self, listening: Listening) -> tuple[str, int]:
+    async def start(self, listening: ListenAddress) -> tuple[str, int]:
         """Begin to listen; returns the address that was taken."""
         if listening.certificate is not None:
             self._certificate = Certificate(listening.certificate, listening.key)
@@ -67,8 +66,8 @@ class Serving:
         loop.set_default_executor(
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
-        OPEN_FILES.allow_more()
-        most = self.connections.most = most_connections(self._limits.max_connections)
+        OPEN_FILE_LIMIT.allow_more()
+        most = self.connections.most = max_connections(self._limits.max_connections)
         # Those are taken all at once, before one of them is counted.
         backlog = max(1, min(_BACKLOG, most // 2))
         host, port = listening.host, listening.port
@@ -102,7 +101,7 @@ class Serving:
 
     async def run_until_asked_to_end(self) -> bool:
         """Serve until SIGTERM or SIGINT; whether all requests ended in time."""
-        ending = Ending(self._limits.drain_seconds, self.say)
+        ending = Shutdown(self._limits.drain_seconds, self.say)
         ending.begin()
         await ending.asked.wait()
         return await self.stop(hurry=ending.hurry)
@@ -206,7 +205,7 @@ def why_not(err: Exception) -> str:
 _AGAIN_SECONDS = 0.1  # after a connection that could not be taken, as when no more files can be opened
 
 
-class Handshake:
+class TlsHandshake:
     """A client that has not said yet what it wants."""
 
     def __init__(self, taken: socket.socket) -> None:
@@ -221,7 +220,7 @@ class Handshake:
 class SecureServer:
     """Listens, and hands on the connections that are secured."""
 
-    def __init__(self, connections: Connections, tls: ssl.SSLContext, sockets: list[socket.socket]) -> None:
+    def __init__(self, connections: ClientConnections, tls: ssl.SSLContext, sockets: list[socket.socket]) -> None:
         self.sockets = sockets
         self._connections = connections
         self._tls = tls
@@ -247,7 +246,7 @@ class SecureServer:
             except OSError:
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
-            shake = Handshake(taken)
+            shake = TlsHandshake(taken)
             if self._connections.enter(shake):
                 task = self._loop.create_task(self._shake(shake, taken))
                 self._shaking.add(task)
@@ -257,7 +256,7 @@ class SecureServer:
                 taken.close()  # without a secret there is nothing that it could be told
             await asyncio.sleep(0)  # whoever connects again and again is not the only one
 
-    async def _shake(self, shake: Handshake, taken: socket.socket) -> None:
+    async def _shake(self, shake: TlsHandshake, taken: socket.socket) -> None:
         connection = self._connections()
         connection.shake = shake
         try:
@@ -272,7 +271,7 @@ class SecureServer:
 
 
 async def secure_server(
-    connections: Connections, tls: ssl.SSLContext, host: str, port: int, backlog: int
+    connections: ClientConnections, tls: ssl.SSLContext, host: str, port: int, backlog: int
 ) -> SecureServer:
     """Listen at every address of a host, as the loop does where nothing is secured."""
     loop = asyncio.get_running_loop()
@@ -297,7 +296,7 @@ _READ_SECONDS = 0.1  # for the last sentence to be written by the thread that wr
 _LAST_SECONDS = 3.0  # until the system ends the process, even if no Python code can run
 
 
-class Ending:
+class Shutdown:
     """Knows when the gateway is to end, and ends the process if that takes too long."""
 
     def __init__(self, drain_seconds: float, say: Callable[[str], None]) -> None:

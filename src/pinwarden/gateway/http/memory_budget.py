@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pinwarden.gateway.http.http1 import Refused
+from pinwarden.gateway.http.header_checks import BadRequest
 from pinwarden.gateway.http.http_limits import HttpLimits
 
 
-class Holder(Protocol):
+class BudgetHolder(Protocol):
     """Something that keeps messages until somebody takes them."""
 
     @property
@@ -23,12 +23,12 @@ class Holder(Protocol):
         """Let go of all of them."""
 
 
-class Room:
+class MemoryBudget:
     """The bound for all who keep messages."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._holders: set[Holder] = set()
+        self._holders: set[BudgetHolder] = set()
         self.overflows = 0
         """How often somebody had to let go."""
 
@@ -37,11 +37,11 @@ class Room:
         """Bytes that all of them keep."""
         return sum(each.waiting for each in self._holders)
 
-    def enter(self, holder: Holder) -> None:
+    def enter(self, holder: BudgetHolder) -> None:
         """From now on it keeps something."""
         self._holders.add(holder)
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: BudgetHolder) -> None:
         """It keeps nothing any more."""
         self._holders.discard(holder)
 
@@ -54,7 +54,7 @@ class Room:
             largest.overflow()
 
 
-class Bodies:
+class BodyBudget:
     """Counts what came of large requests that are not answered yet. What is only announced takes nobody's room."""
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -65,9 +65,9 @@ class Bodies:
     def check(self, client: str, size: int) -> None:
         """Refuse what there is no room for now."""
         if self._of.get(client, 0) + size > self._limits.max_client_body_bytes:
-            raise Refused(503, "too many large requests of one client at once")
+            raise BadRequest(503, "Too many large requests of one client at once.")
         if self.size + size > self._limits.max_all_body_bytes:
-            raise Refused(503, "too many large requests at once")
+            raise BadRequest(503, "Too many large requests at once.")
 
     def add(self, client: str, size: int) -> None:
         """So many bytes more of a client."""

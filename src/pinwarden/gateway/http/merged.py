@@ -18,11 +18,11 @@ from typing import Any
 import orjson
 
 from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
-from pinwarden.gateway.http.bridge import OPENINGS, Bridge, Work, fresh, handshake_version
-from pinwarden.gateway.http.frames import Frame, encoded, with_value
+from pinwarden.gateway.http.bridge import OPENINGS, Bridge, RelayedRequest, fresh, handshake_version
+from pinwarden.gateway.http.frames import Frame, encode, replace_value
 from pinwarden.gateway.http.header_checks import Client
-from pinwarden.gateway.http.open_requests import Waiting
-from pinwarden.gateway.http.session_manager import Hub, Upstream
+from pinwarden.gateway.http.open_requests import ResponseSink
+from pinwarden.gateway.http.session_manager import SessionManager, Upstream
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
@@ -52,7 +52,7 @@ UNAVAILABLE = "pinwarden/unavailable"
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
 
 
-class MergedPlace:
+class MergedRoute:
     """The address of the merged endpoint."""
 
     name = "merged"
@@ -61,22 +61,22 @@ class MergedPlace:
     def __init__(self) -> None:
         self.requests = 0
 
-    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Merged:
+    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> MergedConversation:
         """A conversation with all servers that the client may see."""
         del stateless
-        return Merged(hub, client)
+        return MergedConversation(hub, client)
 
 
-def merged_place() -> Callable[[Client], MergedPlace]:
+def merged_route() -> Callable[[Client], MergedRoute]:
     """The one merged endpoint, for any client."""
-    place = MergedPlace()
+    place = MergedRoute()
     return lambda _: place
 
 
-class Merged(Bridge):
+class MergedConversation(Bridge):
     """A conversation of one client with all its servers."""
 
-    def __init__(self, hub: Hub, client: Client) -> None:
+    def __init__(self, hub: SessionManager, client: Client) -> None:
         super().__init__(hub, client)
         self._late: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
         """Lists that were waited for long enough, by the server and the method."""
@@ -88,7 +88,7 @@ class Merged(Bridge):
         for task in self._late.values():
             task.cancel()
 
-    async def _respond(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+    async def _respond(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         seen = self._seen()
         for upstream in seen.values():
             self._open(upstream)
@@ -145,7 +145,7 @@ class Merged(Bridge):
         meta = {"_meta": {SERVER_META: info}}
         return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **fresh()}
 
-    async def _list(self, frame: Frame, waiting: Waiting) -> None:
+    async def _list(self, frame: Frame, waiting: ResponseSink) -> None:
         """All items of all servers on one page."""
         capability, member, name = _LISTS[frame.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
@@ -164,9 +164,9 @@ class Merged(Bridge):
             renamed = partial(self._renamed, backend.slug, each, name)
             items += await self._hub.aside(self._client.name, sum(map(len, each)), renamed)
         more = {**(fresh() if self._modern else {}), **({"_meta": {UNAVAILABLE: missing}} if missing else {})}
-        rest = b"," + encoded(more)[1:-1] if more else b""
+        rest = b"," + encode(more)[1:-1] if more else b""
         result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
-        number = encoded(frame.members["id"])
+        number = encode(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
         waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
@@ -200,7 +200,7 @@ class Merged(Bridge):
         failed = task.cancelled() or task.exception() is not None
         if not failed and not self._modern:
             note = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
-            self._ears.hear(encoded(note))
+            self._ears.hear(encode(note))
 
     def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
@@ -212,7 +212,7 @@ class Merged(Bridge):
                     self._long_names[name] = slug, own
             else:
                 name = merged_uri(slug, own)
-            renamed.append(with_value(item, (member,), encoded(name)))
+            renamed.append(replace_value(item, (member,), encode(name)))
         return renamed
 
     async def _everywhere(self, frame: Frame, capability: str) -> None:
@@ -226,7 +226,7 @@ class Merged(Bridge):
 
     # Requests that name a server
 
-    async def _route(self, frame: Frame, waiting: Waiting, parameters: bytes, work: Work) -> None:
+    async def _route(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         path, slug, own = self._target(frame)
         upstream = self._seen().get(slug)
         if upstream is None:
@@ -259,12 +259,12 @@ class Merged(Bridge):
             own = told.params.get("uri")
             if isinstance(own, str):
                 uri = merged_uri(backend.slug, own)
-                return Frame(data=with_value(told.data, ("params", "uri"), encoded(uri)), message=told.message)
+                return Frame(data=replace_value(told.data, ("params", "uri"), encode(uri)), message=told.message)
         return told
 
 
 def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
-    data = with_value(frame.data, path, encoded(name))
+    data = replace_value(frame.data, path, encode(name))
     params = dict(frame.params)
     if len(path) == 3:
         params["ref"] = {**params["ref"], path[-1]: name}

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse
+from pinwarden.core.strict_json import parse_json
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.surface.protocol import LIST_CHANGED, SUBSCRIPTION_META
 
 
-class Hearing(Protocol):
+class EventSink(Protocol):
     """A stream to a client."""
 
     @property
@@ -31,12 +31,12 @@ class Hearing(Protocol):
         """No more will come."""
 
 
-class Ears:
+class NotificationStream:
     """The stream of one conversation, if its client has one open."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._stream: Hearing | None = None
+        self._stream: EventSink | None = None
         self._unheard: deque[bytes] = deque()
         self._unheard_bytes = 0
 
@@ -45,7 +45,7 @@ class Ears:
         """Whether anybody listens."""
         return self._stream is not None and self._stream.open
 
-    def listen(self, stream: Hearing) -> None:
+    def listen(self, stream: EventSink) -> None:
         """Begin to listen, with what came before. A newer stream takes the place of an older one."""
         before, self._stream = self._stream, stream
         if before is not None and before.open:
@@ -86,7 +86,7 @@ _JSON = Limits(max_bytes=_LONGEST)
 _Key = tuple[str, Any]
 
 
-class ListNotices:
+class ListChangedThrottle:
     """The notices of one conversation."""
 
     __slots__ = ("_deliver", "_passed", "_seconds", "_waiting")

@@ -7,14 +7,23 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.frames import Frame, Id, encoded, error_frame, key_of, status_of, with_id, with_value
+from pinwarden.gateway.http.frames import (
+    Frame,
+    RequestId,
+    encode,
+    error_frame,
+    replace_id,
+    replace_value,
+    request_id_of,
+    status_of,
+)
 from pinwarden.gateway.http.http1 import Reply
-from pinwarden.gateway.http.upstream_connection import NOBODY, Cuttable, Listener
+from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
 from pinwarden.surface.protocol import PROGRESS, SERVER_AWAY, SUBSCRIPTION_META
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
-    from pinwarden.gateway.http.remote_transport import RemoteLink
+    from pinwarden.gateway.http.remote_transport import RemoteTransport
 
 _NUMBERS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
 # that are unique among all conversations: some of them share a process
@@ -27,11 +36,11 @@ class OpenRequests:
         """``conversation`` is its name, which is hard to guess; ``most`` may be open at once."""
         self._conversation = conversation
         self._most = most
-        self.by_number: dict[Id, Pending | Call] = {}
-        self.abandoned: dict[Id, None] = {}
+        self.by_number: dict[RequestId, PendingRequest | ToolCall] = {}
+        self.abandoned: dict[RequestId, None] = {}
         """Requests that nobody waits for, and that the server may still answer; the oldest are first."""
-        self._tokens: dict[Id, Id] = {}
-        self._cancelled: set[Pending | Call] = set()
+        self._tokens: dict[RequestId, RequestId] = {}
+        self._cancelled: set[PendingRequest | ToolCall] = set()
         """Requests of which the client said that it does not wait any more. Most servers never answer these."""
         self._numbers = 0
 
@@ -40,11 +49,13 @@ class OpenRequests:
         """Whether there is room for none."""
         return len(self.by_number) >= self._most
 
-    def taken(self, number: Id) -> bool:
+    def taken(self, number: RequestId) -> bool:
         """Whether an answer under this id would be taken for another one's."""
         return number in self.by_number or number in self.abandoned
 
-    def add(self, frame: Frame, number: Id, pending: Pending, *, shared: bool = False) -> tuple[Frame, Id]:
+    def add(
+        self, frame: Frame, number: RequestId, pending: PendingRequest, *, shared: bool = False
+    ) -> tuple[Frame, RequestId]:
         """One more, and the message and the id under which it goes to the server: another one, if its own is taken.
 
         In a process that others share, its own id and progress token may always be taken.
@@ -54,7 +65,7 @@ class OpenRequests:
             self._numbers += 1
             pending.renumbered = True
             number = (str, f"pinwarden-{self._conversation}-{self._numbers}")
-            frame = renumbered(frame, number[1])
+            frame = with_rewritten_id(frame, number[1])
             token = frame.progress_token
         pending.token = token
         self.by_number[number] = pending
@@ -62,30 +73,30 @@ class OpenRequests:
             self._tokens[token] = number
         return frame, number
 
-    def is_token(self, token: Id) -> bool:
+    def is_token(self, token: RequestId) -> bool:
         """Whether progress under this token would be taken for another request's."""
         return token in self._tokens
 
-    def add_call(self, number: Id, call: Call, token: Id | None) -> None:
+    def add_call(self, number: RequestId, call: ToolCall, token: RequestId | None) -> None:
         """A call whose id and token are not taken."""
         self.by_number[number] = call
         if token is not None:
             call.token = token
             self._tokens[token] = number
 
-    def another_number(self) -> Id | None:
+    def another_number(self) -> RequestId | None:
         """A whole number for a call whose own is taken, if there is one."""
         number = (int, next(_NUMBERS))
         return None if number in self.by_number else number
 
-    def forget(self, number: Id) -> Pending | Call | None:
+    def forget(self, number: RequestId) -> PendingRequest | ToolCall | None:
         """Whoever waits for an answer, which is here, or will not come."""
         pending = self.by_number.pop(number, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
         return pending
 
-    def abandon(self, number: Id) -> None:
+    def abandon(self, number: RequestId) -> None:
         """Nobody waits for an answer that may still come."""
         if len(self.abandoned) >= self._most:
             del self.abandoned[next(iter(self.abandoned))]  # most servers never answer these
@@ -93,36 +104,36 @@ class OpenRequests:
 
     def cancel(self, number: Any) -> None:
         """The client says that it does not wait for the answer to a request."""
-        key = key_of(number)
+        key = request_id_of(number)
         pending = None if key is None else self.by_number.get(key)
         if pending is not None:
             self._cancelled.add(pending)
 
-    def is_cancelled(self, pending: Pending | Call) -> bool:
+    def is_cancelled(self, pending: PendingRequest | ToolCall) -> bool:
         """Whether the client said so of this one."""
         return pending in self._cancelled
 
-    def is_over(self, number: Id) -> bool:
+    def is_over(self, number: RequestId) -> bool:
         """Whether nobody waits for the answer to a request, whatever was told about that."""
         pending = self.by_number.get(number)
         return number in self.abandoned or (pending is not None and pending in self._cancelled)
 
-    def due(self, now: float) -> list[tuple[Id, Pending | Call]]:
+    def due(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
         """Those whose answer should have come by now."""
         self._cancelled.intersection_update(self.by_number.values())
         return [(number, pending) for number, pending in self.by_number.items() if pending.deadline <= now]
 
-    def of_message(self, frame: Frame, asked: Id | None) -> Pending | Call | None:
+    def of_message(self, frame: Frame, asked: RequestId | None) -> PendingRequest | ToolCall | None:
         """The request that a message of the server belongs to: by what it says itself, or by where it came."""
         token = frame.progress_token if frame.method == PROGRESS else None
         number = self._tokens.get(token) if token is not None else None
         if number is None:
-            number = key_of(frame.meta.get(SUBSCRIPTION_META))
+            number = request_id_of(frame.meta.get(SUBSCRIPTION_META))
         if number is None or number not in self.by_number:
             number = asked
         return None if number is None else self.by_number.get(number)
 
-    def longest_open(self) -> Waiting | Call | None:
+    def longest_open(self) -> ResponseSink | ToolCall | None:
         """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
         for pending in self.by_number.values():
             if pending not in self._cancelled and pending.waiting.open:
@@ -136,29 +147,29 @@ class OpenRequests:
         self._cancelled.clear()
 
 
-class Pending:
+class PendingRequest:
     """Any request but a plain call."""
 
     __slots__ = ("deadline", "given_up", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
 
-    def __init__(self, frame: Frame, waiting: Waiting, parameters: bytes) -> None:
+    def __init__(self, frame: Frame, waiting: ResponseSink, parameters: bytes) -> None:
         self.waiting = waiting
         self.parameters = parameters
         self.sent = self.deadline = 0.0
         self.own_id = frame.members.get("id")
         self.own_token = frame.meta.get("progressToken")
-        self.token: Id | None = None
+        self.token: RequestId | None = None
         self.given_up: Callable[[], None] | None = None
         """Called if nobody waits any more."""
         self.renumbered = False
 
 
-def renumbered(frame: Frame, number: str) -> Frame:
+def with_rewritten_id(frame: Frame, number: str) -> Frame:
     """A request under another id; its progress is told by that id too."""
     text = b'"' + number.encode() + b'"'
-    data = with_value(frame.data, ("id",), text)
+    data = replace_value(frame.data, ("id",), text)
     if frame.progress_token is not None:
-        data = with_value(data, ("params", "_meta", "progressToken"), text)
+        data = replace_value(data, ("params", "_meta", "progressToken"), text)
     return Frame(data=data, message=_changed(frame, number))
 
 
@@ -169,19 +180,19 @@ def _changed(frame: Frame, number: str) -> dict[str, Any]:
     return message
 
 
-def restored(frame: Frame, pending: Pending | Call) -> Frame:
+def with_client_id(frame: Frame, pending: PendingRequest | ToolCall) -> Frame:
     """A message of the server under the id and the progress token that the client chose, in bytes and in members."""
     if not pending.renumbered:
         return frame
     data, message = frame.data, {**frame.members}
     if "id" in message and "method" not in message:
-        data = with_value(data, ("id",), encoded(pending.own_id))
+        data = replace_value(data, ("id",), encode(pending.own_id))
         message["id"] = pending.own_id
     if frame.method == PROGRESS and "progressToken" in frame.params:
-        data = with_value(data, ("params", "progressToken"), encoded(pending.own_token))
+        data = replace_value(data, ("params", "progressToken"), encode(pending.own_token))
         message["params"] = {**frame.params, "progressToken": pending.own_token}
     if SUBSCRIPTION_META in frame.meta:
-        data = with_value(data, ("params", "_meta", SUBSCRIPTION_META), encoded(pending.own_id))
+        data = replace_value(data, ("params", "_meta", SUBSCRIPTION_META), encode(pending.own_id))
         meta = {**frame.meta, SUBSCRIPTION_META: pending.own_id}
         message["params"] = {**message["params"], "_meta": meta}
     return Frame(data, frame.message if frame.message is None else message)
@@ -190,7 +201,7 @@ def restored(frame: Frame, pending: Pending | Call) -> Frame:
 OK = 200
 
 
-class Call:
+class ToolCall:
     """One call."""
 
     __slots__ = (
@@ -204,7 +215,7 @@ class Call:
         self,
         conversation: Conversation,
         connection: ClientConnection,
-        number: Id,
+        number: RequestId,
         own_id: int | str,
         parameters: bytes,
         sent: float,
@@ -213,27 +224,27 @@ class Call:
     ) -> None:
         self._conversation = conversation
         self._connection: ClientConnection | None = connection
-        self._exchange: HttpExchange | None = None
+        self._exchange: HttpResponseSink | None = None
         self._modern = modern
         self.number = number
         """Its id on the way to the server."""
         self.own_id = own_id
         """The id that the client chose."""
         self.renumbered = number[1] is not own_id
-        self.token: Id | None = None
+        self.token: RequestId | None = None
         """By which the server reports progress. A call with a token is never renumbered."""
         self.parameters = parameters
         self.sent = self.deadline = sent
         self.data = b""
         self.given_up = False
-        self.listener: Listener = NOBODY
-        self.link: RemoteLink | None = None
-        self.upstream: Cuttable | None = None
+        self.listener: ResponseListener = NULL_LISTENER
+        self.link: RemoteTransport | None = None
+        self.upstream: Abortable | None = None
 
     # For the conversation
 
     @property
-    def waiting(self) -> Call:
+    def waiting(self) -> ToolCall:
         """Who waits."""
         return self
 
@@ -249,8 +260,8 @@ class Call:
             return  # nobody waits
         if self.renumbered:
             own_id = self.own_id
-            restored = with_id(data, self.number[1], own_id) if type(own_id) is int else None
-            data = with_value(data, ("id",), encoded(self.own_id)) if restored is None else restored
+            restored = replace_id(data, self.number[1], own_id) if type(own_id) is int else None
+            data = replace_value(data, ("id",), encode(self.own_id)) if restored is None else restored
         if self._exchange is not None:
             self._exchange.answered(Frame(data, message), 0)
         else:
@@ -276,14 +287,14 @@ class Call:
         """There will be no answer, and nobody waits for one."""
         self._general().dropped()
 
-    def _general(self) -> HttpExchange:
+    def _general(self) -> HttpResponseSink:
         if self._exchange is None:
             reply = Reply(self._connection, keep_alive=True)
             reply.on_gone = self.gone
             reply.client = self.client
             if self._connection is not None:
                 self._connection.in_work(reply)
-            self._exchange = HttpExchange(reply, self.own_id, modern=self._modern)
+            self._exchange = HttpResponseSink(reply, self.own_id, modern=self._modern)
         return self._exchange
 
     # For the connection of the client
@@ -314,7 +325,7 @@ class Call:
             self._general_listener().on_whole(status, session, body)
             return
         conversation = self._conversation
-        self.listener = NOBODY  # and so it is gone with its answer, without a search for circles
+        self.listener = NULL_LISTENER  # and so it is gone with its answer, without a search for circles
         self.link.answered(self.number)
         if not conversation.from_server(body, asked=self.number):
             conversation.unanswered(self.number, "no answer came")
@@ -333,13 +344,13 @@ class Call:
         """There is no answer."""
         self._general_listener().on_lost(why, sent=sent)
 
-    def _general_listener(self) -> Listener:
+    def _general_listener(self) -> ResponseListener:
         if self.link is not None:
             self.listener = self.link.listener(self.number)
         return self.listener
 
 
-class Waiting(Protocol):
+class ResponseSink(Protocol):
     """Who waits for the answer to a request."""
 
     @property
@@ -362,7 +373,7 @@ class Waiting(Protocol):
         """There will be no answer, and the client said that it waits for none."""
 
 
-class HttpExchange:
+class HttpResponseSink:
     """A POST. It is answered with one document if the answer is the first thing that comes, else with a stream."""
 
     __slots__ = ("_headers", "_id", "_modern", "_reply")

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import IO, TypeVar, cast
 
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
+from pinwarden.gateway.http.memory_budget import MemoryBudget
 
 _COUNTED = 1 << 16  # bytes of a line that are held before it counts, and between two counts
 TOO_LONG = "the server sent more than is taken for one message"
 TOO_MUCH = "more is held of messages that are not complete than is kept, and most of it is this server's"
 
 
-class Lines(asyncio.Protocol):
+class LineReader(asyncio.Protocol):
     """Bytes in, lines out. What comes faster than it is taken stays in the pipe, and its writer waits."""
 
     def __init__(  # noqa: PLR0913, PLR0917  whom it tells, and its bounds
@@ -26,7 +26,7 @@ class Lines(asyncio.Protocol):
         too_long: Callable[[str], None] | None,
         most: int,
         limits: HttpLimits,
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
     ) -> None:
         """``too_long`` is told why no line of more than ``most`` bytes is taken; without it the rest is left out."""
         self._take = take

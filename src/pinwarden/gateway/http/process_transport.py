@@ -8,40 +8,40 @@ from collections import Counter, deque
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinwarden.gateway.http.frames import Frame, Id, encoded
+from pinwarden.gateway.http.frames import Frame, RequestId, encode
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.process_pipes import Lines, PipeEnds
+from pinwarden.gateway.http.process_pipes import LineReader, PipeEnds
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
 from pinwarden.gateway.server_process import Command, start
 from pinwarden.surface.protocol import CANCELLED
 from pinwarden.system.processes import OPEN_FILE_LIMIT, ProcessTree
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.open_requests import Call
+    from pinwarden.gateway.http.open_requests import ToolCall
 
 
 _UNREAD = "the server does not read what it is sent"
 _DEAF = "the server takes no more messages"
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Starts the processes of one server, and waits longer each time that one ends soon after its start."""
 
     def __init__(
-        self, name: str, command: Callable[[], Command], limits: HttpLimits, places: Places | None = None
+        self, name: str, command: Callable[[], Command], limits: HttpLimits, places: ProcessSlots | None = None
     ) -> None:
         self.name = name
-        self.places = places or Places(limits.max_children)
+        self.places = places or ProcessSlots(limits.max_children)
         self._command = command
         self.limits = limits
-        self.running: set[ChildLink] = set()
+        self.running: set[ProcessTransport] = set()
         self.starts = 0
         self.early_ends = 0
         self.retry_at = 0.0
 
-    def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ChildLink:
+    def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
         """A new process, started as soon as it may be."""
-        link = ChildLink(self, owner, say)
+        link = ProcessTransport(self, owner, say)
         self.running.add(link)
         link.start_when_due()
         return link
@@ -51,7 +51,7 @@ class Supervisor:
         self.starts += 1
         return self._command()
 
-    def ended(self, link: ChildLink, lived: float, now: float, *, wanted: bool) -> None:
+    def ended(self, link: ProcessTransport, lived: float, now: float, *, wanted: bool) -> None:
         """A process ended."""
         self.running.discard(link)
         if wanted or lived >= self.limits.stable_seconds:
@@ -62,13 +62,13 @@ class Supervisor:
         self.retry_at = now + min(longest, self.limits.first_backoff_seconds * 2 ** min(self.early_ends - 1, 20))
 
 
-class ChildLink(asyncio.SubprocessProtocol):
+class ProcessTransport(asyncio.SubprocessProtocol):
     """One process, for one conversation, or for all that share it."""
 
     shared = False
     private = True
 
-    def __init__(self, supervisor: Supervisor, owner: ProcessOwner, say: Callable[[str], None]) -> None:
+    def __init__(self, supervisor: ProcessSupervisor, owner: ProcessOwner, say: Callable[[str], None]) -> None:
         self._supervisor = supervisor
         self._limits = supervisor.limits
         self._owner = owner
@@ -149,7 +149,7 @@ class ChildLink(asyncio.SubprocessProtocol):
         del parameters
         self.write(frame.data)
 
-    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Write one line."""
         del call, message, name
         self.write(body)
@@ -209,12 +209,12 @@ class ChildLink(asyncio.SubprocessProtocol):
         self._is_behind = False
         self._on_writable()
 
-    def cancel(self, number: Id) -> None:
+    def cancel(self, number: RequestId) -> None:
         """Tell the server that nobody waits."""
         note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
-        self.send(Frame(data=encoded(note), message=note), b"")
+        self.send(Frame(data=encode(note), message=note), b"")
 
-    def expire(self, before: float, keep: Container[Id]) -> None:
+    def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Nothing is kept here for a request."""
 
     def hangs(self, since: float) -> bool:
@@ -300,12 +300,14 @@ class ChildLink(asyncio.SubprocessProtocol):
         limits = self._limits
         self._transports.append(
             await ends.stdout.read_with(
-                lambda: Lines(self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._room)
+                lambda: LineReader(
+                    self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._room
+                )
             )
         )
         self._transports.append(
             await ends.stderr.read_with(
-                lambda: Lines(self.stderr_line, _nothing, None, limits.kept_stderr_bytes, limits)
+                lambda: LineReader(self.stderr_line, _nothing, None, limits.kept_stderr_bytes, limits)
             )
         )
         stdin = await ends.stdin.write_with(lambda: _Input(self))
@@ -365,7 +367,7 @@ class ChildLink(asyncio.SubprocessProtocol):
 class _Input(asyncio.BaseProtocol):
     """Knows when the server reads slower than it is written to, and when it does not read any more."""
 
-    def __init__(self, link: ChildLink) -> None:
+    def __init__(self, link: ProcessTransport) -> None:
         self._link = link
 
     def pause_writing(self) -> None:
@@ -393,7 +395,7 @@ def _started(command: Command) -> tuple[subprocess.Popen[bytes], ProcessTree, Pi
         raise
 
 
-class Tenant(Protocol):
+class SlotHolder(Protocol):
     """A process of one client."""
 
     @property
@@ -412,7 +414,7 @@ class Tenant(Protocol):
         """End, as another client needs the place."""
 
 
-class Places:
+class ProcessSlots:
     """How many processes may run at once."""
 
     def __init__(self, most: int) -> None:
@@ -422,13 +424,13 @@ class Places:
             "let the gateway's operator raise --max-processes"
         )
         """What a client gets to know that asks for one more."""
-        self._tenants: set[Tenant] = set()
+        self._tenants: set[SlotHolder] = set()
         """Those that were not told to make way."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.taken = 0
         """Also by processes that are ending."""
 
-    async def take(self, tenant: Tenant, seconds: float) -> bool:
+    async def take(self, tenant: SlotHolder, seconds: float) -> bool:
         """Take a place, if there is one; or that of whoever has most of them, if it is gone after so many seconds."""
         if self.taken < self._most:
             self.taken += 1
@@ -439,7 +441,7 @@ class Places:
         self._tenants.add(tenant)
         return True
 
-    def give_back(self, tenant: Tenant) -> None:
+    def give_back(self, tenant: SlotHolder) -> None:
         """The process is gone."""
         self._tenants.discard(tenant)
         while self._waiting:
@@ -449,7 +451,7 @@ class Places:
                 return
         self.taken -= 1
 
-    def _chosen(self, client: str) -> Tenant | None:
+    def _chosen(self, client: str) -> SlotHolder | None:
         """Which process is missed least of the client that has most: an idle one; any, if it has more than half."""
         of = Counter(each.client for each in self._tenants)
         most = max(of.values(), default=0)
@@ -461,7 +463,7 @@ class Places:
             return None
         return min(idle or own, key=lambda each: each.used)
 
-    async def _place_of(self, chosen: Tenant, seconds: float) -> bool:
+    async def _place_of(self, chosen: SlotHolder, seconds: float) -> bool:
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         self._tenants.discard(chosen)

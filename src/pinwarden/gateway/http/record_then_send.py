@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.gateway.event import CALLED, Fact
-from pinwarden.gateway.http.frames import Frame, Id, from_server, read_server
-from pinwarden.gateway.http.memory_budget import Room
+from pinwarden.gateway.http.frames import Frame, RequestId, frame_from_server, parse_server
+from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 from pinwarden.system.fair_executor import FairExecutor
@@ -28,11 +28,11 @@ Then = Callable[[bool], None]
 """Is told whether a message may be the answer that was asked for."""
 
 
-class Sender(Protocol):
+class StepSender(Protocol):
     """Who lets a step happen."""
 
     def send(
-        self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
+        self, step: Step, frame: Frame | None, asked: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
         """Send its messages. ``made`` are those for the client, if they were read already."""
 
@@ -40,18 +40,18 @@ class Sender(Protocol):
         """End the conversation."""
 
 
-class Effects:
+class RecordThenSend:
     """The steps of one conversation, on their way to the log and to either side."""
 
     def __init__(  # noqa: PLR0913, PLR0917  what a conversation is made of
         self,
-        sender: Sender,
+        sender: StepSender,
         session: Session,
-        recording: Recording,
-        turns: Turns,
+        recording: StepRecorder,
+        turns: SessionQueue,
         json: Limits,
         most_waiting: int,
-        abandoned: dict[Id, None],
+        abandoned: dict[RequestId, None],
     ) -> None:
         """``abandoned`` are the requests whose answers nobody waits for."""
         self._sender = sender
@@ -72,7 +72,7 @@ class Effects:
         return bool(self._waiting)
 
     def take(
-        self, step: Step, frame: Frame | None, asked: Id | None, status: int, made: tuple[Frame, ...] = ()
+        self, step: Step, frame: Frame | None, asked: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
         """Record a step, and let it happen."""
         if step.facts or step.sightings:
@@ -117,23 +117,25 @@ class Effects:
 
     # What takes long
 
-    def judge_aside(self, data: bytes, now: float, asked: Id | None, status: int, then: Then) -> None:
+    def judge_aside(self, data: bytes, now: float, asked: RequestId | None, status: int, then: Then) -> None:
         """Let the session judge a message of the server on a thread."""
         self.aside(partial(self._judged, data, now), asked, status, then)
 
-    def aside(self, work: Work, asked: Id | None = None, status: int = 0, then: Then | None = None) -> None:
+    def aside(
+        self, work: OffloadedWork, asked: RequestId | None = None, status: int = 0, then: Then | None = None
+    ) -> None:
         """Let the session do its work on a thread, and take what comes out of it."""
-        on_thread = partial(worked_out, work, self._recording, self._json)
+        on_thread = partial(run_offloaded, work, self._recording, self._json)
         self._turns.aside(on_thread, partial(self._worked_out, asked, status, then), self._not_worked_out)
 
     def _judged(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
         """On a thread."""
-        frame = from_server(data, self._json)
+        frame = frame_from_server(data, self._json)
         if frame.is_answer and frame.id in self._abandoned:
             return frame, None
         return frame, self._session.server_frame(data, now, frame.message)
 
-    def _worked_out(self, asked: Id | None, status: int, then: Then | None, done: Done) -> None:
+    def _worked_out(self, asked: RequestId | None, status: int, then: Then | None, done: OffloadResult) -> None:
         frame, step = done.frame, done.step
         if step is None:
             if frame is not None and frame.id is not None:
@@ -152,11 +154,11 @@ class Effects:
         self._sender.close("a message could not be judged")
 
 
-Work = Callable[[], tuple[Frame | None, Step | None]]
+OffloadedWork = Callable[[], tuple[Frame | None, Step | None]]
 """Gives the message, if it is about one, and what the session made of it: nothing, if nobody waits for it."""
 
 
-class Done:
+class OffloadResult:
     """What a thread made of a message."""
 
     __slots__ = ("frame", "made", "problem", "recorded", "step")
@@ -171,13 +173,13 @@ class Done:
         self.problem: PinwardenError | None = None
 
 
-def worked_out(work: Work, recording: Recording, limits: Limits) -> Done:
+def run_offloaded(work: OffloadedWork, recording: StepRecorder, limits: Limits) -> OffloadResult:
     """On a thread: judge, record what needs no commit, and read what was changed on the way."""
     frame, step = work()
-    done = Done(frame, step)
+    done = OffloadResult(frame, step)
     if step is not None:
         done.made = tuple(
-            frame if frame is not None and data is frame.data else Frame(data, read_server(data, limits))
+            frame if frame is not None and data is frame.data else Frame(data, parse_server(data, limits))
             for data in step.to_client
         )
         if (step.facts or step.sightings) and not step.durable:
@@ -193,13 +195,13 @@ T = TypeVar("T")
 _PER_ENTRY = 512  # bytes of memory, beside the message itself
 
 
-class Turns:
+class SessionQueue:
     """The work on one session, in the order in which it came."""
 
     __slots__ = ("_away", "_client", "_executor", "_line", "_most", "_room", "busy", "overflow", "waiting")
 
     def __init__(
-        self, executor: FairExecutor, client: str, most_bytes: int, room: Room, overflow: Callable[[], None]
+        self, executor: FairExecutor, client: str, most_bytes: int, room: MemoryBudget, overflow: Callable[[], None]
     ) -> None:
         """``overflow`` is called if this is the line that has to go because all of them together are too long."""
         self._executor = executor
@@ -266,7 +268,7 @@ class Turns:
         work()
 
 
-class Recorder(Protocol):
+class StepLog(Protocol):
     """Where steps are recorded. Called from any thread; what cannot be recorded raises ``PinwardenError``."""
 
     def record(self, step: Step) -> None:
@@ -276,10 +278,10 @@ class Recorder(Protocol):
         """Take it, and return when it would survive a power cut."""
 
 
-class Recording:
+class StepRecorder:
     """A recorder for the event loop."""
 
-    def __init__(self, recorder: Recorder, note: Callable[[Fact, int | str], None] | None = None) -> None:
+    def __init__(self, recorder: StepLog, note: Callable[[Fact, int | str], None] | None = None) -> None:
         self._recorder = recorder
         self._note = note
         self._tasks: set[asyncio.Task[None]] = set()

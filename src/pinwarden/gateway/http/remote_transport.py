@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.gateway.http.frames import ROUTED_BY, Frame, Id, encoded, header_value, read_server
+from pinwarden.gateway.http.frames import ROUTED_BY, Frame, RequestId, encode, encode_header, parse_server
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.upstream_connection import NOBODY, Listener, Outgoing, Sending, SilentListener
-from pinwarden.gateway.http.upstream_pool import Pool
-from pinwarden.gateway.http.upstream_transport import LinkOwner
+from pinwarden.gateway.http.upstream_connection import (
+    NULL_LISTENER,
+    NullListener,
+    QueuedRequest,
+    ResponseListener,
+    UpstreamRequest,
+)
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
+from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
-from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.open_requests import Call
+    from pinwarden.gateway.http.open_requests import ToolCall
 
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read what it is sent"
@@ -31,7 +36,7 @@ _LONGEST = 2048  # bytes of such headers
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SESSION_ENDED = "the server ended the session"
-_PING = encoded({"jsonrpc": "2.0", "id": "pinwarden/session", "method": "ping"})
+_PING = encode({"jsonrpc": "2.0", "id": "pinwarden/session", "method": "ping"})
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-encoding", "connection"})
 
@@ -39,13 +44,13 @@ _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-en
 class RemoteServer(Record):
     """A remote server and the connections to it."""
 
-    pool: Pool
+    pool: UpstreamPool
     head: bytes = field(repr=False)
     """The headers of every request, with the user's credentials."""
     path: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, pool: Pool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
+    def of(cls, pool: UpstreamPool, address: Address, headers: Mapping[str, str]) -> RemoteServer:
         """The server at an address."""
         for name, value in headers.items():
             # A value may come from a variable: a line end in it would begin a header, or a request, of its own.
@@ -63,14 +68,14 @@ class RemoteServer(Record):
         )
 
 
-class RemoteLink:
+class RemoteTransport:
     """One conversation with a remote server."""
 
     gave_way = False
     shared = False
     private = True
 
-    def __init__(self, server: RemoteServer, owner: LinkOwner, limits: HttpLimits) -> None:
+    def __init__(self, server: RemoteServer, owner: TransportOwner, limits: HttpLimits) -> None:
         self._server = server
         server.pool.room = owner.room
         self._owner = owner
@@ -84,8 +89,8 @@ class RemoteLink:
         """Posts that the server refused in a way that may mean that it does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._calls: dict[tuple[str, bytes, str], bytes] = {}
-        self._posts: dict[Id, tuple[Sending, float]] = {}
-        self._told: dict[_Post, tuple[Sending, float]] = {}
+        self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
+        self._told: dict[_Post, tuple[UpstreamRequest, float]] = {}
         """Notifications and answers of the client that the server has not taken yet."""
         self.waiting = 0
         """Their bytes."""
@@ -94,13 +99,13 @@ class RemoteLink:
         self._grace = limits.grace_seconds
         self._beginning: _Post | None = None
         """That the handshake is done, as long as the server has not answered that it knows."""
-        self._held: list[Sending] = []
+        self._held: list[UpstreamRequest] = []
         """What is sent after that: on another connection it might come first, and servers refuse what does."""
         self._longest_hold = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._later = asyncio.get_running_loop().call_later
         self._soon = asyncio.get_running_loop().call_soon
-        self._stream: Sending | None = None
+        self._stream: UpstreamRequest | None = None
         self._closed = False
         self._fixed = b" HTTP/1.1\r\n" + server.head
         self._post = (
@@ -130,7 +135,7 @@ class RemoteLink:
         if stream and number is not None and not self._server.pool.takes_stream(self._owner.client):
             self._soon(self._owner.unanswered, number, _TOO_MANY_STREAMS)
             return
-        outgoing = Outgoing(data, post, self._owner.client, stream=stream)
+        outgoing = QueuedRequest(data, post, self._owner.client, stream=stream)
         if frame.method and not stream:
             self._start(outgoing)
         else:
@@ -147,7 +152,7 @@ class RemoteLink:
             self._beginning = post
             self._later(self._longest_hold, self.begun, post)
 
-    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Post a call. Its head is the one of the last call of the same tool."""
         if self._closed:
             return
@@ -168,7 +173,7 @@ class RemoteLink:
         self._posts[call.number] = call, call.sent
         self._start(call)
 
-    def _start(self, outgoing: Sending) -> None:
+    def _start(self, outgoing: UpstreamRequest) -> None:
         if self._beginning is not None:
             self._held.append(outgoing)
         else:
@@ -186,21 +191,21 @@ class RemoteLink:
             if not each.given_up:
                 self._server.pool.start(each)
 
-    def cancel(self, number: Id) -> None:
+    def cancel(self, number: RequestId) -> None:
         """Hang up, which cancels a request of the newest revision. Older servers go on without a notification."""
         sent = self._posts.pop(number, None)
         if sent is not None:
             sent[0].give_up()
             if self._handshaken:
                 note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
-                self.send(Frame(encoded(note), note), b"")
+                self.send(Frame(encode(note), note), b"")
 
     def hangs(self, since: float) -> bool:
         """Other conversations have connections of their own."""
         del since
         return False
 
-    def expire(self, before: float, keep: Container[Id]) -> None:
+    def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Hang up on questions of our own that are not answered."""
         for number in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
             self.cancel(number)
@@ -223,9 +228,9 @@ class RemoteLink:
             self._stream.give_up()
         if self._session:
             head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
-            self._server.pool.send(head + b"content-length: 0\r\n\r\n", NOBODY, self._owner.client)
+            self._server.pool.send(head + b"content-length: 0\r\n\r\n", NULL_LISTENER, self._owner.client)
 
-    def answered(self, number: Id) -> None:
+    def answered(self, number: RequestId) -> None:
         """The answer to a post is complete."""
         self._posts.pop(number, None)
         if self._session_ended and not self._posts:
@@ -253,7 +258,7 @@ class RemoteLink:
         self.waiting = 0
         self._room.leave(self)
 
-    def listener(self, number: Id) -> Listener:
+    def listener(self, number: RequestId) -> ResponseListener:
         """Who listens to the answer to a call that is not as plain as the call."""
         return _Post(self, self._owner, number, initialize=False)
 
@@ -303,7 +308,7 @@ class RemoteLink:
             self._later(self._longest_hold, self._not_answered, ping)
         return True
 
-    def _not_answered(self, ping: Outgoing) -> None:
+    def _not_answered(self, ping: QueuedRequest) -> None:
         if not ping.given_up and self._doubted:
             ping.give_up()
             self.session_is(known=True)
@@ -314,7 +319,7 @@ class RemoteLink:
         for post in doubted:
             post.session_is(known=known)
 
-    def session_ended(self, number: Id | None) -> None:
+    def session_ended(self, number: RequestId | None) -> None:
         """The server does not know our session, and has not executed the request that it refused with that.
 
         Other requests that were sent may have been executed. They are waited for a moment, as the server will refuse
@@ -361,9 +366,9 @@ class RemoteLink:
         if known is not None:
             return known
         # Both are the client's words: a line end in one would begin a header, or a request, of the client's own making.
-        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {header_value(method)}\r\n"
+        lines = f"mcp-protocol-version: {version}\r\nmcp-method: {encode_header(method)}\r\n"
         if name is not None:
-            lines += f"mcp-name: {header_value(name)}\r\n"
+            lines += f"mcp-name: {encode_header(name)}\r\n"
         made = lines.encode("ascii")
         # Ids of tasks are many, and come once; what is long might take gigabytes.
         if len(self._heads) < _REMEMBERED and len(made) <= _LONGEST and named != "taskId":
@@ -379,12 +384,12 @@ class RemoteLink:
         self._stream = self._server.pool.send(data, _Stream(self._owner), self._owner.client, stream=True)
 
 
-class _Ping(SilentListener):
+class _Ping(NullListener):
     """Waits for the status of a ping, which says whether the server knows the session."""
 
     __slots__ = ("_link",)
 
-    def __init__(self, link: RemoteLink) -> None:
+    def __init__(self, link: RemoteTransport) -> None:
         self._link = link
 
     def on_head(self, status: int, session: str) -> None:
@@ -396,12 +401,14 @@ class _Ping(SilentListener):
         self._link.session_is(known=True)
 
 
-class _Post(SilentListener):
+class _Post(NullListener):
     """Waits for the answer to one message."""
 
     __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_refusal", "_status", "_why")
 
-    def __init__(self, link: RemoteLink, owner: LinkOwner, number: Id | None, *, initialize: bool) -> None:
+    def __init__(
+        self, link: RemoteTransport, owner: TransportOwner, number: RequestId | None, *, initialize: bool
+    ) -> None:
         self._link = link
         self._owner = owner
         self._number = number
@@ -491,29 +498,29 @@ class _Post(SilentListener):
 
     def _look_at(self, data: bytes) -> None:
         """The revision, for the header that every later request has."""
-        result = Frame(data, read_server(data, self._link.json)).members.get("result")
+        result = Frame(data, parse_server(data, self._link.json)).members.get("result")
         if isinstance(result, dict):
             self._link.handshaken()
             self._link.negotiated(result.get("protocolVersion"))
 
     def _as_answer(self, data: bytes) -> bytes:
         """An error under the id of the request: servers that refuse early have not read it. Nothing if it is none."""
-        frame = Frame(data, read_server(data, self._link.json))
+        frame = Frame(data, parse_server(data, self._link.json))
         if "error" not in frame.members:
             return b""
         if frame.id == self._number:
             return data
         self._link.refused_early()
         number = None if self._number is None else self._number[1]
-        return encoded({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
+        return encode({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
 
 
-class _Stream(SilentListener):
+class _Stream(NullListener):
     """Waits for what an older server tells without being asked."""
 
     __slots__ = ("_owner", "_status")
 
-    def __init__(self, owner: LinkOwner) -> None:
+    def __init__(self, owner: TransportOwner) -> None:
         self._owner = owner
         self._status = 0
 

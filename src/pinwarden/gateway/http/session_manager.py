@@ -13,22 +13,22 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.event import STARTED, STOPPED, Fact
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame, Id
+from pinwarden.gateway.http.frames import Frame, RequestId
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.notifications import Hearing
-from pinwarden.gateway.http.open_requests import Waiting
-from pinwarden.gateway.http.process_transport import ChildLink
-from pinwarden.gateway.http.record_then_send import Recording
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.notifications import EventSink
+from pinwarden.gateway.http.open_requests import ResponseSink
+from pinwarden.gateway.http.process_transport import ProcessTransport
+from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
-from pinwarden.gateway.http.upstream_transport import Link, LinkOwner
+from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 from pinwarden.system.fair_executor import FairExecutor
 
 T = TypeVar("T")
-Opener = Callable[[LinkOwner], Link]
+Opener = Callable[[TransportOwner], UpstreamTransport]
 HANDSHAKE = "handshake"
 """Revisions in which a client begins a session with initialize."""
 STATELESS = "stateless"
@@ -36,7 +36,7 @@ STATELESS = "stateless"
 _SHUT_OUT = "the token is good no more"
 
 
-class Conversing(Protocol):
+class AnyConversation(Protocol):
     """What a client can do with a conversation, whether one server is behind it or several."""
 
     closed: bool
@@ -46,16 +46,16 @@ class Conversing(Protocol):
     stream_counts: bool
     """Whether an open stream for what belongs to no request counts as use."""
 
-    def request(self, frame: Frame, waiting: Waiting, parameters: bytes = b"") -> Id | None:
+    def request(self, frame: Frame, waiting: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Ask something."""
 
     def tell(self, frame: Frame) -> None:
         """Tell or answer something."""
 
-    def give_up(self, number: Id | None) -> None:
+    def give_up(self, number: RequestId | None) -> None:
         """Do not wait any more."""
 
-    def listen(self, reply: Hearing) -> None:
+    def listen(self, reply: EventSink) -> None:
         """Hear what belongs to no request."""
 
     def tick(self) -> None:
@@ -72,21 +72,21 @@ class Conversing(Protocol):
         """End it."""
 
 
-class Place(Protocol):
+class Route(Protocol):
     """What an address of the gateway leads to."""
 
     name: str
     slug: str
     requests: int
 
-    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Conversing:
+    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> AnyConversation:
         """A new conversation with it; ``stateless`` if each request in it stands for itself."""
 
 
 class Upstream:
     """One server: who judges it, where that is recorded, and how it is reached."""
 
-    def __init__(self, name: str, slug: str, guard: Guard, recording: Recording, opener: Opener) -> None:
+    def __init__(self, name: str, slug: str, guard: Guard, recording: StepRecorder, opener: Opener) -> None:
         self.name = name
         self.slug = slug
         """Its name in addresses and in the names of the merged endpoint."""
@@ -105,7 +105,7 @@ class Upstream:
         """Whether the server ever had a capability that clients cannot share."""
         self._process: SharedProcess | None = None
 
-    def converse(self, hub: Hub, client: Client, *, stateless: bool = False) -> Conversation:
+    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> Conversation:
         """A session with the server, over a new link or in the process that stateless conversations share."""
         session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
 
@@ -138,7 +138,7 @@ class Upstream:
                 await stack.aclose()
             yield
 
-    def is_stateless(self, conversation: Conversing) -> None:
+    def is_stateless(self, conversation: AnyConversation) -> None:
         """The server answered ``server/discover`` in a conversation: its process is shared, if that is safe."""
         self.era, self.failing = STATELESS, False
         if not isinstance(conversation, Conversation) or conversation.closed:
@@ -156,7 +156,11 @@ class Upstream:
     def _share(self, conversation: Conversation) -> None:
         """Let other clients use the process of a conversation, unless there is one for them already."""
         link = conversation.link
-        if not self._allows_sharing or not conversation.limits.share_processes or not isinstance(link, ChildLink):
+        if (
+            not self._allows_sharing
+            or not conversation.limits.share_processes
+            or not isinstance(link, ProcessTransport)
+        ):
             return
         if link.closed or (self._process is not None and not self._process.closed):
             return
@@ -165,7 +169,7 @@ class Upstream:
         )
         conversation.link = self._process.founder_link
 
-    def _doubt_era(self, hub: Hub) -> None:
+    def _doubt_era(self, hub: SessionManager) -> None:
         """Find out again of which era the server is: another release of it may have been started."""
         if self.era == STATELESS:
             self.era = ""
@@ -182,14 +186,14 @@ class Upstream:
 class ClientSession:
     """A session of the handshake era: it belongs to one client, and nobody else may use it."""
 
-    def __init__(self, number: str, client: Client, place: Place, conversation: Conversing) -> None:
+    def __init__(self, number: str, client: Client, place: Route, conversation: AnyConversation) -> None:
         self.id = number
         self.client = client
         self.place = place
         self.conversation = conversation
 
 
-class Hub:
+class SessionManager:
     """Opens, finds and ends conversations."""
 
     def __init__(self, upstreams: Mapping[str, Upstream], limits: HttpLimits, clock: Callable[[], float]) -> None:
@@ -198,15 +202,15 @@ class Hub:
         self.clock = clock
         self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
         """For everything that judges or reads long input."""
-        self.room = Room(limits.max_all_waiting_bytes)
-        self._shared: dict[tuple[str, Client], Conversing] = {}
+        self.room = MemoryBudget(limits.max_all_waiting_bytes)
+        self._shared: dict[tuple[str, Client], AnyConversation] = {}
         self._sessions: dict[str, ClientSession] = {}
-        self._all: set[Conversing] = set()
+        self._all: set[AnyConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.turn = 0
         """Counts the changes of what is served."""
 
-    def shared(self, place: Place, client: Client) -> Conversing:
+    def shared(self, place: Route, client: Client) -> AnyConversation:
         """The conversation for all requests with one token that stand for themselves."""
         key = place.slug, client
         found = self._shared.get(key)
@@ -214,12 +218,12 @@ class Hub:
             found = self._shared[key] = self.conversation(place, client, stateless=True)
         return found
 
-    def shared_if_open(self, place: Place, client: Client) -> Conversing | None:
+    def shared_if_open(self, place: Route, client: Client) -> AnyConversation | None:
         """That conversation, if there is one."""
         found = self._shared.get((place.slug, client))
         return None if found is None or found.closed else found
 
-    def share(self, place: Place, client: Client, made: Conversing) -> Conversing:
+    def share(self, place: Route, client: Client, made: AnyConversation) -> AnyConversation:
         """Let all such requests use a conversation, unless there is one for them already."""
         found = self.shared_if_open(place, client)
         if found is None:
@@ -228,7 +232,7 @@ class Hub:
             made.close("another conversation is used instead")
         return found
 
-    def open_session(self, place: Place, client: Client) -> ClientSession | None:
+    def open_session(self, place: Route, client: Client) -> ClientSession | None:
         """A new session, or None if there are too many."""
         own = [each for each in self._sessions.values() if each.client.name == client.name]
         if len(own) >= self.limits.max_client_sessions and not self._make_room(own):
@@ -240,7 +244,7 @@ class Hub:
         self._sessions[number] = made
         return made
 
-    def session(self, number: str, client: Client, place: Place) -> ClientSession | None:
+    def session(self, number: str, client: Client, place: Route) -> ClientSession | None:
         """A session, if it is this client's."""
         found = self._sessions.get(number)
         if found is None or found.client != client or found.place.slug != place.slug:
@@ -260,7 +264,7 @@ class Hub:
         for key in [each for each in self._shared if each[1] in clients]:
             self._shared.pop(key).close(_SHUT_OUT)
 
-    def conversation(self, place: Place, client: Client, *, stateless: bool = False) -> Conversing:
+    def conversation(self, place: Route, client: Client, *, stateless: bool = False) -> AnyConversation:
         """A new conversation, which ends with the gateway."""
         made = place.converse(self, client, stateless=stateless)
         self._all.add(made)
@@ -273,7 +277,7 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def conversations(self) -> Iterator[Conversing]:
+    def conversations(self) -> Iterator[AnyConversation]:
         """Every conversation that is open."""
         yield from tuple(self._all)
 

@@ -15,17 +15,17 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.limits import Limits
-from pinwarden.gateway.http.frames import Frame, Id, encoded, key_of, read_server
+from pinwarden.gateway.http.frames import Frame, RequestId, encode, parse_server, request_id_of
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.notifications import ListNotices
-from pinwarden.gateway.http.process_transport import ChildLink
-from pinwarden.gateway.http.upstream_transport import LinkOwner
+from pinwarden.gateway.http.notifications import ListChangedThrottle
+from pinwarden.gateway.http.process_transport import ProcessTransport
+from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.likely_answer import likely_id
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.open_requests import Call
+    from pinwarden.gateway.http.open_requests import ToolCall
 
 _CAPABILITIES = frozenset({"tools", "prompts", "resources", "completions"})
 _METHODS = frozenset(
@@ -38,14 +38,14 @@ _UNREAD = "the server does not read what it is sent"
 _HANGS = "the server hangs"
 
 
-class SharingOwner(LinkOwner, Protocol):
+class SharedTransportOwner(TransportOwner, Protocol):
     """A conversation that can use a shared process."""
 
     @property
     def heard(self) -> float:
         """When the server last said something in it."""
 
-    def waits_for(self, request_id: Id) -> bool:
+    def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request with this id is open in the conversation."""
 
 
@@ -61,7 +61,9 @@ def allows_sharing(server: Any) -> bool:
 class SharedProcess:
     """Owns one process, and routes its messages to the conversations that use it."""
 
-    def __init__(self, name: str, child: ChildLink, founder: SharingOwner, limits: HttpLimits, notices: float) -> None:
+    def __init__(
+        self, name: str, child: ProcessTransport, founder: SharedTransportOwner, limits: HttpLimits, notices: float
+    ) -> None:
         """``founder`` may have requests open in the process, under ids of its own. Notices to all are coalesced for so
         many seconds."""
         self.name = name
@@ -72,14 +74,14 @@ class SharedProcess:
         self.undelivered = 0
         """Messages of the server that belong to no open request."""
         self._json = Limits(max_bytes=limits.max_bytes_at_once)
-        self._notices = ListNotices(notices, self._list_changed)
-        self._links: set[SharedLink] = set()
+        self._notices = ListChangedThrottle(notices, self._list_changed)
+        self._links: set[SharedTransport] = set()
         self._attached = 0
-        self._ping_id: Id = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
+        self._ping_id: RequestId = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
         self._silence: asyncio.TimerHandle | None = None
         """Replaces the process, unless it answers a ping before."""
-        self._by_id: dict[Id, SharedLink] = {}
-        self._queue: deque[SharedLink] = deque()
+        self._by_id: dict[RequestId, SharedTransport] = {}
+        self._queue: deque[SharedTransport] = deque()
         """Links with messages that may be written, each once."""
         child.hand_over(self, self.write_queued)
         self._founder = self.attach(founder)
@@ -109,14 +111,14 @@ class SharedProcess:
         """Whether no second client has ever used it."""
         return self._attached == 1
 
-    def attach(self, owner: SharingOwner) -> SharedLink:
+    def attach(self, owner: SharedTransportOwner) -> SharedTransport:
         """A link for one more conversation."""
-        link = SharedLink(self, owner)
+        link = SharedTransport(self, owner)
         self._links.add(link)
         self._attached += 1
         return link
 
-    def detach(self, link: SharedLink) -> None:
+    def detach(self, link: SharedTransport) -> None:
         """A conversation is over. The process ends with the last one."""
         self._links.discard(link)
         for request_id in link.open_ids:
@@ -125,14 +127,14 @@ class SharedProcess:
             self._end()
             self.child.close()
 
-    def register(self, request_id: Id, link: SharedLink) -> bool:
+    def register(self, request_id: RequestId, link: SharedTransport) -> bool:
         """Route the answer to a request; False if its id is taken."""
         if request_id in self._by_id or self._is_founders(request_id, link):
             return False
         self._by_id[request_id] = link
         return True
 
-    def forget(self, request_id: Id) -> None:
+    def forget(self, request_id: RequestId) -> None:
         """Deliver nothing more that names this request."""
         self._by_id.pop(request_id, None)
 
@@ -144,11 +146,11 @@ class SharedProcess:
         """A conversation got nothing since that time. If that is true of all, ping the process; it is replaced if it
         stays silent. A process that is alive is left to its clients: only the late request failed."""
         if self._silence is None and not self.closed and all(link.owner.heard < since for link in self._links):
-            self.child.write(encoded({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
+            self.child.write(encode({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
             loop = asyncio.get_running_loop()
             self._silence = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
 
-    def enqueue(self, link: SharedLink) -> None:
+    def enqueue(self, link: SharedTransport) -> None:
         """A link has a message that may be written."""
         self._queue.append(link)
         self.write_queued()
@@ -161,23 +163,23 @@ class SharedProcess:
 
     # From the process
 
-    def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
+    def from_server(self, data: bytes, *, asked: RequestId | None = None) -> bool:
         """Route a message to the conversation that it belongs to, which judges it."""
         del asked
         if self._silence is not None:
             self._silence.cancel()  # any message is a sign of life
             self._silence = None
-        request_id = key_of(likely_id(data))
+        request_id = request_id_of(likely_id(data))
         if request_id is not None:
             self._answered(request_id, data)
             return True
-        message = read_server(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
+        message = parse_server(data, self._json) if len(data) <= self.limits.max_bytes_at_once else None
         if type(message) is not dict:
             self._not_delivered()
         elif "method" in message:
             self._notified(Frame(data, message))
         else:
-            request_id = key_of(message.get("id"))
+            request_id = request_id_of(message.get("id"))
             if request_id is None:
                 self._not_delivered()
             else:
@@ -190,7 +192,7 @@ class SharedProcess:
         for link in tuple(self._links):
             link.owner.server_lost(why)
 
-    def _answered(self, request_id: Id, data: bytes) -> None:
+    def _answered(self, request_id: RequestId, data: bytes) -> None:
         link = self._by_id.pop(request_id, None)
         if link is not None:
             link.answered(request_id)
@@ -205,9 +207,9 @@ class SharedProcess:
         if frame.method == PROGRESS:
             request_id = frame.progress_token
         elif frame.method == CANCELLED:
-            request_id = key_of(frame.params.get("requestId"))
+            request_id = request_id_of(frame.params.get("requestId"))
         else:
-            request_id = key_of(frame.meta.get(SUBSCRIPTION_META))
+            request_id = request_id_of(frame.meta.get(SUBSCRIPTION_META))
         link = None if request_id is None else self._by_id.get(request_id)
         if link is None and request_id is not None and self._is_founders(request_id):
             link = self._founder
@@ -228,7 +230,7 @@ class SharedProcess:
         for link in tuple(self._links):
             link.owner.from_server(data)
 
-    def _is_founders(self, request_id: Id, asking: SharedLink | None = None) -> bool:
+    def _is_founders(self, request_id: RequestId, asking: SharedTransport | None = None) -> bool:
         """Whether the first conversation sent a request under this id before the process was shared."""
         founder = self._founder
         return founder in self._links and founder is not asking and founder.owner.waits_for(request_id)
@@ -248,20 +250,20 @@ class SharedProcess:
             self._silence.cancel()
 
 
-class SharedLink:
+class SharedTransport:
     """The way of one conversation to a process that others use too."""
 
     shared = True
 
-    def __init__(self, process: SharedProcess, owner: SharingOwner) -> None:
+    def __init__(self, process: SharedProcess, owner: SharedTransportOwner) -> None:
         self.process = process
         self.owner = owner
-        self.open_ids: set[Id] = set()
+        self.open_ids: set[RequestId] = set()
         """Requests without an answer."""
-        self._streams: set[Id] = set()
+        self._streams: set[RequestId] = set()
         self._written = 0
         """Requests that the server has and that are no streams."""
-        self._queue: deque[tuple[Id | None, bytes]] = deque()
+        self._queue: deque[tuple[RequestId | None, bytes]] = deque()
         self._queued_bytes = 0
         self._in_turn = False
         self._closed = False
@@ -283,16 +285,16 @@ class SharedLink:
             if frame.id is not None:
                 self._request(frame.id, frame.method, frame.meta, frame.data)
         elif frame.method == CANCELLED:
-            request_id = key_of(frame.params.get("requestId"))
+            request_id = request_id_of(frame.params.get("requestId"))
             if request_id in self.open_ids:
                 self._enqueue(None, frame.data)
 
-    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a call of a tool."""
         del name
         self._request(call.number, "tools/call", Frame(body, message).meta, body)
 
-    def cancel(self, number: Id) -> None:
+    def cancel(self, number: RequestId) -> None:
         """Cancel a request of this conversation."""
         if number not in self.open_ids:
             return
@@ -307,7 +309,7 @@ class SharedLink:
         else:
             self._enqueue(None, _cancellation(number))
 
-    def expire(self, before: float, keep: Container[Id]) -> None:
+    def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Nothing is kept here longer than the conversation waits."""
 
     def hangs(self, since: float) -> bool:
@@ -329,11 +331,11 @@ class SharedLink:
         process.detach(self)
         self.open_ids.clear()
 
-    def answered(self, request_id: Id) -> None:
+    def answered(self, request_id: RequestId) -> None:
         """The server answered a request."""
         self._over(request_id, written=True)
 
-    def write_next(self, child: ChildLink) -> None:
+    def write_next(self, child: ProcessTransport) -> None:
         """Write the next message; the process calls this when it is this link's turn."""
         self._in_turn = False
         if not self._queue or not self._may_write():
@@ -359,8 +361,8 @@ class SharedLink:
         self._drop_queue()
         self.owner.server_lost(_UNREAD)
 
-    def _request(self, request_id: Id, method: str, meta: dict[str, Any], data: bytes) -> None:
-        token = key_of(meta.get("progressToken"))
+    def _request(self, request_id: RequestId, method: str, meta: dict[str, Any], data: bytes) -> None:
+        token = request_id_of(meta.get("progressToken"))
         if self._closed:
             return
         if method not in _METHODS or (VERSION_META not in meta and method != "ping"):
@@ -375,10 +377,10 @@ class SharedLink:
                 self._streams.add(request_id)
             self._enqueue(request_id, data)
 
-    def _refuse(self, request_id: Id, why: str) -> None:
+    def _refuse(self, request_id: RequestId, why: str) -> None:
         asyncio.get_running_loop().call_soon(self.owner.unanswered, request_id, why)
 
-    def _enqueue(self, request_id: Id | None, data: bytes) -> None:
+    def _enqueue(self, request_id: RequestId | None, data: bytes) -> None:
         if self._closed:
             return
         self._queue.append((request_id, data))
@@ -404,7 +406,7 @@ class SharedLink:
         is_call = request_id is not None and request_id not in self._streams
         return not is_call or self._written < self.process.limits.max_shared_in_flight
 
-    def _over(self, request_id: Id, *, written: bool) -> None:
+    def _over(self, request_id: RequestId, *, written: bool) -> None:
         self.open_ids.discard(request_id)
         self.process.forget(request_id)
         if request_id in self._streams:
@@ -419,5 +421,5 @@ class SharedLink:
         self.process.room.leave(self)
 
 
-def _cancellation(request_id: Id) -> bytes:
-    return encoded({"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}})
+def _cancellation(request_id: RequestId) -> bytes:
+    return encode({"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}})

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.http.connection import Connections
+from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.frames import NAMED_BY, Frame
 from pinwarden.gateway.http.header_checks import Client
-from pinwarden.gateway.http.open_requests import Waiting
-from pinwarden.gateway.http.session_manager import Hub, Upstream
+from pinwarden.gateway.http.open_requests import ResponseSink
+from pinwarden.gateway.http.session_manager import SessionManager, Upstream
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -26,7 +26,9 @@ Sample = tuple[dict[str, str], float]
 class Figures:
     """What is known about a running gateway."""
 
-    def __init__(self, hub: Hub, endpoint: Endpoint, connections: Connections, waiting: Callable[[], int]) -> None:
+    def __init__(
+        self, hub: SessionManager, endpoint: Endpoint, connections: ClientConnections, waiting: Callable[[], int]
+    ) -> None:
         self._hub = hub
         self._endpoint = endpoint
         self._connections = connections
@@ -148,7 +150,7 @@ class Tracing:
         self.close = close
         """Send what is left."""
 
-    def traced(self, waiting: Waiting, frame: Frame, server: str, client: str, call: str) -> Traced:
+    def traced(self, waiting: ResponseSink, frame: Frame, server: str, client: str, call: str) -> Traced:
         """Who waits for an answer, with the span of its request around it."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -178,7 +180,7 @@ class Traced:
 
     __slots__ = ("_span", "_waiting")
 
-    def __init__(self, waiting: Waiting, span: Span) -> None:
+    def __init__(self, waiting: ResponseSink, span: Span) -> None:
         self._waiting = waiting
         self._span = span
 

@@ -14,7 +14,7 @@ import httptools
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
+from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.surface.probe.sse_stream import EventParser
 
 _EVENT_STREAM = b"text/event-stream"
@@ -28,7 +28,7 @@ _EVENT_SLICE = 1 << 12  # of a stream: an event may have eight bytes, and each o
 _BODILESS = (204, 304)
 
 
-class KnownHead:
+class CachedHead:
     """What the head of an answer means that was read before."""
 
     __slots__ = ("length", "session", "status")
@@ -39,11 +39,11 @@ class KnownHead:
         self.session = session
 
 
-class Owner(Protocol):
+class ConnectionPool(Protocol):
     """Who has connections to one server."""
 
-    heads: dict[bytes, KnownHead]
-    room: Room | None
+    heads: dict[bytes, CachedHead]
+    room: MemoryBudget | None
     """Where answers count that are not complete."""
 
     def made(self, connection: UpstreamConnection) -> None:
@@ -59,11 +59,11 @@ class Owner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """One connection to a remote server, for one request at a time."""
 
-    def __init__(self, pool: Owner, limits: HttpLimits) -> None:
+    def __init__(self, pool: ConnectionPool, limits: HttpLimits) -> None:
         self._pool = pool
         self._limits = limits
         self._transport: asyncio.Transport | None = None
-        self._outgoing: Sending | None = None
+        self._outgoing: UpstreamRequest | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle_until = 0.0
         self._loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._begin()
 
     @property
-    def outgoing(self) -> Sending | None:
+    def outgoing(self) -> UpstreamRequest | None:
         """What it is used for."""
         return self._outgoing
 
@@ -104,7 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._events: EventParser | None = None
         self._complete = self._keep = self._until_end = False
 
-    def start(self, outgoing: Sending) -> None:
+    def start(self, outgoing: UpstreamRequest) -> None:
         """Send a request."""
         self._idle_until = 0.0
         self._outgoing = outgoing
@@ -180,7 +180,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # So much at once, and then it is the turn of others.
 
-    def _look(self, outgoing: Sending) -> None:
+    def _look(self, outgoing: UpstreamRequest) -> None:
         """Look at what came, for no longer than others can wait."""
         frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
         while self._outgoing is outgoing and not outgoing.given_up:
@@ -205,21 +205,21 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         self._forget()
 
-    def _tell(self, outgoing: Sending, frame: bytes) -> None:
+    def _tell(self, outgoing: UpstreamRequest, frame: bytes) -> None:
         try:
             outgoing.listener.on_frame(frame)
         except BaseException:
             self._refuse("an answer could not be taken")
             raise
 
-    def _pause(self, outgoing: Sending) -> None:
+    def _pause(self, outgoing: UpstreamRequest) -> None:
         """Go on when everybody else had a turn."""
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         self._loop.call_soon(self._go_on, outgoing)
 
-    def _go_on(self, outgoing: Sending) -> None:
+    def _go_on(self, outgoing: UpstreamRequest) -> None:
         if self._outgoing is outgoing:
             self._look(outgoing)
 
@@ -312,7 +312,7 @@ class UpstreamConnection(asyncio.Protocol):
             if len(self._heads) >= _REMEMBERED:
                 self._heads.clear()  # they have the time of day in them
             session = headers.get(b"mcp-session-id", b"").decode("latin-1")
-            self._heads[head] = KnownHead(self._parser.get_status_code(), length, session)
+            self._heads[head] = CachedHead(self._parser.get_status_code(), length, session)
 
     # What httptools calls.
 
@@ -420,14 +420,14 @@ class _BadAnswerError(Exception):
     """An answer that is not taken, whatever it holds."""
 
 
-class Cuttable(Protocol):
+class Abortable(Protocol):
     """What a request is sent on."""
 
     def abort(self) -> None:
         """Cut it off."""
 
 
-class Listener(Protocol):
+class ResponseListener(Protocol):
     """Who waits for the answer to one request."""
 
     def on_head(self, status: int, session: str) -> None:
@@ -446,7 +446,7 @@ class Listener(Protocol):
         """There is no complete answer. Unless it was sent, the server has not seen the request."""
 
 
-class SilentListener:
+class NullListener:
     """Does nothing by itself, and takes an answer in one piece as one in parts."""
 
     __slots__ = ()
@@ -472,18 +472,18 @@ class SilentListener:
         """Nothing."""
 
 
-NOBODY = SilentListener()
+NULL_LISTENER = NullListener()
 """Nobody waits."""
 
 
-class Sending(Protocol):
+class UpstreamRequest(Protocol):
     """One request on its way. Whoever asked may give it up."""
 
     data: bytes
-    listener: Listener
+    listener: ResponseListener
     given_up: bool
     """Whether nobody waits any more."""
-    upstream: Cuttable | None
+    upstream: Abortable | None
     """The connection that it is sent on."""
     stream: bool
     """Whether it is answered by whatever the server tells from now on, and so may hold its connection for ever."""
@@ -496,17 +496,17 @@ class Sending(Protocol):
         """Cut it off."""
 
 
-class Outgoing:
+class QueuedRequest:
     """Any request on its way."""
 
     __slots__ = ("client", "data", "given_up", "listener", "stream", "upstream")
 
-    def __init__(self, data: bytes, listener: Listener, client: str = "", *, stream: bool = False) -> None:
+    def __init__(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> None:
         self.data = data
         self.listener = listener
         self.client = client
         self.stream = stream
-        self.upstream: Cuttable | None = None
+        self.upstream: Abortable | None = None
         self.given_up = False
 
     def give_up(self) -> None:

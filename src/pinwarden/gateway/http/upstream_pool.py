@@ -9,13 +9,19 @@ from collections import Counter, deque
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.memory_budget import Room
-from pinwarden.gateway.http.upstream_connection import KnownHead, Listener, Outgoing, Sending, UpstreamConnection
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.upstream_connection import (
+    CachedHead,
+    QueuedRequest,
+    ResponseListener,
+    UpstreamConnection,
+    UpstreamRequest,
+)
 from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, destinations
 from pinwarden.system.target import HttpAddress
 
 
-class Pool:
+class UpstreamPool:
     """Connections to the one host of a remote server."""
 
     def __init__(self, address: HttpAddress, rules: NetworkRules, limits: HttpLimits) -> None:
@@ -25,23 +31,23 @@ class Pool:
         self._idle: list[UpstreamConnection] = []
         self._open: set[UpstreamConnection] = set()
         self._opening = 0
-        self._line: deque[Sending] = deque()
+        self._line: deque[UpstreamRequest] = deque()
         self._share = limits.max_client_upstream_connections
-        self._held_back: deque[Sending] = deque()
+        self._held_back: deque[UpstreamRequest] = deque()
         """Requests of clients that have as many connections as one of them may have."""
         self._places: tuple[Destination, ...] = ()
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.room: Room | None = None
+        self.room: MemoryBudget | None = None
         """Where answers count that are not complete."""
-        self.heads: dict[bytes, KnownHead] = {}
+        self.heads: dict[bytes, CachedHead] = {}
         """What heads mean that httptools has read before, by their exact bytes: servers repeat theirs, and reading one
         takes longer than all else that is done about an answer."""
 
-    def send(self, data: bytes, listener: Listener, client: str = "", *, stream: bool = False) -> Outgoing:
+    def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
         """Send one request, on a connection that is free or on a new one."""
-        outgoing = Outgoing(data, listener, client, stream=stream)
+        outgoing = QueuedRequest(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 
@@ -52,7 +58,7 @@ class Pool:
         limits = self._limits
         return len(streams) < limits.max_upstream_streams and streams.count(client) < limits.max_client_streams
 
-    def start(self, outgoing: Sending) -> None:
+    def start(self, outgoing: UpstreamRequest) -> None:
         """Send one request that whoever asks keeps by himself."""
         if len(self._open) >= self._share and self._in_use()[outgoing.client] >= self._share:
             self._held_back.append(outgoing)
@@ -95,7 +101,7 @@ class Pool:
         """How many connections each client has."""
         return Counter(each.outgoing.client for each in self._open if each.outgoing is not None)
 
-    def _let_in(self) -> Sending | None:
+    def _let_in(self) -> UpstreamRequest | None:
         """The first request that was held back whose client has fewer connections now."""
         used = self._in_use()
         for _ in range(len(self._held_back)):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinwarden.gateway.http.frames import Frame, Id
-from pinwarden.gateway.http.memory_budget import Room
+from pinwarden.gateway.http.frames import Frame, RequestId
+from pinwarden.gateway.http.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.http.open_requests import Call
+    from pinwarden.gateway.http.open_requests import ToolCall
 
 SERVER_ENDED = "the server ended"
 
 
-class Link(Protocol):
+class UpstreamTransport(Protocol):
     """Sends messages to a server."""
 
     shared: bool
@@ -31,13 +31,13 @@ class Link(Protocol):
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Send a message; ``parameters`` are header lines of the client that belong to it, for HTTP only."""
 
-    def call(self, call: Call, body: bytes, message: Any, name: str) -> None:
+    def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a plain call of the tool of that name."""
 
-    def cancel(self, number: Id) -> None:
+    def cancel(self, number: RequestId) -> None:
         """Nobody waits for the answer to a request any more."""
 
-    def expire(self, before: float, keep: Container[Id]) -> None:
+    def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Give up what was sent before that time, but for the requests that somebody still waits for."""
 
     def hangs(self, since: float) -> bool:
@@ -53,7 +53,7 @@ class Link(Protocol):
 class ProcessOwner(Protocol):
     """Gets what comes from a process."""
 
-    room: Room
+    room: MemoryBudget
     """Where what waits for the server counts."""
 
     @property
@@ -68,7 +68,7 @@ class ProcessOwner(Protocol):
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
 
-    def from_server(self, data: bytes, *, asked: Id | None = None) -> bool:
+    def from_server(self, data: bytes, *, asked: RequestId | None = None) -> bool:
         """A message came. ``asked`` is the request that it is the whole answer to, as far as is known.
 
         Returns whether it may be that. If it takes longer to tell, the owner sees to it that the request is answered.
@@ -78,21 +78,21 @@ class ProcessOwner(Protocol):
         """Nothing more will come from this server."""
 
 
-class LinkOwner(ProcessOwner, Protocol):
+class TransportOwner(ProcessOwner, Protocol):
     """Gets what comes from a server."""
 
-    def part_from_server(self, data: bytes, asked: Id, status: int, then: Callable[[bool], None]) -> None:
+    def part_from_server(self, data: bytes, asked: RequestId, status: int, then: Callable[[bool], None]) -> None:
         """A message came on the stream of the answer to a request, or with a status. ``then`` is told whether it may be
         the answer."""
 
-    def unanswered(self, number: Id, why: str) -> None:
+    def unanswered(self, number: RequestId, why: str) -> None:
         """The server ended its answer to a request without answering it."""
 
     def not_understood(self) -> None:
         """The server refused a request of the stateless era without having read it: it may be of another era."""
 
-    def refused_unread(self, number: Id, why: str) -> None:
+    def refused_unread(self, number: RequestId, why: str) -> None:
         """The server did not execute a request, because it does not know the session that it belongs to."""
 
-    def session_ended(self, sent: Set[Id], why: str) -> None:
+    def session_ended(self, sent: Set[RequestId], why: str) -> None:
         """The server does not know the session any more. All requests but these were never sent to it."""

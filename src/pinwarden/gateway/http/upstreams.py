@@ -15,11 +15,11 @@ from pinwarden.gateway.approved_from_lock import ApprovedByLock
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import slugs_of
-from pinwarden.gateway.http.process_transport import Places, Supervisor
-from pinwarden.gateway.http.record_then_send import Recording
-from pinwarden.gateway.http.remote_transport import RemoteLink, RemoteServer
+from pinwarden.gateway.http.process_transport import ProcessSlots, ProcessSupervisor
+from pinwarden.gateway.http.record_then_send import StepRecorder
+from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, Upstream
-from pinwarden.gateway.http.upstream_pool import Pool
+from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.server_process import Command, command_of
 from pinwarden.lock import lock_store
@@ -64,7 +64,7 @@ class Permissions(Record):
     """Variables that a remote server may be sent, and that a command inherits."""
 
 
-class Locked(Record):
+class LockedUpstreams(Record):
     """The servers of a lock."""
 
     upstreams: Mapping[str, Upstream]
@@ -79,7 +79,7 @@ class Locked(Record):
         return any(_CONSENT in problem for problem in self.problems.values())
 
 
-class LockedServers:
+class UpstreamFactory:
     """Makes upstreams of the lock's entries; those that did not change stay what they are."""
 
     def __init__(
@@ -96,16 +96,16 @@ class LockedServers:
         self._recorder = recorder
         self._say = say
         self._made: dict[str, tuple[Digest, Upstream]] = {}
-        self._pools: dict[str, Pool] = {}
-        self._replaced: list[Pool] = []
+        self._pools: dict[str, UpstreamPool] = {}
+        self._replaced: list[UpstreamPool] = []
         """Connections to where servers were before. The loop has them, so that no other thread may end them."""
-        self._places = Places(limits.max_children)
+        self._places = ProcessSlots(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
         self.tracing: Tracing | None = None
         self.shared: SharedApprovals | None = None
         """Approvals of the database that count in addition to the lock."""
 
-    def read(self) -> Locked:
+    def read(self) -> LockedUpstreams:
         """The servers of the lock as it is now. A lock that cannot be read or was edited raises."""
         lock = lock_store.read(self._project.lock)
         if lock is None:
@@ -130,7 +130,7 @@ class LockedServers:
             upstreams[slugs[name]] = known[1]
         self._made = made
         approved = {entry.name for entry in lock.entries if has_surface(entry)}
-        return Locked(upstreams=upstreams, problems=problems, unapproved=tuple(sorted(made.keys() - approved)))
+        return LockedUpstreams(upstreams=upstreams, problems=problems, unapproved=tuple(sorted(made.keys() - approved)))
 
     def set_policy(self, policy: GatewayPolicy) -> None:
         """Another policy for all servers, from now on."""
@@ -153,7 +153,7 @@ class LockedServers:
         guard = Guard(name, ApprovedByLock(self._project.lock, name, shared=self.shared), self.policy)
         opener = self._opener(name, entry)
         recorder = self._recorder(name)
-        recording = Recording(recorder, None if recorder.log is None else recorder.log.note)
+        recording = StepRecorder(recorder, None if recorder.log is None else recorder.log.note)
         recording.tracing = self.tracing
         return Upstream(name, slug, guard, recording, opener)
 
@@ -168,7 +168,7 @@ class LockedServers:
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
         _refuse_missing(command())  # what cannot be started is told now, and not to the first client
-        supervisor = Supervisor(name, command, self._limits, self._places)
+        supervisor = ProcessSupervisor(name, command, self._limits, self._places)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
@@ -226,9 +226,9 @@ class LockedServers:
         pool = self._pools.get(name)
         if pool is not None:
             self._replaced.append(pool)
-        pool = self._pools[name] = Pool(address, rules, self._limits)
+        pool = self._pools[name] = UpstreamPool(address, rules, self._limits)
         server = RemoteServer.of(pool, address, headers)
-        return lambda owner: RemoteLink(server, owner, self._limits)
+        return lambda owner: RemoteTransport(server, owner, self._limits)
 
 
 def _refuse_missing(command: Command) -> None:
