@@ -32,6 +32,7 @@ from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import HttpAddress
 
 TOKEN = "pwt_a-token-for-tests"
 OTHER = "pwt_another-token-for-tests"
@@ -121,7 +122,7 @@ class Behind:
         import os
 
         if self.url:
-            address = Address.parse(self.url)
+            address = HttpAddress.parse(self.url)
             self.pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server = RemoteServer.of(self.pool, address, {})
             return lambda owner: RemoteTransport(server, owner, limits)

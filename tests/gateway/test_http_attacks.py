@@ -38,6 +38,7 @@ from pinwarden.surface.probe.sse_stream import EventParser
 from pinwarden.surface.surface import from_listing
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import HttpAddress
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, OpenStream, Raw, gateway, guard, modern, rpc
 from tests.servers import talking
@@ -463,7 +464,7 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     async def scene() -> tuple[Any, ...]:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             limits = HttpLimits(max_unsent_bytes=100_000)
-            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, Owner()), limits)
             told = rpc("notifications/x", {"text": "x" * 10_000}, None)

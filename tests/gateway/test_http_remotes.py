@@ -20,6 +20,7 @@ from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, QueuedRequ
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import HttpAddress
 from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_room import Owner
 from tests.servers.led_http import Exchange, led_http
@@ -148,7 +149,7 @@ def _behind(url: str, rules: NetworkRules) -> Behind:
     behind = Behind(guard("odd"), url=url)
 
     def opener(limits: HttpLimits) -> Callable[[TransportOwner], UpstreamTransport]:
-        address = Address.parse(url)
+        address = HttpAddress.parse(url)
         behind.pool = UpstreamPool(address, rules, limits)
         server = RemoteServer.of(behind.pool, address, {"Authorization": "Bearer secret"})
         return lambda owner: RemoteTransport(server, owner, limits)
@@ -220,7 +221,7 @@ def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, UpstreamPool], Aw
     async def run() -> None:
         slow = Slow()
         server = await asyncio.start_server(slow, "127.0.0.1", 0)
-        address = Address.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+        address = HttpAddress.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
         pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
         try:
             await scene(slow, pool)
@@ -337,7 +338,7 @@ def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None
     async def scene() -> None:
         line = Line()
         limits = HttpLimits(connect_seconds=0 if how == "waited for" else 3600)
-        server = RemoteServer.of(cast(UpstreamPool, line), Address.parse("http://127.0.0.1:9/mcp"), {})
+        server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), limits)
 
         def say(method: str, number: int | None) -> None:
@@ -375,7 +376,7 @@ def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None
 def test_a_session_that_ends_before_the_server_knows_that_it_began_sends_nothing_more() -> None:
     async def scene() -> None:
         line = Line()
-        server = RemoteServer.of(cast(UpstreamPool, line), Address.parse("http://127.0.0.1:9/mcp"), {})
+        server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
         link = RemoteTransport(server, cast(TransportOwner, Owner(MemoryBudget(1 << 20))), HttpLimits())
         for message in (rpc("notifications/initialized", None, None), rpc("tools/list", {}, 1)):
             link.send(Frame(json.dumps(message).encode(), message), b"")

@@ -28,6 +28,7 @@ from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.server_process import Command
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import HttpAddress
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc
 from tests.gateway.test_hostile_messages import HONEST
@@ -127,7 +128,7 @@ def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
 
     async def scene() -> tuple[list[str], list[str], int]:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server, room = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
             few, many = Owner(room), Owner(room)
@@ -153,7 +154,7 @@ def test_attack_what_an_address_was_told_in_a_session_that_ended_counts_until_it
 
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            address = Address.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
+            address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
             server, owner = RemoteServer.of(pool, address, {}), Owner(MemoryBudget(limits.max_all_waiting_bytes))
             pool.send(b"GET / HTTP/1.1\r\n\r\n", NULL_LISTENER)
@@ -177,7 +178,7 @@ def test_a_session_that_ends_with_its_first_word_to_an_address_leaves_no_stream_
     limits = HttpLimits(max_all_waiting_bytes=100)
 
     async def scene() -> list[bytes]:
-        address = Address.parse("http://127.0.0.1:9/mcp")
+        address = HttpAddress.parse("http://127.0.0.1:9/mcp")
         pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
         owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
         link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, owner), limits)

@@ -20,6 +20,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_pipes import PipeEnd, PipeEnds
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.target import HttpAddress
 from tests.gateway.descriptors import StrictLoop, open_descriptors
 from tests.gateway.http_world import Behind, Raw, gateway, guard
 from tests.servers import witness
@@ -172,7 +173,7 @@ def test_a_connection_to_a_remote_server_that_is_given_up_closes_its_socket_once
 
     async def try_it(port: int) -> None:
         pool = UpstreamPool(
-            Address.parse(f"https://127.0.0.1:{port}/mcp"), NetworkRules(allow_private=True), HttpLimits()
+            HttpAddress.parse(f"https://127.0.0.1:{port}/mcp"), NetworkRules(allow_private=True), HttpLimits()
         )
         task = asyncio.get_running_loop().create_task(pool._connected())
         taken, _ = await asyncio.get_running_loop().run_in_executor(None, listener.accept)

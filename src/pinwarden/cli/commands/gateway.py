@@ -164,7 +164,7 @@ def gateway(args: Namespace) -> int:
         token = _temporary_token(state, settings)
         progress.enter_context(Progress("reading the lock and preparing the servers"))
 
-        def started(taken: str, number: int, locked: LockedUpstreams) -> None:
+        def started(host: str, port: int, locked: LockedUpstreams) -> None:
             nonlocal complete
             complete = not locked.problems
             progress.close()
@@ -275,7 +275,7 @@ def _temporary_token(state: GatewayState, settings: Settings) -> str:
 
 
 def _announce(form: str, base: str, locked: LockedUpstreams) -> None:
-    """The addresses are what was asked for; the rest is for whoever looks on."""
+    """Print the addresses to stdout, and problems to stderr."""
     from pinwarden.core.report import Report, plural
     from pinwarden.gateway.http.upstreams import CONSENT_HINT
 

@@ -66,7 +66,7 @@ class HttpServer:
         loop.set_default_executor(
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
-        OPEN_FILE_LIMIT.allow_more()
+        OPEN_FILE_LIMIT.raise_limit()
         most = self.connections.most = max_connections(self._limits.max_connections)
         # Those are taken all at once, before one of them is counted.
         backlog = max(1, min(_BACKLOG, most // 2))

@@ -24,6 +24,7 @@ from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
+from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.open_requests import ToolCall
@@ -50,7 +51,7 @@ class RemoteServer(Record):
     path: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, pool: UpstreamPool, address: Address, headers: Mapping[str, str]) -> RemoteServer:
+    def of(cls, pool: UpstreamPool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
         """The server at an address."""
         for name, value in headers.items():
             # A value may come from a variable: a line end in it would begin a header, or a request, of its own.
