@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pinwarden.surface.scan.scan import MESSAGES, scan
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 from tests.conformance.vectors import uncopied, vectors_dir
 
 _PROXY = "attacks/mcpproxy-go-20a3e509"
@@ -27,7 +27,7 @@ def is_suspected(surface: Surface, neighbours: Iterable[tuple[str, Surface]] = (
 
 
 def _tool(description: str) -> Surface:
-    return from_listing({"tools": [{"name": "t", "description": description}]})
+    return surface_from_listing({"tools": [{"name": "t", "description": description}]})
 
 
 def _load(path: str) -> Any:
@@ -66,8 +66,8 @@ def _detection() -> str:
         own, others = [entry["tool"]], dict[str, list[Any]]()
         for peer in entry.get("peers", []):
             (own if peer["server"] == entry["server"] else others.setdefault(peer["server"], [])).append(peer["tool"])
-        neighbours = [(name, from_listing({"tools": tools})) for name, tools in others.items()]
-        suspected = is_suspected(from_listing({"tools": own}), neighbours)
+        neighbours = [(name, surface_from_listing({"tools": tools})) for name, tools in others.items()]
+        suspected = is_suspected(surface_from_listing({"tools": own}), neighbours)
         rows.append((entry["category"], entry["id"], entry["label"] == "malicious", suspected))
     attacks = [row[3] for row in rows if row[2]]
     recall, alarms = sum(attacks) / len(attacks), sum(row[3] for row in rows if not row[2])
@@ -115,6 +115,6 @@ def _honest_tools() -> str:
 
 def _real_servers() -> str:
     paths = sorted((vectors_dir() / "real-servers").glob("*.json"))
-    suspected = [path.stem for path in paths if is_suspected(from_listing(json.loads(path.read_bytes())))]
+    suspected = [path.stem for path in paths if is_suspected(surface_from_listing(json.loads(path.read_bytes())))]
     met = "met" if paths and not suspected else f"NOT MET: {', '.join(suspected)}"
     return f"Listings of real servers\n  goal: {len(suspected)} of {len(paths)} listings with a warning (none): {met}"

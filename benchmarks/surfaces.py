@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks.core import real_tools
 from benchmarks.measure import Goal, Row, compare, table
-from pinwarden.surface.drift import surface as drift
+from pinwarden.surface.drift import compare as drift
 from pinwarden.surface.probe.probe import ProbeOptions, probe, probe_all
 from pinwarden.surface.scan.scan import scan
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 from pinwarden.system.target import StdioTarget
 
 SLOW_SERVER = Path(__file__).parent / "waiting_server.py"
@@ -39,14 +39,14 @@ def judge(before: Surface, after: Surface) -> None:
 
 def judging_report() -> str:
     text = json.dumps(listing(1000, changed_every=20))
-    before, after = from_listing(listing(1000)), from_listing(json.loads(text))
+    before, after = surface_from_listing(listing(1000)), surface_from_listing(json.loads(text))
     rows = compare(
         {
             "json.loads of the listing": lambda: json.loads(text),
             "diff": lambda: drift.compare(before, after),
             "scan": lambda: scan(after),
             "diff + scan": lambda: judge(before, after),
-            "read + digest + diff + scan": lambda: judge(before, from_listing(json.loads(text))),
+            "read + digest + diff + scan": lambda: judge(before, surface_from_listing(json.loads(text))),
         },
         baseline="json.loads of the listing",
         rounds=9,
@@ -59,7 +59,7 @@ def growth_report() -> str:
     rows = []
     first = 0.0
     for count in (1_000, 10_000, 100_000):
-        before, after = from_listing(listing(count)), from_listing(listing(count, changed_every=20))
+        before, after = surface_from_listing(listing(count)), surface_from_listing(listing(count, changed_every=20))
         times = []
         for _ in range(3):
             start = time.perf_counter()

@@ -51,11 +51,11 @@ def lock_definitions() -> dict[str, Schema]:
 
 
 def surface_body() -> Schema:
-    lists = {kind.member: array(members({kind.key: FULL_TEXT})) for kind in surface.KINDS}
+    lists = {kind.member: array(members({kind.key: FULL_TEXT})) for kind in surface.ITEM_KINDS}
     digests = array(members({"key": FULL_TEXT, "item": SHA256, "fields": mapping(SHA256)}))
     undigestable = members(
         {
-            "kind": one_of(kind.entity for kind in surface.KINDS),
+            "kind": one_of(kind.entity for kind in surface.ITEM_KINDS),
             "key": TEXT,
             "problem": TEXT,
             "seen": ANYTHING,
@@ -138,7 +138,7 @@ def _tool_hash(parts: Iterable[str]) -> Schema:
 
 def _record() -> Schema:
     digest = ref("digest")
-    items = {kind.member: mapping(digest) for kind in surface.KINDS}
+    items = {kind.member: mapping(digest) for kind in surface.ITEM_KINDS}
     file, closure = _file(lock_extension._SURFACE_PATH), _file(lock_extension._CLOSURE_PATH)
     pin = members(
         {

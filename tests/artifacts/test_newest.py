@@ -9,7 +9,7 @@ import pytest
 from pinwarden.artifacts.newest import is_newer_tag, is_release_tag, newest_npm, newest_python, newest_tag
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.artifacts.pypi_index import ReleaseFile
-from pinwarden.clients.launch.release import other_release, with_word
+from pinwarden.clients.launch.parse import replace_release, replace_word
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.target import StdioTarget
 
@@ -73,16 +73,16 @@ def test_attack_a_tag_latest_that_leads_to_nothing_is_an_error_and_not_no_news(l
 def test_exactly_the_word_that_names_the_release_is_exchanged(
     command: str, version: str, word: tuple[str, str] | None
 ) -> None:
-    assert other_release(StdioTarget(command=tuple(command.split())), version, None) == word
+    assert replace_release(StdioTarget(command=tuple(command.split())), version, None) == word
 
 
 def test_a_word_that_stands_twice_or_nowhere_in_an_entry_is_not_guessed() -> None:
-    assert with_word({"command": "npx", "args": ["a@1", "a@1"]}, "a@1", "a@2") is None
-    assert with_word({"command": "npx a@1"}, "a@1", "a@2") is None
-    assert with_word({"command": ["npx", "a@1"], "env": {"A": "a@1"}}, "a@1", "a@2") == {
+    assert replace_word({"command": "npx", "args": ["a@1", "a@1"]}, "a@1", "a@2") is None
+    assert replace_word({"command": "npx a@1"}, "a@1", "a@2") is None
+    assert replace_word({"command": ["npx", "a@1"], "env": {"A": "a@1"}}, "a@1", "a@2") == {
         "command": ["npx", "a@2"],
         "env": {"A": "a@1"},
     }
-    assert with_word({"command": {"path": "npx", "args": ["a@1"]}}, "a@1", "a@2") == {
+    assert replace_word({"command": {"path": "npx", "args": ["a@1"]}}, "a@1", "a@2") == {
         "command": {"path": "npx", "args": ["a@2"]}
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.clients.launch.own_command import run_start
+from pinwarden.clients.launch.run_command import parse_run_command
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, gateway_policy, tightened
 from tests.cli.run import Outcome, pinwarden
 from tests.servers import turning
@@ -199,5 +199,5 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
     ],
 )
 def test_our_own_start_is_recognised_by_whatever_program_it_is_started(line: str, expected: object) -> None:
-    found = run_start(line.split())
+    found = parse_run_command(line.split())
     assert (found and (found.name, found.names_project, found.command)) == expected

@@ -61,7 +61,7 @@ class Machine:
             record = each.manifest.get("pinwarden")
             if record and "surface" in record:
                 folder.mkdir(exist_ok=True)
-                (self.project / record["surface"]["file"]["path"]).write_bytes(surface.to_bytes(SURFACE))
+                (self.project / record["surface"]["file"]["path"]).write_bytes(surface.encode_surface(SURFACE))
         return self
 
     def configure(self, servers: Mapping[str, Any], path: str = ".mcp.json") -> Machine:

@@ -22,7 +22,7 @@ from pinwarden.contract.python_server import interpreter_for, introspect, python
 from pinwarden.contract.verify_live import verify_contract
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.probe import ProbeOptions
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.surface import surface_from_listing
 from tests.cli.run import Outcome
 
 SERVER = """
@@ -123,7 +123,9 @@ def test_a_contract_is_not_kept_by_a_server_that_shows_less_of_it(notes: Observe
     lock.write_text(json.dumps(document))
 
     def exit_code(**members: Any) -> int:
-        return verify_contract(lock, from_listing({**document["pinwarden"]["surface"], **members}), (), "x").exit_code
+        return verify_contract(
+            lock, surface_from_listing({**document["pinwarden"]["surface"], **members}), (), "x"
+        ).exit_code
 
     assert exit_code() == 0
     assert exit_code(serverInfo={"name": "notes", "version": "1.0.1"}) == 0

@@ -40,7 +40,7 @@ def our_project(folder: Path) -> Path:
     (folder / "mcp-lock.json").write_bytes(lockfile.to_bytes(lock))
     text = folder / entry.manifest["pinwarden"]["surface"]["file"]["path"]
     text.parent.mkdir()
-    text.write_bytes(surface.to_bytes(SURFACE))
+    text.write_bytes(surface.encode_surface(SURFACE))
     return folder
 
 

@@ -9,8 +9,8 @@ import pytest
 from pinwarden.cli.render import FORMATS, render
 from pinwarden.core.report import Report, Row
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.text_diff import without_common
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.drift.text_diff import omit_common_text
+from pinwarden.surface.rows import change_row
 
 WORDS = [f"--word-{number:04}" for number in range(500)]
 COMMENT = 65_536
@@ -35,7 +35,7 @@ def _row(before: Any, after: Any, name: str = "notes") -> Row:
         after=after,
         reason="The command is given other arguments.",
     )
-    return row_of(change)
+    return change_row(change)
 
 
 SHOWN = [form for form in FORMATS if form != "json"]  # which prints facts, and those hold the row as it is
@@ -58,14 +58,14 @@ def test_attack_a_change_at_the_end_of_a_long_value_is_shown(form: str, before: 
 
 
 def test_what_two_long_texts_have_in_common_is_left_out_and_that_is_said() -> None:
-    before, after = without_common("a " * 500 + "old" + " z" * 500, "a " * 500 + "new" + " z" * 500, 400)
+    before, after = omit_common_text("a " * 500 + "old" + " z" * 500, "a " * 500 + "new" + " z" * 500, 400)
     assert before == after.replace("new", "old")
     assert len(after) < 400
     assert "more characters" in after
 
 
 def test_short_texts_stay_as_they_are() -> None:
-    assert without_common("one\u200b", "two", 400) == ("one\u200b", "two")
+    assert omit_common_text("one\u200b", "two", 400) == ("one\u200b", "two")
     assert _row(["a"], ABSENT).before == '["a"]'
 
 

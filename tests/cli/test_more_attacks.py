@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.render import FORMATS, render
-from pinwarden.clients.near_names import slips
+from pinwarden.clients.near_names import edit_distance
 from pinwarden.core.json_slices import array_elements
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.report import Report, Row
@@ -30,7 +30,7 @@ from pinwarden.lock.extension import extended
 from pinwarden.lock.policy_table import Pattern, _fits
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
-from pinwarden.surface.probe.secret_mask import refuse_repeated
+from pinwarden.surface.probe.secret_mask import refuse_echoed_secrets
 from pinwarden.surface.surface import TOOL, Item, Surface
 from pinwarden.system.masking import is_secret_name, looks_secret, mask_text, mask_url, mask_words
 from pinwarden.system.redaction import redact_entry
@@ -158,7 +158,7 @@ def test_planted_look_alikes_by_the_hundred_do_not_stall_the_gate(world: World) 
     [("abcd", "abcd", 0), ("abcd", "abdc", 1), ("abcd", "abc", 1), ("abcd", "xabcde", 2), ("abcd", "dcba", 3)],
 )
 def test_slips_are_counted_up_to_what_is_enough(one: str, other: str, count: int) -> None:
-    assert slips(one, other, 2) == slips(other, one, 2) == count
+    assert edit_distance(one, other, 2) == edit_distance(other, one, 2) == count
 
 
 # Policies
@@ -581,8 +581,8 @@ def test_a_server_that_begins_to_repeat_what_it_was_given_is_drift(world: World)
     ],
 )
 def test_what_is_no_secret_by_its_kind_may_be_repeated(name: str, value: str) -> None:
-    item = Item.of(TOOL, {"name": "t", "description": f"Uses {value} for all notes."})
-    refuse_repeated(Surface(server=None, items={"tools": (item,)}, observed={}), [(name, value)])
+    item = Item.from_value(TOOL, {"name": "t", "description": f"Uses {value} for all notes."})
+    refuse_echoed_secrets(Surface(server=None, items={"tools": (item,)}, observed={}), [(name, value)])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.project.approvable import approvable
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.project import Project
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.surface import surface_from_listing
 from tests.cli.project import RECORDED
 from tests.cli.run import Outcome, pinwarden
 from tests.docs.schemas import problems
@@ -131,7 +131,7 @@ def world(proved: World, tmp_path: Path) -> World:
 def _approve(world: World, server: str, listing: dict[str, Any]) -> None:
     project = Project(root=world.root, lock=world.lock, home=world.folder / "home")
     for entry in find_entries(world.lock, server):
-        offered = approvable(server, from_listing(listing))
+        offered = approvable(server, surface_from_listing(listing))
         approve_surfaces(project, [(entry, offered)], Approver(by="reviewer", why="test"), "2026-07-20T12:00:00Z")
 
 

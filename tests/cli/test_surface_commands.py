@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.surface.surface import parse
+from pinwarden.surface.surface import parse_surface
 from tests.cli.run import pinwarden
 from tests.narrowed_tools import NARROWED, narrowed
 from tests.servers.scripted_http import http_server
@@ -47,7 +47,7 @@ class TestInspect:
         outcome = pinwarden("inspect", "--allow-execute", "-o", "s.json", "--", *command(script(TOOL)), cwd=tmp_path)
         assert outcome.code == 0
         assert "search" in outcome.out
-        surface = parse((tmp_path / "s.json").read_bytes())
+        surface = parse_surface((tmp_path / "s.json").read_bytes())
         assert surface.items["tools"][0].value == TOOL
         assert str(surface.digest) in outcome.out
 

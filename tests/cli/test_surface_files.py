@@ -16,13 +16,13 @@ from pinwarden.lock.extension import Extension, extended, pin_surface, surface_p
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
 from pinwarden.project.approvable import approvable, in_own_files
-from pinwarden.surface.surface import Surface, from_listing, parse, to_bytes
+from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.support.locks import LATER, NOON, SURFACE, new_entry, plan
 
 NAME = "io.fixture/live-stdio"
-OTHER: Surface = from_listing({"tools": [{"name": "add", "description": "Other.", "inputSchema": {}}]})
+OTHER: Surface = surface_from_listing({"tools": [{"name": "add", "description": "Other.", "inputSchema": {}}]})
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def approved(here: Path) -> dict[str, tuple[str, str]]:
         assert extension is not None
         assert extension.surface is not None
         path = extension.surface.path
-        found[entry.client] = (path, str(parse(texts[path]).digest))
+        found[entry.client] = (path, str(parse_surface(texts[path]).digest))
     return found
 
 
@@ -105,7 +105,7 @@ def test_when_the_file_of_its_key_is_taken_too_an_entry_has_one_that_no_other_ca
     ]
     mine = entry("b", "claude", OTHER, surface_path("b"))
     made, files = in_own_files(relock(None, taken, NOON), [mine], {mine.key: approvable("b", OTHER)})
-    assert files == {surface_path("b", "claude"): to_bytes(OTHER)}
+    assert files == {surface_path("b", "claude"): encode_surface(OTHER)}
     known = extension_of(made[0])
     assert known == replace(extension_of(mine) or Extension(), surface=pin_surface(OTHER, surface_path("b", "claude")))
 

@@ -17,7 +17,7 @@ from pinwarden import PinwardenError
 from pinwarden.clients import files as clients
 from pinwarden.clients.config import ConfigFile
 from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
-from pinwarden.clients.jsonc import put, read, remove
+from pinwarden.clients.jsonc import put_value, read, remove_value
 from pinwarden.clients.table import CLIENTS, SYSTEMS, System
 from pinwarden.clients.toml_text import put_table, read_toml, remove_table
 from pinwarden.clients.yaml_text import put_named, read_yaml, remove_named
@@ -479,7 +479,7 @@ def around(draw: st.DrawFn) -> tuple[str, str]:
 def test_replacing_a_value_keeps_every_byte_around_it(parts: tuple[str, str], old: str, new: Any) -> None:
     before, after = parts
     text = before + old + after
-    edited = put(text, ("mcpServers", "x"), new)
+    edited = put_value(text, ("mcpServers", "x"), new)
     if json.dumps(json.loads(old)) == json.dumps(new):
         assert edited == text
     elif old != "{}" or type(new) is not dict:
@@ -492,13 +492,13 @@ def test_replacing_a_value_keeps_every_byte_around_it(parts: tuple[str, str], ol
 def test_adding_and_removing_a_server_keeps_all_words_and_comments(parts: tuple[str, str], old: str) -> None:
     text = parts[0] + old + parts[1]
     value = read(text).value
-    edited = put(text, ("mcpServers", "new"), ENTRY)
+    edited = put_value(text, ("mcpServers", "new"), ENTRY)
     expected = {**value, "mcpServers": {**value["mcpServers"], "new": ENTRY}}
     assert read(edited).value == expected
     assert list(read(edited).value["mcpServers"]) == [*value["mcpServers"], "new"]
     assert edited.count("LINE") == text.count("LINE")
     assert edited.count("BLOCK") == text.count("BLOCK")
-    again = remove(edited, ("mcpServers", "new"))
+    again = remove_value(edited, ("mcpServers", "new"))
     assert read(again).value == value
     assert "".join(again.split()) == "".join(text.split())
 
@@ -506,7 +506,7 @@ def test_adding_and_removing_a_server_keeps_all_words_and_comments(parts: tuple[
 @given(around(), LEAF)
 def test_removing_a_server_keeps_all_comments_outside_it(parts: tuple[str, str], old: str) -> None:
     text = parts[0] + old + parts[1]
-    edited = remove(text, ("mcpServers", "x"))
+    edited = remove_value(text, ("mcpServers", "x"))
     servers = {name: item for name, item in read(text).value["mcpServers"].items() if name != "x"}
     assert read(edited).value == {**read(text).value, "mcpServers": servers}
     in_name = text[len(parts[0].rsplit('"x"', 1)[0]) : len(parts[0])]  # between the name and the value
@@ -525,14 +525,14 @@ def test_removing_a_server_keeps_all_comments_outside_it(parts: tuple[str, str],
     ],
 )
 def test_adding_and_removing_a_server_restores_the_file_exactly(text: str) -> None:
-    edited = put(text, ("mcpServers", "new"), ENTRY)
+    edited = put_value(text, ("mcpServers", "new"), ENTRY)
     assert read(edited).value["mcpServers"]["new"] == ENTRY
-    assert remove(edited, ("mcpServers", "new")) == text
+    assert remove_value(edited, ("mcpServers", "new")) == text
 
 
 def test_new_members_follow_the_files_own_layout() -> None:
     text = '{\r\n\t"mcpServers": {\r\n\t\t"x": {}, // keep\r\n\t\t// tail\r\n\t}\r\n}\r\n'
-    assert put(text, ("mcpServers", "n"), {"command": "c", "args": ["a"]}) == (
+    assert put_value(text, ("mcpServers", "n"), {"command": "c", "args": ["a"]}) == (
         '{\r\n\t"mcpServers": {\r\n\t\t"x": {}, // keep\r\n\t\t// tail\r\n'
         '\t\t"n": {\r\n\t\t\t"command": "c",\r\n\t\t\t"args": [\r\n\t\t\t\t"a"\r\n\t\t\t]\r\n\t\t},\r\n\t}\r\n}\r\n'
     )
@@ -551,7 +551,7 @@ def test_new_members_follow_the_files_own_layout() -> None:
     ],
 )
 def test_an_array_stays_laid_out_as_it_was(old: str, values: list[str], new: str) -> None:
-    assert put(f'{{"args": {old}}}', ("args",), values) == f'{{"args": {new}}}'
+    assert put_value(f'{{"args": {old}}}', ("args",), values) == f'{{"args": {new}}}'
 
 
 def test_comments_inside_an_entry_survive_its_update() -> None:
@@ -559,7 +559,7 @@ def test_comments_inside_an_entry_survive_its_update() -> None:
         '{\n  "mcpServers": {\n    "x": {\n      // why\n      "command": "npx", // pinned\n'
         '      "args": ["notes@1.0.0"], // release\n      "env": {"A": "1"}\n    }\n  }\n}\n'
     )
-    assert put(text, ("mcpServers", "x"), {"command": "npx", "args": ["notes@2.0.0"]}) == (
+    assert put_value(text, ("mcpServers", "x"), {"command": "npx", "args": ["notes@2.0.0"]}) == (
         '{\n  "mcpServers": {\n    "x": {\n      // why\n      "command": "npx", // pinned\n'
         '      "args": ["notes@2.0.0"] // release\n    }\n  }\n}\n'
     )
@@ -664,7 +664,7 @@ def test_any_name_and_value_come_back_as_they_were_written(name: str, value: str
         return
     entry = {"command": value, "args": [value, name], "env": {name: value}}
     if form == "json":
-        assert read(put("{}", ("s", name), entry)).value == {"s": {name: entry}}
+        assert read(put_value("{}", ("s", name), entry)).value == {"s": {name: entry}}
     elif form == "toml":
         assert read_toml(put_table(TOML, ("s", name), entry))["s"] == {name: entry}
     else:

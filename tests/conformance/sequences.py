@@ -19,9 +19,9 @@ import pytest
 from pinwarden.gateway.judged_lists import server_facts
 from pinwarden.gateway.templates import template_fits
 from pinwarden.surface.drift.changes import Change
-from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.protocol import CAPABILITY
-from pinwarden.surface.surface import KINDS, TOOL, Item, Kind, Surface, from_listing
+from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface, surface_from_listing
 from tests.conformance.vectors import cases, vectors_dir
 from tests.servers.turning import Turning
 from tests.support.waiting import poll
@@ -31,7 +31,7 @@ Page = tuple[str | None, dict[str, Any]]
 Named = tuple[str, str]
 """An entity and what identifies it."""
 
-LISTS = {kind.method: kind for kind in KINDS}
+LISTS = {kind.method: kind for kind in ITEM_KINDS}
 OPENINGS = ("initialize", "server/discover")
 USES = {
     "tool": "tools/call",
@@ -90,7 +90,7 @@ class Play:
     """A sequence with a beginning: the first state is what was approved."""
 
     states: tuple[State, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ItemKind, ...]
 
     @property
     def approved(self) -> Surface:
@@ -144,7 +144,7 @@ def play_of(case: Case) -> Play:
     return Play(states=tuple(states), kinds=tuple(LISTS[method] for method in methods))
 
 
-def _offers(capabilities: Any, kind: Kind) -> bool:
+def _offers(capabilities: Any, kind: ItemKind) -> bool:
     return isinstance(capabilities, dict) and CAPABILITY[kind] in capabilities
 
 
@@ -202,7 +202,7 @@ def _nothing(method: str) -> list[Page]:
     return [(None, {LISTS[method].member: []})]
 
 
-def _called(kind: Kind, item: dict[str, Any]) -> set[Any]:
+def _called(kind: ItemKind, item: dict[str, Any]) -> set[Any]:
     return {item.get("name"), item.get(kind.key)}
 
 
@@ -240,7 +240,7 @@ def _surface(script: dict[str, Any]) -> Surface:
         LISTS[method].member: [item for page in pages_of(script, method) for item in page[LISTS[method].member]]
         for method in script["pages"]
     }
-    return from_listing({**Turning({"states": [script]})._server(), **lists})
+    return surface_from_listing({**Turning({"states": [script]})._server(), **lists})
 
 
 # What has to come of it
@@ -250,25 +250,25 @@ def _surface(script: dict[str, Any]) -> Surface:
 class Expected:
     """What may pass of one state."""
 
-    shown: dict[Kind, list[Item]]
+    shown: dict[ItemKind, list[Item]]
     withheld: frozenset[Named]
     server: frozenset[str]
     """The members of the opening answer that are withheld."""
-    barred: frozenset[Kind]
+    barred: frozenset[ItemKind]
     """The lists that need a capability which nobody approved: they are refused as a whole."""
 
 
 def expected(case: Case, play: Play, state: State) -> Expected:
     """What is as approved passes; of the rest, what the comparison does not block, and nothing may block if so said."""
     changes = compare(play.approved, state.surface)
-    shown: dict[Kind, list[Item]] = {}
+    shown: dict[ItemKind, list[Item]] = {}
     withheld: set[Named] = set()
     barred = frozenset(kind for kind in play.kinds if not _offers(_capabilities(play.approved), kind))
     for kind in play.kinds:
         if kind in barred:
             continue
-        known = {item.key: item.digest for item in play.approved.list_of(kind)}
-        items = state.surface.list_of(kind)
+        known = {item.key: item.digest for item in play.approved.items_of_kind(kind)}
+        items = state.surface.items_of_kind(kind)
         keys = [item.key for item in items]
         gone = set()
         for item in items:
@@ -315,7 +315,7 @@ def perform(case: Case, play: Play, face: Face) -> set[Named]:
             elif _offers(_capabilities(state.surface), kind):
                 assert face.ask(kind.method, {})["error"]["data"]["pinwarden"]["name"] == "capabilities"
         for kind in play.kinds:
-            for item in state.surface.list_of(kind):
+            for item in state.surface.items_of_kind(kind):
                 _assert_used(face, item, want)
         for method, params in state.uses:
             face.ask(method, params)
@@ -327,7 +327,7 @@ def perform(case: Case, play: Play, face: Face) -> set[Named]:
 
 def _names(play: Play, named: set[Named]) -> set[str]:
     """What these are called: a resource goes by its name or by its address, what the server says by the member."""
-    items = [item for state in play.states for kind in play.kinds for item in state.surface.list_of(kind)]
+    items = [item for state in play.states for kind in play.kinds for item in state.surface.items_of_kind(kind)]
     names = {item.name for item in items if (item.kind.entity, item.key) in named}
     return names | {key for _, key in named}
 
@@ -339,13 +339,13 @@ def _assert_opening(result: dict[str, Any], state: State, want: Expected) -> Non
     assert "instructions" not in want.server or "instructions" not in passed
 
 
-def _listed(face: Face, kind: Kind) -> list[Item]:
+def _listed(face: Face, kind: ItemKind) -> list[Item]:
     items: list[Item] = []
     params: dict[str, Any] = {}
     seen: set[Any] = set()
     while True:
         result = face.ask(kind.method, params)["result"]
-        items += [Item.of(kind, value) for value in result[kind.member]]
+        items += [Item.from_value(kind, value) for value in result[kind.member]]
         cursor = result.get("nextCursor")
         if cursor is None:
             return items
@@ -354,7 +354,7 @@ def _listed(face: Face, kind: Kind) -> list[Item]:
         params = {"cursor": cursor}
 
 
-def _assert_listed(face: Face, kind: Kind, approved: Surface, want: Expected) -> None:
+def _assert_listed(face: Face, kind: ItemKind, approved: Surface, want: Expected) -> None:
     """What is not approved is never seen. The approved copy of what is now there twice may be, in the first pages.
 
     A page is judged by the list that the gateway knows, which may be as old as the policy says. If all of a page is in
@@ -363,7 +363,7 @@ def _assert_listed(face: Face, kind: Kind, approved: Surface, want: Expected) ->
     copy when it is listed again.
     """
     right = [item.digest for item in want.shown[kind]]
-    known = {item.key: item.digest for item in approved.list_of(kind)}
+    known = {item.key: item.digest for item in approved.items_of_kind(kind)}
 
     def is_right() -> bool:
         items = _listed(face, kind)
@@ -397,8 +397,8 @@ def _use_what_is_gone(face: Face, play: Play, state: State) -> set[Named]:
     for kind in play.kinds:
         if kind.entity not in ("tool", "prompt"):
             continue
-        there = {item.key for item in state.surface.list_of(kind)}
-        for item in play.approved.list_of(kind):
+        there = {item.key for item in state.surface.items_of_kind(kind)}
+        for item in play.approved.items_of_kind(kind):
             if item.key in there:
                 continue
             poll(partial(_is_refused, face, item))

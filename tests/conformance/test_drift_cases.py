@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.surface.drift.surface import blocked_by_default, compare
-from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, Surface, from_listing
+from pinwarden.surface.drift.compare import blocked_by_default, compare
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Surface, surface_from_listing
 from tests.conformance.sequences import play_of
 from tests.conformance.vectors import REPOSITORY, cases, vectors_dir
 
@@ -29,7 +29,7 @@ SEQUENCES = [case for case in CASES if "sequence" in case]
 NOT_THIS_LAYER = [case for case in CASES if {"config_before", "artifact_before"} & case.keys()]
 OURS = vectors_dir() == REPOSITORY / "tests" / "vectors"
 """Whether the cases are those of this repository, which name every single change."""
-SURFACE_MEMBERS = {*SERVER_MEMBERS, *(kind.member for kind in KINDS), "initialize"}
+SURFACE_MEMBERS = {*SERVER_MEMBERS, *(kind.member for kind in ITEM_KINDS), "initialize"}
 
 
 def test_every_case_is_judged_here_or_counted_as_not_of_this_layer() -> None:
@@ -47,7 +47,7 @@ def test_not_this_layer_configuration_and_artifacts_come_with_the_lock_file(case
 def test_a_pair_of_surfaces_is_reported_as_expected(case: Case) -> None:
     # An "after" without any list is a server that offers nothing: all else went too.
     whole = bool(SURFACE_MEMBERS & case["after"].keys())
-    judge(case, from_listing(case["before"]), from_listing(case["after"]), whole=whole)
+    judge(case, surface_from_listing(case["before"]), surface_from_listing(case["after"]), whole=whole)
 
 
 @pytest.mark.parametrize("case", cases(SEQUENCES))
@@ -80,7 +80,7 @@ def other_names(*surfaces: Surface) -> dict[tuple[str, str], set[str]]:
         info = (surface.server or {}).get("serverInfo")
         if isinstance(info, dict) and isinstance(info.get("name"), str):
             names.setdefault(("server", ""), set()).add(info["name"])
-        for kind in KINDS:
-            for item in surface.list_of(kind):
+        for kind in ITEM_KINDS:
+            for item in surface.items_of_kind(kind):
                 names.setdefault((kind.entity, item.name), set()).add(item.key)
     return names

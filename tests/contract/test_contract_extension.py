@@ -24,7 +24,7 @@ from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockf
 from pinwarden.contract.normalise import normalised, normalised_digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.surface import surface_from_listing
 from tests.support.contracts import MADE_AT, extension_of, listing, locked, wire_tool
 
 KEY = PrivateKey.from_seed(b"k" * 32)
@@ -50,10 +50,10 @@ def test_the_surface_digest_is_the_one_that_a_consumers_lock_pins() -> None:
     told = listing(wire_tool("read_note"), instructions="Be brief.", prompts=[{"name": "hello"}])
     lockfile = parse_lockfile(serialize_lockfile(locked(told)))
     assert lockfile.extension is not None
-    assert lockfile.extension["surfaceDigest"] == str(from_listing(told).digest)
+    assert lockfile.extension["surfaceDigest"] == str(surface_from_listing(told).digest)
     kept = surface_of(lockfile)
     assert kept is not None
-    assert kept.digest == from_listing(told).digest
+    assert kept.digest == surface_from_listing(told).digest
 
 
 def test_the_same_server_gives_the_same_bytes_whatever_the_order_of_its_tools() -> None:
@@ -207,7 +207,7 @@ FASTMCP = {
 
 
 def digest(tool: dict[str, Any], **members: Any) -> str:
-    return str(normalised_digest(from_listing({"serverInfo": {"name": "s"}, "tools": [{**tool, **members}]})))
+    return str(normalised_digest(surface_from_listing({"serverInfo": {"name": "s"}, "tools": [{**tool, **members}]})))
 
 
 def test_a_server_that_moved_between_frameworks_has_the_same_normalised_digest() -> None:
@@ -296,13 +296,15 @@ def test_two_tools_of_different_meaning_have_no_normalised_digest_in_common(
 )
 def test_what_a_server_says_of_itself_is_not_normalised_away(members: dict[str, Any]) -> None:
     plain = {"serverInfo": {"name": "s", "version": "1"}, "capabilities": {"tools": {}}, "tools": []}
-    assert normalised_digest(from_listing({**plain, **members})) != normalised_digest(from_listing(plain))
+    assert normalised_digest(surface_from_listing({**plain, **members})) != normalised_digest(
+        surface_from_listing(plain)
+    )
 
 
 def test_only_the_sentence_of_the_framework_leaves_a_prompts_argument() -> None:
     def arguments(description: str | None) -> Any:
         argument = {"name": "n", **({} if description is None else {"description": description})}
-        surface = from_listing({"tools": [], "prompts": [{"name": "p", "arguments": [argument]}]})
+        surface = surface_from_listing({"tools": [], "prompts": [{"name": "p", "arguments": [argument]}]})
         return normalised(surface)["prompts"][0]["arguments"]
 
     sentence = "Provide a value matching the following JSON schema: {}. Encode non-string values as JSON."

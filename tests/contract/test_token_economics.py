@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.contract.contract import TokenContract
 from pinwarden.contract.observed import contracts_of
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.surface import surface_from_listing
 from tests.support.contracts import listing, wire_tool
 
 TEXT = {"type": "string"}
@@ -16,7 +16,7 @@ TEXT = {"type": "string"}
 
 def economics_of(output: dict[str, Any] | None) -> TokenContract:
     wire = wire_tool("tool") | ({} if output is None else {"outputSchema": output})
-    return contracts_of(from_listing(listing(wire)), None)["tool"].token_economics
+    return contracts_of(surface_from_listing(listing(wire)), None)["tool"].token_economics
 
 
 def wrapped(schema: dict[str, Any]) -> dict[str, Any]:

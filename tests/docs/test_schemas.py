@@ -16,7 +16,7 @@ from pinwarden.core.errors import CODES, PinwardenError
 from pinwarden.lock import lockfile
 from pinwarden.lock.policy import policy_from_table
 from pinwarden.lock.record import extension_of
-from pinwarden.surface.surface import from_listing, parse, to_bytes
+from pinwarden.surface.surface import encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.docs.schemas import FOLDER, problems
@@ -74,18 +74,18 @@ def accepted(read: Callable[[Any], object], value: Any) -> bool:
 class TestSurface:
     @pytest.mark.parametrize("path", REAL, ids=lambda path: str(path.stem))
     def test_the_document_of_every_real_server_is_valid(self, path: Path) -> None:
-        document = json.loads(to_bytes(from_listing(json.loads(path.read_bytes()))))
+        document = json.loads(encode_surface(surface_from_listing(json.loads(path.read_bytes()))))
         assert problems("surface", document, closed=True) == []
 
     def test_what_the_reader_takes_the_schema_takes(self) -> None:
         listing = {"serverInfo": {"name": "n", "version": "1"}, "tools": [TOOL, {"title": "no name"}], "prompts": []}
-        document = json.loads(to_bytes(from_listing(listing)))
+        document = json.loads(encode_surface(surface_from_listing(listing)))
         assert problems("surface", document, closed=True) == []
         refused = 0
         for what, copy in spoilt_copies(document):
             if problems("surface", copy):
                 refused += 1
-                assert not accepted(lambda value: parse(json.dumps(value).encode()), copy), what
+                assert not accepted(lambda value: parse_surface(json.dumps(value).encode()), copy), what
         assert refused > 100
 
 

@@ -16,7 +16,7 @@ from pinwarden.gateway.session import Session
 from pinwarden.gateway.step import Step
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.policy import policy_from_table
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 from tests.servers.turning import MEMBERS, META, TURN, Turning
 
 SEARCH: dict[str, Any] = {
@@ -63,7 +63,7 @@ def approved(state: dict[str, Any]) -> Surface:
     """The surface of an honest server in this state."""
     server = Turning({"states": [state]})._server()
     lists = {member: state[member] for member in MEMBERS.values() if member in state}
-    return from_listing({**server, **lists})
+    return surface_from_listing({**server, **lists})
 
 
 def policy(**table: Any) -> GatewayPolicy:

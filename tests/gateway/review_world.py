@@ -16,7 +16,7 @@ from pinwarden.gateway.gates.server import judge_server
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.state import FIRST_USE, GatewayState, lock_baseline
 from pinwarden.lock.gateway_policy import DigestPolicy
-from pinwarden.surface.surface import KINDS, Surface, from_listing, parse
+from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome
 from tests.support.targets import SCRIPTED
 
@@ -32,13 +32,13 @@ BLOCK = DigestPolicy()
 def verdicts(approved: Surface, served: Surface, policy: DigestPolicy = BLOCK) -> tuple[Verdict, ...]:
     """What the gateway decides about everything that is served."""
     found: list[Verdict] = [*judge_server(served.server, approved, policy)] if served.server else []
-    for kind in KINDS:
-        found += judge_list(kind, served.list_of(kind), approved, lambda _: policy)
+    for kind in ITEM_KINDS:
+        found += judge_list(kind, served.items_of_kind(kind), approved, lambda _: policy)
     return tuple(found)
 
 
 def listing(*tools: Any, **more: Any) -> Surface:
-    return from_listing({"capabilities": CAPABILITIES, "tools": list(tools), **more})
+    return surface_from_listing({"capabilities": CAPABILITIES, "tools": list(tools), **more})
 
 
 class ReviewWorld:
@@ -90,7 +90,7 @@ class ReviewWorld:
     def approved(self) -> Surface:
         """What the lock approves."""
         path = min((self.root / "mcp-lock.surfaces").iterdir())  # of the first client
-        return parse(path.read_bytes())
+        return parse_surface(path.read_bytes())
 
     def files(self) -> dict[str, bytes]:
         """The lock and all beside it, to see whether anything changed."""

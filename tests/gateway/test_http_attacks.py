@@ -34,8 +34,8 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.gateway.session import Session
-from pinwarden.surface.probe.sse_stream import EventParser
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.probe.event_stream import EventParser
+from pinwarden.surface.surface import surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.network_guard import NetworkRules
 from pinwarden.system.target import HttpAddress
@@ -424,7 +424,7 @@ def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() ->
 def test_attack_a_client_that_hangs_up_gets_no_room_for_more_while_its_request_goes_on(tmp_path: Path) -> None:
     """Attack: in a session who hangs up cancels nothing, so the request stays in memory; and the next, and the next."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
-    surface = from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
+    surface = surface_from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
     command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
     call = rpc("tools/call", {"name": "hang", "arguments": {"text": "x" * 200_000}}, 5)
     with gateway({"a": Behind(guard("a", surface), command=command)}, limits=limits) as made, Raw(made, "a") as raw:

@@ -21,7 +21,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.notifications import ListChangedThrottle
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
-from pinwarden.surface.surface import TOOL, from_listing
+from pinwarden.surface.surface import TOOL, surface_from_listing
 from tests.gateway.desk import DELETE, SEARCH, Desk
 from tests.gateway.http_world import OTHER, Behind, Fixed, Raw, gateway, guard
 from tests.gateway.test_gateway_command import Project, Running, running
@@ -175,7 +175,7 @@ class Noting(Guard):
 
     def __init__(self) -> None:
         about = {"serverInfo": talking.INFO, "capabilities": talking.CAPABILITIES, "tools": talking.TOOLS}
-        super().__init__("t", Fixed("t", from_listing(about)))
+        super().__init__("t", Fixed("t", surface_from_listing(about)))
         self.on: list[bool] = []
 
     def judge_server_request(self, method: str, params: Any, client: str) -> Any:

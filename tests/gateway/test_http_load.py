@@ -23,14 +23,14 @@ from pinwarden.gateway.event import BLOCKED
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.surface import surface_from_listing
 from pinwarden.system.database import open_database
 from tests.gateway.http_world import Behind, Gateway, gateway, guard, modern
 from tests.servers import talking
 from tests.support.audit import verify
 
 TOOLS = [{**tool, "description": "Tells nothing."} if tool["name"] == "note" else tool for tool in talking.TOOLS]
-APPROVED = from_listing(
+APPROVED = surface_from_listing(
     {
         "serverInfo": talking.INFO,
         "capabilities": talking.CAPABILITIES,

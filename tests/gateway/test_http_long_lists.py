@@ -22,7 +22,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.limits import SessionLimits
 from pinwarden.lock.gateway_policy import gateway_policy
-from pinwarden.surface.surface import Item, Kind, from_listing
+from pinwarden.surface.surface import Item, ItemKind, surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import OTHER, Behind, Fixed, Gateway, Kept, OpenStream, Raw, gateway, guard, rpc
@@ -60,7 +60,7 @@ class Watched(Guard):
     def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
         listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
         seldom = gateway_policy({"relist-seconds": 3600})  # it may take longer than until the next list
-        super().__init__("long", Fixed("long", from_listing(listing)), seldom, SessionLimits(max_items=MANY))
+        super().__init__("long", Fixed("long", surface_from_listing(listing)), seldom, SessionLimits(max_items=MANY))
         self.progress = progress
         self._others = others
         self.judged: list[tuple[int, int]] = []
@@ -69,7 +69,7 @@ class Watched(Guard):
         """And where."""
 
     def judge_list(
-        self, kind: Kind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
+        self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
     ) -> tuple[Verdict, ...]:
         before = len(self.progress)
         verdicts = super().judge_list(kind, items, client, server)
@@ -92,7 +92,7 @@ def _long(
 def _other(tmp_path: Path) -> Behind:
     shown = {**SHOWN, "capabilities": talking.CAPABILITIES, "tools": talking.TOOLS}
     command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
-    return Behind(guard("other", from_listing(shown)), command=command)
+    return Behind(guard("other", surface_from_listing(shown)), command=command)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def observe(world: ReviewWorld, *tools: Any, policy: DigestPolicy = AUDIT, serve
 
 
 def digest(tool: Any) -> str:
-    return str(Item.of(TOOL, tool).digest)
+    return str(Item.from_value(TOOL, tool).digest)
 
 
 def last_of(world: ReviewWorld) -> str:

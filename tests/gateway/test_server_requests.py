@@ -86,11 +86,11 @@ def test_the_definition_that_was_blocked_is_named_with_its_digest() -> None:
     desk = opened()
     ask(desk, sampling(tools=[SEARCH, STEAL]))
     tools = [(fact.kind, fact.item, fact.observed, fact.method) for fact in desk.facts if fact.item_kind == "tool"]
-    assert tools == [("blocked", "upload_file", str(Item.of(TOOL, STEAL).digest), SAMPLING)]
+    assert tools == [("blocked", "upload_file", str(Item.from_value(TOOL, STEAL).digest), SAMPLING)]
 
 
 def test_a_definition_that_is_approved_or_allowed_by_the_policy_passes_in_a_server_request() -> None:
-    allowed = policy(allow=[{"tool": "upload_file", "digest": str(Item.of(TOOL, STEAL).digest)}])
+    allowed = policy(allow=[{"tool": "upload_file", "digest": str(Item.from_value(TOOL, STEAL).digest)}])
     for rules, tools in ((DEFAULT_POLICY, [SEARCH]), (DEFAULT_POLICY, []), (allowed, [SEARCH, STEAL])):
         desk = opened(rules)
         params = sampling(tools=tools, systemPrompt="You summarize notes.")
@@ -353,7 +353,7 @@ def test_attack_over_http_a_sampling_request_with_tools_ends_at_the_gateway_and_
         thread.join()
     asked = [(fact.kind, fact.method, fact.observed) for fact in kept.facts if fact.method in (SAMPLING, "roots/list")]
     assert asked == [
-        ("blocked", SAMPLING, str(Item.of(TOOL, STEAL).digest)),
+        ("blocked", SAMPLING, str(Item.from_value(TOOL, STEAL).digest)),
         ("blocked", SAMPLING, digest(attack["params"])),
         ("called", "roots/list", digest({})),
     ]

@@ -31,7 +31,7 @@ from pinwarden.lock.lock_store import (
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.relock import relock, without
 from pinwarden.lock.verification import verify, verify_files
-from pinwarden.surface.surface import from_listing, to_bytes
+from pinwarden.surface.surface import encode_surface, surface_from_listing
 from pinwarden.system.clock import now
 from tests.conformance.vectors import REPOSITORY
 from tests.support.locks import LATER, NOON, SURFACE, entry, our_entry, record
@@ -41,9 +41,9 @@ PATH = surface_path(NAME)
 
 
 def approve(text: str, at: str = NOON) -> tuple[dict[str, bytes], Lock]:
-    surface = from_listing({"tools": [{"name": "add", "description": text}]})
+    surface = surface_from_listing({"tools": [{"name": "add", "description": text}]})
     written = extended(entry(at=at), record(at=at, surface=pin_surface(surface, PATH)))
-    return {PATH: to_bytes(surface)}, relock(None, [written], at)
+    return {PATH: encode_surface(surface)}, relock(None, [written], at)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -58,16 +58,16 @@ def test_a_lock_and_its_surfaces_are_written_and_read_back_and_nothing_else_lies
     path = tmp_path / "mcp-lock.json"
     assert read(path) is None
     lock = relock(None, [our_entry()], NOON)
-    update(path, lambda _: LockWrite(lock=lock, files={PATH: to_bytes(SURFACE)}))
+    update(path, lambda _: LockWrite(lock=lock, files={PATH: encode_surface(SURFACE)}))
     assert read(path) == lock
     assert verify_files(lock, read_with_files(path)[1]) == ()
-    assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(lock), PATH: to_bytes(SURFACE)}
+    assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(lock), PATH: encode_surface(SURFACE)}
     assert PATH.startswith(surfaces_folder(path) + "/")
 
 
 def test_locking_the_same_again_does_not_touch_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
-    surfaces = {PATH: to_bytes(SURFACE)}
+    surfaces = {PATH: encode_surface(SURFACE)}
     update(path, lambda old: LockWrite(lock=relock(old, [our_entry()], NOON), files=surfaces))
     before, inode = tree(tmp_path), path.stat().st_ino
     update(path, lambda old: LockWrite(lock=relock(old, [our_entry(at=LATER)], LATER), files=surfaces))
@@ -86,7 +86,7 @@ def test_a_foreign_layout_is_not_rewritten_when_nothing_changed(tmp_path: Path) 
 def test_the_text_of_a_removed_server_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     entries = [our_entry(), entry("io.github.acme/plain")]
-    update(path, lambda _: LockWrite(lock=relock(None, entries, NOON), files={PATH: to_bytes(SURFACE)}))
+    update(path, lambda _: LockWrite(lock=relock(None, entries, NOON), files={PATH: encode_surface(SURFACE)}))
 
     def remove(old: Lock | None) -> LockWrite:
         assert old is not None
@@ -134,7 +134,7 @@ def test_a_symbolic_link_is_refused_and_what_it_points_to_is_not_changed(tmp_pat
     (project / link).symlink_to(outside / ("folder" if link.endswith("surfaces") else "file"))
     before = tree(outside)
     with pytest.raises(PinwardenError) as caught:
-        update(project / "mcp-lock.json", lambda _: LockWrite(lock=lock, files={PATH: to_bytes(SURFACE)}))
+        update(project / "mcp-lock.json", lambda _: LockWrite(lock=lock, files={PATH: encode_surface(SURFACE)}))
     assert code_of(caught) in ("FILE_UNREADABLE", "FILE_UNWRITABLE")
     assert tree(outside) == before
     assert not (project / "mcp-lock.json").exists() or (project / "mcp-lock.json").is_symlink()

@@ -23,7 +23,7 @@ from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock, without
 from pinwarden.lock.seal import seal_of
 from pinwarden.lock.verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_files
-from pinwarden.surface.surface import from_listing, to_bytes
+from pinwarden.surface.surface import encode_surface, surface_from_listing
 from tests.support.javascript import needs_node
 from tests.support.locks import LATER, NOON, SURFACE, deep_copy, entry, our_entry, record
 
@@ -414,11 +414,11 @@ def test_surface_files_have_readable_names_that_every_file_system_takes() -> Non
 def test_the_approved_text_is_compared_with_its_pin() -> None:
     lock = relock(None, [our_entry()], NOON)
     path = surface_path("io.github.acme/notes")
-    good = to_bytes(SURFACE)
-    other = from_listing({"tools": [{"name": "add", "description": "now evil"}]})
+    good = encode_surface(SURFACE)
+    other = surface_from_listing({"tools": [{"name": "add", "description": "now evil"}]})
     assert verify_files(lock, {path: good}) == ()
     assert [problem.code for problem in verify_files(lock, {})] == ["surface_missing"]
-    for bad in (good + b" ", to_bytes(other), b"not json"):
+    for bad in (good + b" ", encode_surface(other), b"not json"):
         found = verify_files(lock, {path: bad})
         assert [problem.code for problem in found] == ["surface_mismatch"]
         assert found[0].path.endswith("/capabilityManifest/pinwarden/surface")
@@ -427,12 +427,12 @@ def test_the_approved_text_is_compared_with_its_pin() -> None:
 def test_a_pin_whose_item_digests_are_not_those_of_its_own_file_is_seen() -> None:
     pin = replace(pin_surface(SURFACE, surface_path("io.github.acme/notes")), items={"tools": {}})
     lock = relock(None, [extended(entry(), Extension(surface=pin))], NOON)
-    found = verify_files(lock, {pin.path: to_bytes(SURFACE)})
+    found = verify_files(lock, {pin.path: encode_surface(SURFACE)})
     assert [problem.code for problem in found] == ["surface_mismatch"]
 
 
 def test_two_entries_that_pin_different_texts_in_one_file_are_a_problem() -> None:
-    other = pin_surface(from_listing({"tools": []}), surface_path("io.github.acme/notes"))
+    other = pin_surface(surface_from_listing({"tools": []}), surface_path("io.github.acme/notes"))
     lock = relock(None, [our_entry(), extended(entry(client="zed"), record(surface=other))], NOON)
     assert codes(lock) == ["surface_conflict"]
 
@@ -448,7 +448,7 @@ def test_two_entries_that_pin_different_texts_in_one_file_are_a_problem() -> Non
 )
 def test_a_surface_without_one_meaning_cannot_be_pinned(listing: dict[str, Any]) -> None:
     with pytest.raises(PinwardenError) as caught:
-        pin_surface(from_listing(listing), surface_path("x"))
+        pin_surface(surface_from_listing(listing), surface_path("x"))
     assert caught.value.code == "SURFACE_INVALID"
 
 

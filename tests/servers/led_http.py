@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 from tests.servers.listening import listening
 
 NEWEST = "2026-07-28"
@@ -90,7 +90,7 @@ class Led:
     def surface(self) -> Surface:
         """What it shows."""
         server = {"serverInfo": {"name": self.name, "version": "1"}, "capabilities": self.capabilities}
-        return from_listing({**server, "tools": self.tools})
+        return surface_from_listing({**server, "tools": self.tools})
 
     def answer(self, exchange: Exchange) -> None:
         """As an honest server does."""

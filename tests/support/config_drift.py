@@ -7,7 +7,7 @@ from typing import Any
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.drift import compare_entries, package_of, unknown_entry
 from pinwarden.clients.table import CLIENTS, Client
-from pinwarden.surface.drift.changes import Change, in_order
+from pinwarden.surface.drift.changes import Change, sort_changes
 
 
 def compare_configs(before: Any, after: Any, client: Client = CLIENTS["generic"]) -> tuple[Change, ...]:
@@ -21,7 +21,7 @@ def compare_configs(before: Any, after: Any, client: Client = CLIENTS["generic"]
         else:
             server = configured_server(name, entry, client)
             changes.append(unknown_entry(server, approved, [package for package in packages if package]))
-    return in_order(changes)
+    return sort_changes(changes)
 
 
 def servers_in(config: Any, client: Client) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pinwarden.contract.digests import required_fields_digest
 from pinwarden.contract.extension import Extension, ToolFacts, with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.core.record import replace
-from pinwarden.surface.surface import TOOL, Surface, from_listing
+from pinwarden.surface.surface import TOOL, Surface, surface_from_listing
 
 FLAGS = ("filesystem", "network", "subprocess", "crypto", "codeEvaluation")
 """The entitlements of a contract."""
@@ -30,7 +30,7 @@ def listing(*tools: dict[str, Any], **members: Any) -> dict[str, Any]:
 
 def contracts_of_surface(surface: Surface) -> dict[str, ToolContract]:
     """The contracts of a server that is only seen from outside."""
-    return {item.key: contract_of(item.value) for item in surface.list_of(TOOL) if item.digest}
+    return {item.key: contract_of(item.value) for item in surface.items_of_kind(TOOL) if item.digest}
 
 
 def contract_of(tool: dict[str, Any]) -> ToolContract:
@@ -54,7 +54,7 @@ def contract_of(tool: dict[str, Any]) -> ToolContract:
 
 def extension_of(told: dict[str, Any], **facts: ToolFacts) -> Extension:
     """What our member of the lockfile says of that server."""
-    surface = from_listing(told)
+    surface = surface_from_listing(told)
     return Extension(surface=surface, contracts=contracts_of_surface(surface), evidence="live", tools=facts)
 
 

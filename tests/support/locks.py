@@ -19,7 +19,7 @@ from pinwarden.lock.extension import (
     surface_path,
 )
 from pinwarden.lock.shape import check_shape
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 
 NOON = "2026-07-20T12:00:00.000Z"
 LATER = "2026-07-21T08:30:00.000Z"
@@ -33,7 +33,7 @@ _MANIFEST_ORDER = (
     *("secrets", "generatedAt", "toolDescriptionHash", "toolSurfaceHash", "toolManifestHash", "toolDescriptionScan"),
 )
 
-SURFACE: Surface = from_listing(
+SURFACE: Surface = surface_from_listing(
     {
         "serverInfo": {"name": "notes", "version": "1.2.3"},
         "capabilities": {"tools": {}},

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from pinwarden.surface.drift.surface import Change, compare
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.drift.compare import Change, compare
+from pinwarden.surface.surface import surface_from_listing
 
 Listing = dict[str, Any]
 
@@ -66,7 +66,7 @@ def changed(listing: Listing, edit: Callable[[Listing], object]) -> Listing:
 
 def drift(before: Listing, after: Listing) -> tuple[Change, ...]:
     """The changes between two listings."""
-    return compare(from_listing(before), from_listing(after))
+    return compare(surface_from_listing(before), surface_from_listing(after))
 
 
 def after_edit(edit: Callable[[Listing], object]) -> tuple[Change, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES, find_cues
 from pinwarden.surface.scan.scan import MESSAGES, Finding, scan
-from pinwarden.surface.surface import TOOL, Item, Surface, from_listing
+from pinwarden.surface.surface import TOOL, Item, Surface, surface_from_listing
 from tests.conformance.vectors import uncopied, vectors_dir
 from tests.support.needs import not_ours
 from tests.surface.test_cues import ATTACKS
@@ -21,7 +21,7 @@ OURS = frozenset(MESSAGES)
 
 
 def surface(*tools: dict[str, Any], **others: Any) -> Surface:
-    return from_listing({"tools": list(tools), **others})
+    return surface_from_listing({"tools": list(tools), **others})
 
 
 def tool(name: str, description: str = "", **members: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def at(pointer: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_order_is_found_wherever_a_tool_hides_it(pointer: str) -> None:
-    findings = scan(from_listing({"tools": [{"name": "search", **at(pointer, ORDER)}]}))
+    findings = scan(surface_from_listing({"tools": [{"name": "search", **at(pointer, ORDER)}]}))
     assert warnings(findings) == [("tool", "search", pointer, "agent_instruction")]
     assert [finding.code for finding in findings] == ["agent_instruction_override", "agent_instruction"]
     assert {finding.excerpt for finding in findings} == {"Ignore all previous instructions"}
@@ -89,7 +89,7 @@ def test_order_is_found_in_member_names_and_tool_names() -> None:
 
 def test_every_kind_of_item_and_the_server_itself_are_read() -> None:
     findings = scan(
-        from_listing(
+        surface_from_listing(
             {
                 "serverInfo": {"name": "x", "title": ORDER},
                 "instructions": f"Search first. {ORDER}",
@@ -285,7 +285,7 @@ REAL = sorted((vectors_dir() / "real-servers").glob("*.json"))
 
 
 def real(path: Path) -> Surface:
-    return from_listing(json.loads(path.read_bytes()))
+    return surface_from_listing(json.loads(path.read_bytes()))
 
 
 @pytest.mark.parametrize("path", REAL, ids=[path.stem for path in REAL])

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from pinwarden.surface.drift.changes import CRITICAL
-from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.scan.cues import Words, find_cues, may_hold_cues
-from pinwarden.surface.scan.scan import MESSAGES, scan
-from pinwarden.surface.scan.strings import places_of
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.scan.scan import MESSAGES, scan, strings_with_pointers
+from pinwarden.surface.surface import surface_from_listing
 
 Case = dict[str, Any]
 FOLDER = Path(__file__).parents[1] / "assets" / "texts"
@@ -28,7 +27,7 @@ ATTACKS, HONEST = texts("attacks"), texts("honest")
 
 def suspicions(case: Case) -> set[str]:
     """The codes of ours that the scan warns of."""
-    found = scan(from_listing(case["surface"]))
+    found = scan(surface_from_listing(case["surface"]))
     return {finding.code for finding in found if finding.severity == "warning" and finding.code in MESSAGES}
 
 
@@ -44,8 +43,10 @@ def test_attack_in_any_place_and_disguise_is_suspected(case: Case) -> None:
 def test_attacks_that_the_scan_misses_are_known_and_still_held_for_review() -> None:
     missed = [case for case in ATTACKS if case.get("missed")]
     assert [suspicions(case) for case in missed] == [set()] * 7
-    bland = from_listing({"tools": [{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}]})
-    assert all(blocked_by_default(compare(bland, from_listing(case["surface"]))) for case in missed)
+    bland = surface_from_listing(
+        {"tools": [{"name": "t", "description": "Does it.", "inputSchema": {"type": "object"}}]}
+    )
+    assert all(blocked_by_default(compare(bland, surface_from_listing(case["surface"]))) for case in missed)
 
 
 @pytest.mark.parametrize("case", named(HONEST, "surface"))
@@ -55,18 +56,20 @@ def test_honest_text_is_not_suspected(case: Case) -> None:
 
 @pytest.mark.parametrize("case", named(ATTACKS, "before"))
 def test_quiet_change_of_meaning_is_held_for_review(case: Case) -> None:
-    assert blocked_by_default(compare(from_listing(case["before"]), from_listing(case["after"])))
+    assert blocked_by_default(compare(surface_from_listing(case["before"]), surface_from_listing(case["after"])))
 
 
 @pytest.mark.parametrize("case", named(HONEST, "before"))
 def test_honest_change_does_not_look_like_an_attack(case: Case) -> None:
-    changes = compare(from_listing(case["before"]), from_listing(case["after"]))
+    changes = compare(surface_from_listing(case["before"]), surface_from_listing(case["after"]))
     assert changes
     assert [change for change in changes if change.severity == CRITICAL] == []
 
 
 def test_quick_look_sees_every_cue_of_every_text() -> None:
-    strings = {text for case in ATTACKS + HONEST for _, text in places_of(case.get("surface", case.get("after")))}
+    strings = {
+        text for case in ATTACKS + HONEST for _, text in strings_with_pointers(case.get("surface", case.get("after")))
+    }
     unseen = [
         text
         for text in strings

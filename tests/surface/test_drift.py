@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pinwarden.core.json_pointer import resolve_pointer
 from pinwarden.core.record import replace
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CUE_ORDER, SEVERITIES
-from pinwarden.surface.drift.surface import ABSENT, blocked_by_default, compare
+from pinwarden.surface.drift.compare import ABSENT, blocked_by_default, compare
 from pinwarden.surface.scan import cues
-from pinwarden.surface.surface import TOOL, Item, from_listing
+from pinwarden.surface.surface import TOOL, Item, surface_from_listing
 from tests.conformance.vectors import REPOSITORY
 from tests.support.notes_server import NOTES, Listing, after_edit, changed, drift, named, told, tool
 
@@ -278,11 +278,11 @@ def test_a_removed_item_is_information_and_blocks_nothing() -> None:
 
 
 def test_attack_a_tool_that_is_removed_and_comes_back_is_held_against_the_approved_text() -> None:
-    approved = from_listing(NOTES)
+    approved = surface_from_listing(NOTES)
     without = changed(NOTES, lambda listing: listing["tools"].pop())
     back = changed(NOTES, lambda listing: tool(listing, "export_notes").update(description="Export." + POISON))
-    assert named(compare(approved, from_listing(without))) == {("tool", "export_notes", "removed")}
-    assert told(compare(approved, from_listing(back))) == [
+    assert named(compare(approved, surface_from_listing(without))) == {("tool", "export_notes", "removed")}
+    assert told(compare(approved, surface_from_listing(back))) == [
         ("critical", "new_concealment", "export_notes", "/description")
     ]
 
@@ -387,9 +387,9 @@ def test_attack_an_approved_tool_that_turns_undigestable_is_not_taken_for_remove
 
 def test_attack_a_member_that_occurs_twice_makes_a_tool_undigestable_under_its_name() -> None:
     text = b'{"name": "delete_note", "description": "Delete.", "description": "Delete all."}'
-    after = from_listing({**NOTES, "tools": [NOTES["tools"][0], NOTES["tools"][2]]})
-    tools = (*after.items["tools"], Item.of_text(TOOL, text))
-    found = compare(from_listing(NOTES), replace(after, items={**after.items, "tools": tools}))
+    after = surface_from_listing({**NOTES, "tools": [NOTES["tools"][0], NOTES["tools"][2]]})
+    tools = (*after.items["tools"], Item.from_json_text(TOOL, text))
+    found = compare(surface_from_listing(NOTES), replace(after, items={**after.items, "tools": tools}))
     assert named(found) == {("tool", "delete_note", "undigestable")}
 
 
@@ -400,7 +400,7 @@ def test_attack_a_server_whose_own_words_cannot_be_digested_is_critical() -> Non
 
 
 def test_an_undigestable_tool_is_reported_even_if_it_was_there_before() -> None:
-    surface = from_listing({"tools": [{"name": 5}]})
+    surface = surface_from_listing({"tools": [{"name": 5}]})
     assert [one.kind for one in compare(surface, surface)] == ["undigestable"]
 
 

@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, canonicalize, tool_digest
 from pinwarden.core.javascript import locale_sorted
-from pinwarden.surface.api_surface import api_surface_hash, api_surface_leaves
-from pinwarden.surface.foreign_digests import fusion_input_schema_digest, surface_digests, toolpin_hashes
-from pinwarden.surface.surface import TOOL, Item, Surface, from_listing
+from pinwarden.surface.foreign_digests import (
+    api_surface_hash,
+    api_surface_leaves,
+    fusion_input_schema_digest,
+    surface_digests,
+    toolpin_hashes,
+)
+from pinwarden.surface.surface import TOOL, Item, Surface, surface_from_listing
 from tests.conformance.vectors import cases, load, vectors_dir
 from tests.support.javascript import needs_node, run_node
 
@@ -206,7 +211,7 @@ def test_fusion_has_no_digest_for_a_tool_without_schema() -> None:
 
 
 def test_a_surface_gives_every_digest_under_its_own_name() -> None:
-    surface = from_listing({"instructions": "Be brief.", "tools": [READ, WRITE], "prompts": [{"name": "p"}]})
+    surface = surface_from_listing({"instructions": "Be brief.", "tools": [READ, WRITE], "prompts": [{"name": "p"}]})
     tools = [READ, WRITE]
     assert surface_digests(surface) == {
         "pinwarden": {
@@ -227,13 +232,13 @@ def test_a_surface_gives_every_digest_under_its_own_name() -> None:
 
 
 def test_all_digests_are_ready_for_json() -> None:
-    digests = surface_digests(from_listing({"tools": [READ, WRITE]}))
+    digests = surface_digests(surface_from_listing({"tools": [READ, WRITE]}))
     assert json.loads(canonicalize(digests)) == digests
 
 
 def test_one_undigestable_tool_withholds_what_covers_all_tools_and_leaves_the_digests_of_the_others() -> None:
-    bad = Item.of_text(TOOL, b'{"name":"bad","description":"\\ud800"}')
-    surface = Surface(server={}, items={"tools": (Item.of(TOOL, READ), bad)}, observed={})
+    bad = Item.from_json_text(TOOL, b'{"name":"bad","description":"\\ud800"}')
+    surface = Surface(server={}, items={"tools": (Item.from_value(TOOL, READ), bad)}, observed={})
     digests = surface_digests(surface)
     assert digests["pinwarden"]["surface"] is None
     assert digests["api-surface"] is None
@@ -249,7 +254,7 @@ def test_one_undigestable_tool_withholds_what_covers_all_tools_and_leaves_the_di
 
 
 def test_a_name_shared_by_two_tools_has_no_digest_and_says_why() -> None:
-    digests = surface_digests(from_listing({"tools": [READ, {**READ, "description": "shadow"}, WRITE]}))
+    digests = surface_digests(surface_from_listing({"tools": [READ, {**READ, "description": "shadow"}, WRITE]}))
     assert digests["hangar"] == {"read": None, "Write": str(tool_digest(WRITE, "hangar"))}
     assert digests["api-surface"] is None
     assert {"digest": "hangar", "item": "read", "reason": "2 items share this name"} in digests["unavailable"]
@@ -257,7 +262,10 @@ def test_a_name_shared_by_two_tools_has_no_digest_and_says_why() -> None:
 
 
 def test_a_server_that_offers_no_tools_differs_from_one_with_an_empty_list() -> None:
-    absent, empty = surface_digests(from_listing({"prompts": []})), surface_digests(from_listing({"tools": []}))
+    absent, empty = (
+        surface_digests(surface_from_listing({"prompts": []})),
+        surface_digests(surface_from_listing({"tools": []})),
+    )
     assert absent["api-surface"] is None
     assert absent["toolpin"] is None
     assert [row["reason"] for row in absent["unavailable"]] == ["the server offers no tools"] * 2
@@ -266,6 +274,6 @@ def test_a_server_that_offers_no_tools_differs_from_one_with_an_empty_list() -> 
 
 
 def test_a_tool_that_fusion_has_no_digest_for_does_not_withhold_the_other_digests() -> None:
-    digests = surface_digests(from_listing({"tools": [{"name": "t"}]}))
+    digests = surface_digests(surface_from_listing({"tools": [{"name": "t"}]}))
     assert digests["fusion"] == {"t": None}
     assert digests["unavailable"] == [{"digest": "fusion", "item": "t", "reason": "the tool has no inputSchema"}]

@@ -18,7 +18,7 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.surface.probe.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
 from pinwarden.surface.probe.session import ClientIdentity
-from pinwarden.surface.surface import Surface, from_listing, parse, to_bytes
+from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing
 from pinwarden.system.target import HttpTarget, StdioTarget
 from tests.support.needs import missing
 from tests.support.ports import reserved_port
@@ -62,7 +62,7 @@ def npm_version(name: str) -> str:
 
 
 def assert_as_recorded(surface: Surface, name: str) -> None:
-    expected = from_listing(recording(name))
+    expected = surface_from_listing(recording(name))
     assert surface.undigestable == ()
     assert {member: names(surface, member) for member in surface.items} == {
         member: names(expected, member) for member in surface.items
@@ -72,7 +72,7 @@ def assert_as_recorded(surface: Surface, name: str) -> None:
     assert expected.server is not None
     assert surface.server["serverInfo"] == expected.server["serverInfo"]
     assert surface.server.get("instructions") == expected.server.get("instructions")
-    assert parse(to_bytes(surface)).digest == surface.digest
+    assert parse_surface(encode_surface(surface)).digest == surface.digest
 
 
 class TestNpm:

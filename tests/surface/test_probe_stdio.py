@@ -17,7 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.surface.probe.probe import ProbeOptions, Progress, probe, probe_all, probe_as_two_clients
 from pinwarden.surface.probe.session import ClientIdentity
-from pinwarden.surface.surface import Surface, parse, to_bytes
+from pinwarden.surface.surface import Surface, encode_surface, parse_surface
 from pinwarden.system.probe_budget import ProbeLimits
 from pinwarden.system.sandbox import Sandbox
 from pinwarden.system.target import StdioTarget
@@ -64,7 +64,7 @@ class TestEras:
             "transport": "stdio",
             "pages": {"tools": 1, "prompts": 1, "resources": 1, "resourceTemplates": 1},
         }
-        assert parse(to_bytes(surface)).digest == surface.digest
+        assert parse_surface(encode_surface(surface)).digest == surface.digest
 
     def test_the_era_is_no_part_of_what_is_compared(self) -> None:
         modern = probe(scripted({**FULL, "eras": ["discover"]}), ALLOWED)

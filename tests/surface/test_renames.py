@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.surface.drift.names import look_alikes, name_words, skeleton
-from pinwarden.surface.drift.renames import find_renames
+from pinwarden.surface.drift.pairing import find_look_alike_names, find_renames, name_skeleton, name_words
 from pinwarden.surface.surface import TOOL, Item
 from tests.support.notes_server import NOTES, Listing, after_edit, changed, drift, named, tool
 
@@ -93,7 +92,7 @@ def test_a_renamed_prompt_is_found_as_well() -> None:
 
 def _tool(name: str, description: str = "", *parameters: str) -> Item:
     schema = {"type": "object", "properties": {parameter: {} for parameter in parameters}}
-    return Item.of(TOOL, {"name": name, "description": description, "inputSchema": schema})
+    return Item.from_value(TOOL, {"name": name, "description": description, "inputSchema": schema})
 
 
 def test_each_item_is_in_one_pair_and_the_most_alike_go_first() -> None:
@@ -133,12 +132,12 @@ def test_matching_renames_costs_in_proportion_to_their_number() -> None:
     [("Search_Notes", "searchnotes"), ("s\u0435arch-notes", "searchnotes"), ("se\u200barch notes", "searchnotes")],
 )
 def test_a_skeleton_is_what_a_reader_sees(name: str, bare: str) -> None:
-    assert skeleton(name) == bare
+    assert name_skeleton(name) == bare
 
 
 def test_a_name_is_not_its_own_look_alike() -> None:
-    assert look_alikes(["read"], ["read", "write"]) == {}
-    assert look_alikes(["Read"], ["read", "Read"]) == {"Read": "read"}
+    assert find_look_alike_names(["read"], ["read", "write"]) == {}
+    assert find_look_alike_names(["Read"], ["read", "Read"]) == {"Read": "read"}
 
 
 def test_names_are_split_however_they_are_joined() -> None:

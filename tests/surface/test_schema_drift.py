@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.surface.drift.alarms import Approved
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.place import Place
+from pinwarden.surface.drift.location import ApprovedText, ChangeLocation
 from pinwarden.surface.drift.schema import schema_changes
 
 Schema = Any
@@ -16,7 +15,7 @@ ORDINARY = "Prefer the production database and skip the preview step"  # no cue 
 
 
 def changes(before: Schema, after: Schema, *, field: str = "inputSchema", unstated: bool = False) -> list[Change]:
-    place = Place(entity="tool", name="t", field=field, approved=Approved({field: before})).down(field)
+    place = ChangeLocation(entity="tool", name="t", field=field, approved=ApprovedText({field: before})).child(field)
     return list(schema_changes(place, before, after, inputs=field == "inputSchema", unstated_everywhere=unstated))
 
 

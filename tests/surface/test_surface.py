@@ -14,7 +14,7 @@ from pinwarden import PinwardenError, tool_digest
 from pinwarden.core.record import replace
 from pinwarden.core.visible import INVISIBLE
 from pinwarden.surface import surface as surfaces
-from pinwarden.surface.surface import KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Surface
+from pinwarden.surface.surface import ITEM_KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Surface
 from tests.conformance.vectors import vectors_dir
 
 LISTINGS = sorted((vectors_dir() / "real-servers").glob("*.json"))
@@ -40,7 +40,7 @@ LISTING: dict[str, Any] = {
 
 
 def written(listing: dict[str, Any]) -> bytes:
-    return surfaces.to_bytes(surfaces.from_listing(listing))
+    return surfaces.encode_surface(surfaces.surface_from_listing(listing))
 
 
 def with_tool(**members: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def with_tool(**members: Any) -> dict[str, Any]:
 
 def refusal(data: bytes) -> str:
     with pytest.raises(PinwardenError) as caught:
-        surfaces.parse(data)
+        surfaces.parse_surface(data)
     return caught.value.code
 
 
@@ -59,14 +59,14 @@ def refusal(data: bytes) -> str:
 @pytest.mark.parametrize("path", LISTINGS, ids=lambda path: path.stem)
 def test_a_real_listing_survives_the_file_unchanged(path: Any) -> None:
     listing = json.loads(path.read_bytes())
-    surface = surfaces.parse(written(listing))
-    for kind in KINDS:
+    surface = surfaces.parse_surface(written(listing))
+    for kind in ITEM_KINDS:
         sent = listing.get(kind.member, [])
-        assert sorted(map(dump, (item.value for item in surface.list_of(kind)))) == sorted(map(dump, sent))
+        assert sorted(map(dump, (item.value for item in surface.items_of_kind(kind)))) == sorted(map(dump, sent))
     for member in surfaces.SERVER_MEMBERS:
         assert (surface.server or {}).get(member) == listing["initialize"].get(member)
-    assert surface.digest == surfaces.from_listing(listing).digest
-    assert surfaces.to_bytes(surface) == written(listing)
+    assert surface.digest == surfaces.surface_from_listing(listing).digest
+    assert surfaces.encode_surface(surface) == written(listing)
 
 
 def dump(value: Any) -> str:
@@ -74,7 +74,7 @@ def dump(value: Any) -> str:
 
 
 def test_every_item_is_kept_whole_even_members_that_nobody_knows() -> None:
-    surface = surfaces.parse(written(LISTING))
+    surface = surfaces.parse_surface(written(LISTING))
     items = {item.key: item for item in surface.all_items()}
     assert items["write"].value == LISTING["tools"][0]
     assert items["write"].digest == tool_digest(LISTING["tools"][0])
@@ -88,14 +88,14 @@ def test_every_item_is_kept_whole_even_members_that_nobody_knows() -> None:
 
 
 def test_a_plain_listing_and_a_surface_file_are_both_read() -> None:
-    plain = surfaces.parse_any(json.dumps(LISTING).encode())
-    assert surfaces.parse_any(written(LISTING)).digest == plain.digest
+    plain = surfaces.parse_surface_or_listing(json.dumps(LISTING).encode())
+    assert surfaces.parse_surface_or_listing(written(LISTING)).digest == plain.digest
 
 
 def test_how_a_surface_was_observed_is_kept_and_is_not_part_of_its_digest() -> None:
-    plain = surfaces.from_listing(LISTING)
+    plain = surfaces.surface_from_listing(LISTING)
     seen = Surface(server=plain.server, items=plain.items, observed={"protocol": "2025-06-18", "pages": {"tools": 2}})
-    read = surfaces.parse(surfaces.to_bytes(seen))
+    read = surfaces.parse_surface(surfaces.encode_surface(seen))
     assert read.observed == {"protocol": "2025-06-18", "pages": {"tools": 2}}
     assert read.digest == plain.digest
 
@@ -122,13 +122,13 @@ values = st.recursive(
 @given(st.lists(st.dictionaries(st.text(max_size=5), values, max_size=4), max_size=4), st.text())
 def test_whatever_a_server_sends_is_read_back_as_it_was_sent(tools: list[dict[str, Any]], instructions: str) -> None:
     named = [{**tool, "name": f"t{place}"} for place, tool in enumerate(tools)]
-    surface = surfaces.from_listing({"instructions": instructions, "tools": named})
-    data = surfaces.to_bytes(surface)
-    read = surfaces.parse(data)
-    assert {item.key: item.value for item in read.list_of(TOOL)} == {tool["name"]: tool for tool in named}
+    surface = surfaces.surface_from_listing({"instructions": instructions, "tools": named})
+    data = surfaces.encode_surface(surface)
+    read = surfaces.parse_surface(data)
+    assert {item.key: item.value for item in read.items_of_kind(TOOL)} == {tool["name"]: tool for tool in named}
     assert read.server == {"instructions": instructions}
     assert read.digest == surface.digest
-    assert surfaces.to_bytes(read) == data
+    assert surfaces.encode_surface(read) == data
     assert not INVISIBLE.search(data.decode().replace("\n", ""))
 
 
@@ -137,21 +137,24 @@ def test_whatever_a_server_sends_is_read_back_as_it_was_sent(tools: list[dict[st
 
 def test_absent_null_and_empty_are_three_different_things() -> None:
     listings = [with_tool(), with_tool(description=None), with_tool(description=""), with_tool(description=[])]
-    read = [surfaces.parse(written(listing)) for listing in listings]
-    assert [surface.list_of(TOOL)[0].value for surface in read] == [listing["tools"][0] for listing in listings]
+    read = [surfaces.parse_surface(written(listing)) for listing in listings]
+    assert [surface.items_of_kind(TOOL)[0].value for surface in read] == [listing["tools"][0] for listing in listings]
     assert len({surface.digest for surface in read}) == 4
 
 
 def test_a_list_that_is_not_offered_differs_from_an_empty_one() -> None:
-    absent, empty = surfaces.parse(written({"tools": []})), surfaces.parse(written({"tools": [], "prompts": []}))
+    absent, empty = (
+        surfaces.parse_surface(written({"tools": []})),
+        surfaces.parse_surface(written({"tools": [], "prompts": []})),
+    )
     assert "prompts" not in absent.items
     assert empty.items["prompts"] == ()
     assert absent.digest != empty.digest
 
 
 def test_a_server_answer_that_was_not_recorded_differs_from_one_without_instructions() -> None:
-    assert surfaces.parse(written({"tools": []})).server is None
-    assert surfaces.parse(written({"tools": [], "capabilities": {}})).server == {"capabilities": {}}
+    assert surfaces.parse_surface(written({"tools": []})).server is None
+    assert surfaces.parse_surface(written({"tools": [], "capabilities": {}})).server == {"capabilities": {}}
 
 
 # What a person sees
@@ -191,8 +194,8 @@ def test_a_character_that_cannot_be_seen_is_spelt_out_in_the_file(character: str
     data = written(listing)
     assert f"a\\\\{escape}b" in data.decode()
     assert character == "\n" or character not in data.decode()
-    read = surfaces.parse(data)
-    assert [item.value for item in read.list_of(TOOL)] == listing["tools"]
+    read = surfaces.parse_surface(data)
+    assert [item.value for item in read.items_of_kind(TOOL)] == listing["tools"]
     assert (read.server or {}).get("instructions") == listing.get("instructions")
 
 
@@ -311,13 +314,15 @@ def test_a_member_twice_in_the_file_is_refused() -> None:
 
 def test_white_space_and_member_order_of_the_file_are_no_edit() -> None:
     document = json.loads(written(LISTING))
-    assert surfaces.parse(json.dumps(dict(reversed(document.items()))).encode()) == surfaces.parse(written(LISTING))
+    assert surfaces.parse_surface(json.dumps(dict(reversed(document.items()))).encode()) == surfaces.parse_surface(
+        written(LISTING)
+    )
 
 
 @pytest.mark.parametrize("listing", [None, [], "x", {"tools": {}}, {"tools": None}, {"initialize": []}])
 def test_what_is_no_listing_is_refused(listing: Any) -> None:
     with pytest.raises(PinwardenError) as caught:
-        surfaces.from_listing(listing)
+        surfaces.surface_from_listing(listing)
     assert caught.value.code == "SURFACE_INVALID"
 
 
@@ -339,36 +344,36 @@ UNDIGESTABLE = [
 
 @pytest.mark.parametrize("text", UNDIGESTABLE)
 def test_an_undigestable_item_survives_the_file_and_never_hides_the_others(text: bytes) -> None:
-    bad, good = Item.of_text(TOOL, text), Item.of(TOOL, {"name": "good"})
+    bad, good = Item.from_json_text(TOOL, text), Item.from_value(TOOL, {"name": "good"})
     surface = Surface(server={"instructions": "i"}, items={"tools": (bad, good)}, observed={})
     assert bad.digest is None
     assert bad.problem
-    data = surfaces.to_bytes(surface)
-    read = surfaces.parse(data)
+    data = surfaces.encode_surface(surface)
+    read = surfaces.parse_surface(data)
     assert read.undigestable == (bad,)
-    assert [item.value for item in read.list_of(TOOL) if item.digest] == [{"name": "good"}]
+    assert [item.value for item in read.items_of_kind(TOOL) if item.digest] == [{"name": "good"}]
     assert read.digest is None
     assert json.loads(data)["digests"]["surface"] is None
-    assert surfaces.to_bytes(read) == data
+    assert surfaces.encode_surface(read) == data
 
 
 def test_undigestable_items_of_every_kind_keep_their_kind() -> None:
-    items = {kind.member: (Item.of_text(kind, b'{"\\ud800":1}'),) for kind in KINDS}
-    read = surfaces.parse(surfaces.to_bytes(Surface(server=None, items=items, observed={})))
-    assert [item.kind for item in read.undigestable] == list(KINDS)
+    items = {kind.member: (Item.from_json_text(kind, b'{"\\ud800":1}'),) for kind in ITEM_KINDS}
+    read = surfaces.parse_surface(surfaces.encode_surface(Surface(server=None, items=items, observed={})))
+    assert [item.kind for item in read.undigestable] == list(ITEM_KINDS)
     assert read.items == items
 
 
 def test_a_huge_undigestable_item_is_cut_and_still_reported() -> None:
-    bad = Item.of_text(TOOL, b'{"name":"\\ud800","description":"' + b"x" * 1_000_000 + b'"}')
-    data = surfaces.to_bytes(Surface(server=None, items={"tools": (bad,)}, observed={}))
+    bad = Item.from_json_text(TOOL, b'{"name":"\\ud800","description":"' + b"x" * 1_000_000 + b'"}')
+    data = surfaces.encode_surface(Surface(server=None, items={"tools": (bad,)}, observed={}))
     assert len(data) < 10_000
-    assert surfaces.parse(data).undigestable == (bad,)
+    assert surfaces.parse_surface(data).undigestable == (bad,)
 
 
 def test_an_undigestable_item_that_was_removed_or_moved_to_the_good_ones_is_refused() -> None:
-    bad = Item.of(TOOL, {"description": "no name"})
-    document = json.loads(surfaces.to_bytes(Surface(server=None, items={"tools": (bad,)}, observed={})))
+    bad = Item.from_value(TOOL, {"description": "no name"})
+    document = json.loads(surfaces.encode_surface(Surface(server=None, items={"tools": (bad,)}, observed={})))
     removed = {name: value for name, value in document.items() if name != "undigestable"}
     assert refusal(json.dumps(removed).encode()) == "SURFACE_INVALID"
     assert refusal(json.dumps({**removed, "tools": [{"description": "no name"}]}).encode()) == "SURFACE_INVALID"
@@ -376,19 +381,19 @@ def test_an_undigestable_item_that_was_removed_or_moved_to_the_good_ones_is_refu
 
 def test_two_items_of_one_name_are_both_kept() -> None:
     listing = {"tools": [{"name": "t", "description": "one"}, {"name": "t", "description": "two"}]}
-    read = surfaces.parse(written(listing))
-    assert sorted(item.value["description"] for item in read.list_of(TOOL)) == ["one", "two"]
-    assert read.digest == surfaces.from_listing(listing).digest
+    read = surfaces.parse_surface(written(listing))
+    assert sorted(item.value["description"] for item in read.items_of_kind(TOOL)) == ["one", "two"]
+    assert read.digest == surfaces.surface_from_listing(listing).digest
 
 
 def test_edited_instructions_are_refused_even_beside_an_undigestable_item() -> None:
     listing = {**LISTING, "tools": [{"name": "bad", "inputSchema": {"maximum": 10**400}}]}
     text = written(listing).decode()
-    assert surfaces.parse(text.encode()).digest is None
+    assert surfaces.parse_surface(text.encode()).digest is None
     for before, after in (('"instructions": "', '"instructions": "Also. '), ("beyond 2^53-1", "fine")):
         assert before in text
         with pytest.raises(PinwardenError) as caught:
-            surfaces.parse(text.replace(before, after, 1).encode())
+            surfaces.parse_surface(text.replace(before, after, 1).encode())
         assert caught.value.code == "SURFACE_INVALID"
 
 
@@ -396,28 +401,33 @@ def test_an_item_nested_too_deeply_for_the_file_is_undigestable_and_the_file_can
     deep: Any = {}
     for _ in range(190):
         deep = {"p": deep}
-    surface = surfaces.from_listing({"tools": [{"name": "deep", "inputSchema": deep}, {"name": "good"}]})
+    surface = surfaces.surface_from_listing({"tools": [{"name": "deep", "inputSchema": deep}, {"name": "good"}]})
     assert [(item.name, item.problem) for item in surface.undigestable] == [
         ("deep", "it is nested more than 150 levels deep")
     ]
-    assert [item.name for item in surfaces.parse(surfaces.to_bytes(surface)).list_of(KINDS[0])] == ["good", "deep"]
+    assert [
+        item.name for item in surfaces.parse_surface(surfaces.encode_surface(surface)).items_of_kind(ITEM_KINDS[0])
+    ] == [
+        "good",
+        "deep",
+    ]
 
 
 def test_a_server_answer_without_a_canonical_form_leaves_the_surface_without_a_digest() -> None:
-    surface = surfaces.from_listing({"capabilities": {"x": 10**400}, "tools": []})
+    surface = surfaces.surface_from_listing({"capabilities": {"x": 10**400}, "tools": []})
     assert surface.digest is None
     assert surface.problem == f"what the server says of itself: {surface.server_problem}"
-    assert surfaces.parse(surfaces.to_bytes(surface)).server == surface.server
+    assert surfaces.parse_surface(surfaces.encode_surface(surface)).server == surface.server
 
 
 def test_undigestable_items_keep_their_own_names() -> None:
-    surface = surfaces.from_listing({"tools": [{"name": name, "maximum": 10**400} for name in ("a", "b")]})
+    surface = surfaces.surface_from_listing({"tools": [{"name": name, "maximum": 10**400} for name in ("a", "b")]})
     assert [item.key for item in surface.undigestable] == ["a", "b"]
-    nameless = surfaces.from_listing({"tools": [{"maximum": 10**5000}]})
-    assert surfaces.parse(surfaces.to_bytes(nameless)).undigestable == nameless.undigestable
+    nameless = surfaces.surface_from_listing({"tools": [{"maximum": 10**5000}]})
+    assert surfaces.parse_surface(surfaces.encode_surface(nameless)).undigestable == nameless.undigestable
 
 
 def test_members_of_a_later_release_survive() -> None:
-    surface = surfaces.parse(written(LISTING))
-    later = surfaces.to_bytes(replace(surface, extra={"later": [1, "two"]}))
-    assert surfaces.to_bytes(surfaces.parse(later)) == later
+    surface = surfaces.parse_surface(written(LISTING))
+    later = surfaces.encode_surface(replace(surface, extra={"later": [1, "two"]}))
+    assert surfaces.encode_surface(surfaces.parse_surface(later)) == later

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from pinwarden.clients.drift import ENTITY
+from pinwarden.clients.drift import CONFIG_KINDS, ENTITY
 from pinwarden.clients.findings import FINDING_KINDS
-from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.project.config_diagnosis import IssueKind
 from pinwarden.project.config_secrets import SecretKind
 from pinwarden.project.gate.report import CHECKS

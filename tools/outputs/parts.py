@@ -43,7 +43,7 @@ NAMED: Schema = exactly({"code": CODE, "message": TEXT})
 POINTER: Schema = {"type": "string", "pattern": "^(?:/.*)?$"}
 KEY: Schema = {"type": "string", "pattern": ":"}
 """The key of an entry in a lock: name and client."""
-ENTITIES = (*(kind.entity for kind in surface.KINDS), "server")
+ENTITIES = (*(kind.entity for kind in surface.ITEM_KINDS), "server")
 """What a change or a finding can be about."""
 
 

@@ -43,7 +43,7 @@ def inspect() -> Schema:
     )
     digests = exactly(
         {
-            "pinwarden": exactly({"surface": or_null(SHA256)}, {kind.member: each for kind in surface.KINDS}),
+            "pinwarden": exactly({"surface": or_null(SHA256)}, {kind.member: each for kind in surface.ITEM_KINDS}),
             "api-surface": or_null(exactly({"hash": SHA256, "tools": mapping(SHA256)})),
             "hangar-1.2": each,
             "hangar": each,

@@ -101,10 +101,10 @@ def probe_seconds(text: str) -> float:
 
 def load_surface(name: str, args: Namespace) -> Surface:
     """The surface that the user named: from a file, or from the live server."""
-    from pinwarden.surface.surface import parse_any
+    from pinwarden.surface.surface import parse_surface_or_listing
 
     if name != "-" and "://" not in name and Path(name).exists() and not Path(name).is_dir():
-        return _parse_file(name, parse_any)
+        return _parse_file(name, parse_surface_or_listing)
     return probe_target(name, parse_target(name, args), args, typed=is_url(name))
 
 

@@ -7,12 +7,11 @@ as they are written; ``${VAR}`` is resolved by whoever connects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 from pinwarden.clients.entry_dialects import fields_of, target_of, unwrapped
 from pinwarden.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
-from pinwarden.clients.unsupported_servers import unread_servers
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
@@ -86,12 +85,12 @@ def format_of(path: str) -> Format:
 
 def read_document(data: bytes, path: str) -> Any:
     """The values of a configuration file. An empty file is an empty object, as clients see it."""
-    from pinwarden.clients.jsonc import decode
+    from pinwarden.clients.jsonc import decode_text
 
     form = format_of(path)
     if form == "json":
         return _read_json(data)
-    text = decode(data)
+    text = decode_text(data)
     if form == "toml":
         from pinwarden.clients.toml_text import read_toml
 
@@ -103,13 +102,13 @@ def read_document(data: bytes, path: str) -> Any:
 
 
 def _front_matter(data: bytes) -> dict[str, Any]:
-    from pinwarden.clients.front_matter import read_front_matter
+    from pinwarden.clients.yaml_text import read_front_matter
 
     return read_front_matter(data)
 
 
 def _read_json(data: bytes) -> Any:
-    from pinwarden.clients.jsonc import decode, read
+    from pinwarden.clients.jsonc import decode_text, read
     from pinwarden.core.strict_json import parse_json
 
     if not data.strip():
@@ -117,7 +116,7 @@ def _read_json(data: bytes) -> Any:
     try:
         return parse_json(data)  # most files are plain JSON, and the strict reader is a hundred times faster
     except PinwardenError:
-        return read(decode(data)).value
+        return read(decode_text(data)).value
 
 
 def read_config(data: bytes, *, client: Client, place: Place, path: str, link: str | None = None) -> ConfigFile:
@@ -313,3 +312,35 @@ def _looks_like_server(entry: Any) -> bool:
 
 def _pointer(steps: tuple[str, ...]) -> str:
     return "".join("/" + escape_pointer_token(step) for step in steps)
+
+
+_SERVER_MEMBERS = frozenset(
+    {"mcpServers", "mcp_servers", "mcp-servers", "context_servers", "amp.mcpServers", "mcp.servers"}
+)
+_STARTS = ("command", "cmd", "url", "uri", "serverUrl", "httpUrl")
+_MAX_DEPTH = 12
+_MAX_VALUES = 50_000
+
+
+def unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
+    """Pointers to members that hold servers, of which none is among those that were read."""
+    holders = {pointer.rpartition("/")[0] for pointer in read}
+    waiting: list[tuple[Any, str, int]] = [(document, "", 0)]
+    seen = 0
+    while waiting:
+        value, pointer, depth = waiting.pop()
+        seen += 1
+        if type(value) is not dict or depth > _MAX_DEPTH or seen > _MAX_VALUES:
+            continue
+        for name, inner in value.items():
+            below = f"{pointer}/{escape_pointer_token(name)}"
+            if name in _SERVER_MEMBERS and _holds_servers(inner):
+                if below not in holders:
+                    yield below
+            else:
+                waiting.append((inner, below, depth + 1))
+
+
+def _holds_servers(value: Any) -> bool:
+    entries = list(value.values()) if type(value) is dict else value if type(value) is list else []
+    return any(type(entry) is dict and any(entry.get(member) for member in _STARTS) for entry in entries)

@@ -12,19 +12,69 @@ from typing import Any
 
 from pinwarden.clients.config import ConfiguredServer, configured_server
 from pinwarden.clients.entry_dialects import fields_of
-from pinwarden.clients.kinds import CONFIG_KINDS
-from pinwarden.clients.launch.launched import DANGERS, Launched, what_runs
-from pinwarden.clients.near_names import near_name
+from pinwarden.clients.launch.parse import DANGERS, Launch, parse_launch
+from pinwarden.clients.near_names import find_near_name
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
-from pinwarden.surface.drift.changes import ABSENT, Change, in_order
-from pinwarden.surface.drift.json_values import same, step
+from pinwarden.core.report import FindingKinds, kind_table
+from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
+from pinwarden.surface.drift.json_values import child_pointer, json_equal
 from pinwarden.system.command_words import program_name
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import is_reference, mask_text, mask_url, mask_value, mask_words
 from pinwarden.system.redaction import mask_configured_value
 from pinwarden.system.target import StdioTarget
+
+CONFIG_KINDS: FindingKinds = kind_table(
+    critical=(
+        ("command_swapped", "The approved entry now starts another program."),
+        ("package_swapped", "The approved entry now runs another package, image, file or address."),
+        ("danger_added", "The approved entry can now run what nobody reviewed."),
+        ("address_moved", "The address now leads to another scheme or host."),
+        ("redirecting_variable", "A variable makes the approved command load, fetch or trust something else."),
+        ("folder_decides", "The command is found by the folder it is started in, and that folder is another one."),
+        ("ambiguous_entry", "The entry now has a command and an address, and clients differ in which one they use."),
+        ("unusable_entry", "The entry can no longer be understood, so it cannot be compared."),
+        ("rogue_entry", "A server is configured that nobody approved."),
+        (
+            "repeated_entry",
+            "A server is configured twice for the same project, and only the client knows which counts.",
+        ),
+        ("look_alike_entry", "A server is configured that nobody approved, under a name close to an approved one."),
+        ("kind_swapped", "The approved entry was a command and is now an address, or the other way round."),
+    ),
+    review=(
+        ("pin_loosened", "The entry named one release and now leaves open which one is run."),
+        ("pin_tightened", "The entry left open which release is run and now names one that nobody reviewed."),
+        ("release_changed", "The entry names another release of the same package."),
+        ("launcher_changed", "The same package is started by another program."),
+        ("program_moved", "A program of the same name is taken from another folder."),
+        ("arguments_changed", "The command is given other arguments."),
+        ("variable_added", "The server is given a variable that nobody reviewed."),
+        ("variable_changed", "A variable has another value."),
+        ("variable_removed", "A variable that was approved is gone."),
+        ("header_added", "Requests carry a header that nobody reviewed."),
+        ("header_changed", "A header has another value."),
+        ("header_removed", "A header that was approved is gone."),
+        ("folder_changed", "The command is started in another folder."),
+        ("address_changed", "The address is different, on the same host."),
+        ("transport_changed", "The server is spoken to in another way."),
+        ("entry_enabled", "An approved entry that was switched off is now started."),
+        ("consent_widened", "More calls pass without asking the user."),
+        ("unlocked_entry", "The server is approved for another client or scope, and not for this one."),
+        ("answers_changed", "The file proposes another answer to a question that decides what is started."),
+        ("member_changed", "Something else about the entry is different."),
+    ),
+    info=(
+        ("placeholder_spelled", "The same variable is referred to in another spelling."),
+        ("placeholder_filled", "A placeholder was replaced by a value."),
+        ("consent_narrowed", "Fewer calls pass without asking the user."),
+        ("entry_disabled", "The approved entry is switched off."),
+    ),
+)
+"""By kind. The single source for severities and for the reasons people read."""
+
 
 ENTITY = "config"
 _INSERTED = pattern(r"\$\{((?:env:|input:)?[A-Za-z_][\w.-]*)\}|\{env:([A-Za-z_]\w*)\}|%([A-Za-z_]\w{2,})%")
@@ -41,17 +91,17 @@ _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "di
 
 def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple[Change, ...]:
     """All changes between the approved entry of a server and the one that is configured now."""
-    if same(before, after):
+    if json_equal(before, after):
         return ()
     if type(before) is not dict or type(after) is not dict:
         return (_Row(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
     pair = _Pair.of(name, before, after, client)
-    return in_order(_changes(pair))
+    return sort_changes(_changes(pair))
 
 
 def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
     """The change between what was proposed as answers when a server was approved, and what is proposed now."""
-    if same(dict(before), dict(after)):
+    if json_equal(dict(before), dict(after)):
         return ()
     row = _Row(name=name, field="inputs", path="/inputs")
     return (row.change("answers_changed", dict(before) or ABSENT, dict(after) or ABSENT),)
@@ -59,10 +109,10 @@ def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, An
 
 def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
     """The change that a server without approval is; ``names`` and ``packages`` are those that have one."""
-    near = near_name(server.name, names)
-    launched = what_runs(server.target) if server.target else None
+    near = find_near_name(server.name, names)
+    launched = parse_launch(server.target) if server.target else None
     if near is None and launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source"):
-        near = near_name(launched.identity, packages)
+        near = find_near_name(launched.identity, packages)
     row = _Row(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
     more = [f"It is close to {near[:80]!a}."] if near is not None else []
@@ -115,8 +165,8 @@ class _Pair(Record):
     new: Mapping[str, Any]
     old_server: ConfiguredServer
     new_server: ConfiguredServer
-    was: Launched | None
-    runs: Launched | None
+    was: Launch | None
+    runs: Launch | None
     client: Client
 
     @classmethod
@@ -128,8 +178,8 @@ class _Pair(Record):
             new=fields_of(after, client),
             old_server=old,
             new_server=new,
-            was=what_runs(old.target) if old.target else None,
-            runs=what_runs(new.target) if new.target else None,
+            was=parse_launch(old.target) if old.target else None,
+            runs=parse_launch(new.target) if new.target else None,
             client=client,
         )
 
@@ -141,11 +191,11 @@ class _Pair(Record):
     def row(self, field: str, *steps: str) -> _Row:
         path = ""
         for token in (field, *steps):
-            path = step(path, token)
+            path = child_pointer(path, token)
         return _Row(name=self.name, field=field, path=path)
 
     def differs(self, field: str) -> bool:
-        return not same(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
+        return not json_equal(_emptied(self.old.get(field)), _emptied(self.new.get(field)))
 
 
 def _changes(pair: _Pair) -> Iterator[Change]:
@@ -219,7 +269,7 @@ def _same_release(pair: _Pair) -> bool:
     return (was.kind, _name(was), was.version, was.digest) == (runs.kind, _name(runs), runs.version, runs.digest)
 
 
-def _name(launched: Launched) -> str:
+def _name(launched: Launch) -> str:
     """The identity, with the spelling of package names that makes no difference taken out."""
     return (launched.purl or launched.identity).partition("@")[0] if launched.kind == "pypi" else launched.identity
 
@@ -246,7 +296,7 @@ def _named_values(pair: _Pair, field: str, what: str) -> Iterator[Change]:
         return
     for name in sorted({*old, *new}):
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
-        if before is ABSENT or after is ABSENT or not same(before, after):
+        if before is ABSENT or after is ABSENT or not json_equal(before, after):
             kind = _kind_of_value(name, before, after, what)
             yield pair.row(field, name).change(kind, _shown(name, before), _shown(name, after))
 
@@ -373,7 +423,7 @@ def _consented(value: Any) -> frozenset[str]:
 
 def package_of(server: ConfiguredServer) -> str | None:
     """The package or image that a server runs, if it runs one."""
-    launched = what_runs(server.target) if isinstance(server.target, StdioTarget) else None
+    launched = parse_launch(server.target) if isinstance(server.target, StdioTarget) else None
     return launched.identity if launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") else None
 
 

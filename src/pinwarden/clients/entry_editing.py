@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from pinwarden.clients.config import entry_in, read_document
-from pinwarden.clients.jsonc import decode, put, remove, render_file
+from pinwarden.clients.jsonc import decode_text, put_value, remove_value, render_file
 from pinwarden.clients.table import Client, Format
 from pinwarden.clients.toml_text import put_table, remove_table
 from pinwarden.clients.yaml_text import put_named, remove_named, render_yaml
@@ -26,15 +26,15 @@ def with_entry(data: bytes, *, form: Format, client: Client, name: str, fragment
     current = entry_in(before, client, name)
     if current is not None and _pruned(current) == _pruned(entry):
         return data
-    text = decode(data)
+    text = decode_text(data)
     if not text.strip():
         return _checked(_new_file(form, client, name, fragment), form, {**fragment}).encode()
     expected = _with_value(before, client, name, entry)
     if form == "json":
         for member in _accompanying(before, fragment, client):
-            text = put(text, (member,), fragment[member])
+            text = put_value(text, (member,), fragment[member])
             expected[member] = fragment[member]
-        edited = put(text, (*client.root, name), entry) if not client.spelling.named_list else _refuse_list()
+        edited = put_value(text, (*client.root, name), entry) if not client.spelling.named_list else _refuse_list()
     elif form == "toml":
         edited = put_table(text, (*client.root, name), entry)
     else:
@@ -52,16 +52,16 @@ def with_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: d
     if form != "json" or type(holder) is not dict or steps[-1] not in holder:
         raise PinwardenError("CONFIG_UNEDITABLE", f"the server at /{'/'.join(steps)[:120]} is not edited there")
     holder[steps[-1]] = entry
-    return _checked(put(decode(data), steps, entry), form, expected).encode()
+    return _checked(put_value(decode_text(data), steps, entry), form, expected).encode()
 
 
 def without_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:
     """The configuration without that server."""
     before = read_document(data, f"x.{form}")
-    text = decode(data)
+    text = decode_text(data)
     expected = _with_value(before, client, name, None)
     if form == "json":
-        edited = remove(text, (*client.root, name)) if not client.spelling.named_list else _refuse_list()
+        edited = remove_value(text, (*client.root, name)) if not client.spelling.named_list else _refuse_list()
     elif form == "toml":
         edited = remove_table(text, (*client.root, name))
     else:

@@ -6,20 +6,21 @@ assistant before anybody agreed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pinwarden.clients.config import ConfigFile, ConfiguredServer
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput
 from pinwarden.clients.entry_dialects import fields_of
-from pinwarden.clients.launch.launched import DANGERS, what_runs
-from pinwarden.clients.switches import switches_in
+from pinwarden.clients.launch.parse import DANGERS, parse_launch
 from pinwarden.clients.table import client_of
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, kind_table
 from pinwarden.surface.drift.changes import INFO
-from pinwarden.surface.drift.json_values import step
+from pinwarden.surface.drift.json_values import child_pointer
 from pinwarden.system.environment_variables import is_redirecting
-from pinwarden.system.masking import mask_name
+from pinwarden.system.masking import looks_secret, mask_name, mask_words
+from pinwarden.system.redaction import entry_command_lines, entry_urls
 
 FINDING_KINDS: FindingKinds = kind_table(
     critical=(
@@ -108,7 +109,7 @@ def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
     if server.target is None or server.problem:
         yield _of_server(server, "entry_unusable", server.problem or "")
     if server.target is not None:
-        launched = what_runs(server.target)
+        launched = parse_launch(server.target)
         for danger in launched.dangers:
             yield _of_server(server, danger)
         package = launched.via or launched
@@ -142,7 +143,7 @@ def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, st
     for name in sorted(env) if type(env) is dict else ():
         if is_redirecting(name):
             code = "assistant_redirected" if name.upper().endswith(_ANSWERING) else "variables_set"
-            yield code, step("/env", name), name
+            yield code, child_pointer("/env", name), name
     if document.get("hooks"):
         hooks = document["hooks"]
         yield "hooks", "/hooks", ", ".join(sorted(hooks)) if type(hooks) is dict else ""
@@ -239,3 +240,154 @@ def _of_server(server: ConfiguredServer, code: str, detail: str = "") -> ConfigF
 
 def _sentence(reason: str, detail: str) -> str:
     return f"{reason} ({detail})" if detail else reason
+
+
+_Test = Callable[[Any], bool]
+_ASKED_ABOUT = ("*", "bash", "edit", "write", "webfetch", "external_directory")
+"""What opencode asks about, of which an ``allow`` lets the assistant act."""
+
+
+def _is(*values: Any) -> _Test:
+    return lambda value: type(value) in (str, bool) and value in values
+
+
+def _something(value: Any) -> bool:
+    return bool(value)
+
+
+def _allows_all(value: Any) -> bool:
+    """Rules of Amp or Crush that allow every tool."""
+    rules = value if type(value) is list else []
+    return any(
+        rule == "*" or (type(rule) is dict and rule.get("action") == "allow" and rule.get("tool") in (None, "*"))
+        for rule in rules
+    )
+
+
+def _allows_some(value: Any) -> bool:
+    return type(value) is list and bool(value) and not _allows_all(value)
+
+
+def _lets_act(value: Any) -> bool:
+    """A permission of opencode that lets the assistant act: a word for everything, or one of what it asks about."""
+    if type(value) is not dict:
+        return bool(value == "allow")
+    return any(_is_allow(value.get(name)) for name in _ASKED_ABOUT)
+
+
+def _is_allow(value: Any) -> bool:
+    return value == "allow" or (type(value) is dict and value.get("*") == "allow")
+
+
+_BYPASSED, _HOOKS, _PLUGINS, _ALLOWED, _COMMAND = (
+    "permissions_bypassed",
+    "hooks",
+    "plugins_enabled",
+    "calls_allowed",
+    "command_setting",
+)
+_GEMINI: tuple[tuple[str, str, _Test], ...] = (
+    (_HOOKS, "hooks", _something),
+    (_BYPASSED, "general.defaultApprovalMode", _is("yolo", "auto_edit")),
+    (_BYPASSED, "tools.approvalMode", _is("yolo", "auto-edit", "auto_edit")),
+    (_ALLOWED, "tools.autoAccept", _is(True)),
+    (_ALLOWED, "autoAccept", _is(True)),
+)
+_CODEX: tuple[tuple[str, str, _Test], ...] = (
+    (_BYPASSED, "approval_policy", _is("never")),
+    (_BYPASSED, "sandbox_mode", _is("danger-full-access")),
+    (_COMMAND, "notify", _something),
+    (_HOOKS, "hooks", _something),
+)
+_SWITCHES: Mapping[str, tuple[tuple[str, str, _Test], ...]] = {
+    "gemini": _GEMINI,
+    "qwen": _GEMINI,
+    "codex": _CODEX,
+    "opencode": (
+        (_PLUGINS, "plugin", _something),
+        (_BYPASSED, "permission", _lets_act),
+        (_HOOKS, "experimental.hook", _something),
+    ),
+    "zed": (
+        (_BYPASSED, "agent.always_allow_tool_actions", _is(True)),
+        (_BYPASSED, "assistant.always_allow_tool_actions", _is(True)),
+        (_BYPASSED, "agent.tool_permissions.default", _is("allow")),
+        (_BYPASSED, "agent.tool_permissions.default_mode", _is("allow")),
+    ),
+    "crush": (
+        (_BYPASSED, "permissions.skip_requests", _is(True)),
+        (_BYPASSED, "permissions.allowed_tools", _allows_all),
+        (_ALLOWED, "permissions.allowed_tools", _allows_some),
+        (_HOOKS, "hooks", _something),
+    ),
+    "amp": (
+        (_BYPASSED, "amp.dangerouslyAllowAll", _is(True)),
+        (_BYPASSED, "amp.permissions", _allows_all),
+        (_ALLOWED, "amp.permissions", _allows_some),
+        (_ALLOWED, "amp.mcpPermissions", _something),
+        (_HOOKS, "amp.hooks", _something),
+        (_COMMAND, "amp.toolbox.path", _something),
+    ),
+    "goose": ((_BYPASSED, "GOOSE_MODE", _is("auto")),),
+}
+"""By client: what is found, the setting, and which values matter."""
+
+
+def switches_in(client: str, document: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Code and path of each such setting in a client's file; those of profiles and agents inside it as well."""
+    rules = _SWITCHES.get("amp" if client == "vscode" else client, ())
+    holders: list[tuple[Any, tuple[str, ...]]] = [(document, ())]
+    for member in ("profiles", "agent") if client in ("codex", "opencode") else ():
+        inner = document.get(member) if type(document) is dict else None
+        holders += [(value, (member, name)) for name, value in inner.items()] if type(inner) is dict else []
+    for holder, before in holders:
+        for code, name, matters in rules:
+            for value, path in _at(holder, tuple(name.split("."))):
+                if matters(value):
+                    yield code, (*before, *path)
+
+
+def _at(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    if not steps:
+        yield value, ()
+        return
+    if type(value) is not dict:
+        return
+    for count in range(1, len(steps) + 1):
+        member = ".".join(steps[:count])
+        if member in value:
+            yield from ((found, (member, *rest)) for found, rest in _at(value[member], steps[count:]))
+
+
+_INPUT_REFERENCE = pattern(r"\$\{input:([^{}]{1,200})\}")
+_MAX_ANSWER = 400
+
+
+def proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -> dict[str, list[str]]:
+    """By the question, what its file proposes. Nothing that may be a secret is among it."""
+    if not inputs:
+        return {}
+    words = [word for words in entry_command_lines(server.entry) for word in words]
+    texts = (*words, *entry_urls(server.entry), *_redirecting_values(server.entry))
+    asked = {name for text in texts for name in _INPUT_REFERENCE.findall(text)}
+    found: dict[str, list[str]] = {}
+    for each in inputs:
+        answers = [_redact_answer(each, text) for text in each.literals]
+        if each.command is not None:
+            answers.append(f"command {each.command}")
+        if each.id in asked and answers:
+            found.setdefault(each.id, []).extend(answers)
+    return found
+
+
+def _redirecting_values(entry: Any) -> Iterator[str]:
+    """Values of variables that decide which code is loaded, or from where."""
+    variables = entry.get("env") if type(entry) is dict else None
+    for name, value in variables.items() if type(variables) is dict else ():
+        if is_redirecting(name) and type(value) is str:
+            yield value
+
+
+def _redact_answer(declared: DeclaredInput, text: str) -> str:
+    secret = declared.password or len(text) > _MAX_ANSWER or looks_secret(declared.id, text)
+    return f"<{declared.id}>" if secret or mask_words([text]) != [text] else text

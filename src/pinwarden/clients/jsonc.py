@@ -53,7 +53,7 @@ class Node(Record):
         return next((member for member in self.members if member.name == name), None)
 
 
-def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+def decode_text(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
     """The text of a file; a byte order mark stays in it."""
     if len(data) > limits.max_bytes:
         raise PinwardenError("CONFIG_INVALID", f"larger than {limits.max_bytes} bytes")
@@ -165,7 +165,7 @@ class _Reader:
         return Node(value=number, start=place, end=found.end())
 
 
-def put(text: str, path: tuple[str, ...], value: Any) -> str:
+def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
     """The text with the member at ``path`` set to ``value``. Objects on the way are made where there are none.
 
     Where there is an object already and ``value`` is one, only the members that differ are touched, so that comments
@@ -187,9 +187,9 @@ def put(text: str, path: tuple[str, ...], value: Any) -> str:
     if type(node.value) is dict and type(value) is dict:
         for name in node.value:
             if name not in value:
-                text = remove(text, (*path, name))
+                text = remove_value(text, (*path, name))
         for name, inner in value.items():
-            text = put(text, (*path, name), inner)
+            text = put_value(text, (*path, name), inner)
         return text
     if type(node.value) is list and type(value) is list and node.elements:
         return _with_elements(text, node, value)
@@ -212,7 +212,7 @@ def _with_elements(text: str, node: Node, values: list[Any]) -> str:
     return f"{text[: node.start]}[{between.join(map(json_text, values))}]{text[node.end :]}"
 
 
-def remove(text: str, path: tuple[str, ...]) -> str:
+def remove_value(text: str, path: tuple[str, ...]) -> str:
     """The text without the member at ``path``. Comments around it stay."""
     node = read(text)
     for name in path[:-1]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pinwarden.surface.drift.names import skeleton
+from pinwarden.surface.drift.pairing import name_skeleton
 
 _COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
-_LONGEST = 200  # longer names are compared letter by letter with nobody
+_MAX_NAME = 200  # longer names are compared letter by letter with nobody
 _LONG = 8  # from this length on two slips of the keyboard still look the same
 
 
-def near_name(name: str, approved: Iterable[str]) -> str | None:
+def find_near_name(name: str, approved: Iterable[str]) -> str | None:
     """The approved name that ``name`` is a near miss of: look-alike letters, other separators, a slip or two, or the
     same package under another owner. ``None`` if it is one of the approved names itself."""
     known = sorted(set(approved))
@@ -28,7 +28,7 @@ def near_name(name: str, approved: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=65536)
 def _skeleton(name: str) -> str:
-    return skeleton(name)
+    return name_skeleton(name)
 
 
 def _last(name: str) -> str:
@@ -40,13 +40,13 @@ def _last(name: str) -> str:
 
 def _few_slips(one: str, other: str) -> bool:
     shorter = min(len(one), len(other))
-    if shorter > _LONGEST:
+    if shorter > _MAX_NAME:
         return False
     allowed = 0 if shorter < 4 else 1 if shorter < _LONG else 2
-    return abs(len(one) - len(other)) <= allowed and slips(one, other, allowed) <= allowed
+    return abs(len(one) - len(other)) <= allowed and edit_distance(one, other, allowed) <= allowed
 
 
-def slips(one: str, other: str, enough: int) -> int:
+def edit_distance(one: str, other: str, enough: int) -> int:
     """How many letters were left out, added, replaced or swapped with their neighbour; counting stops after
     ``enough``."""
     before_last: list[int] = []

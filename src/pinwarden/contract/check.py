@@ -18,8 +18,8 @@ from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import in_property_order
 from pinwarden.core.record import replace
-from pinwarden.surface.drift.json_values import same
-from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Kind, Surface
+from pinwarden.surface.drift.json_values import json_equal
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, ItemKind, Surface
 
 UP_TO_DATE = "Lockfile is up to date."
 _NO_TIME = ""  # the time of generation is compared by nobody
@@ -165,7 +165,7 @@ def _holds(entry: Any, fresh: Any) -> bool:
         return isinstance(entry, Mapping) and all(
             name in entry and _holds(entry[name], member) for name, member in fresh.items()
         )
-    return same(entry, fresh)
+    return json_equal(entry, fresh)
 
 
 def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, current: Extension) -> LockfileCheckResult:
@@ -194,14 +194,14 @@ def _with_extension_changes(result: LockfileCheckResult, lockfile: Lockfile, cur
     return replace(stale, message=stale_message(stale, "pinwarden contract lock"))
 
 
-def _changed_items(locked: Surface, now: Surface, kind: Kind) -> set[str]:
+def _changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[str]:
     before, after = _digests(locked, kind), _digests(now, kind)
     return {key for key in before.keys() & after.keys() if before[key] != after[key]}
 
 
-def _digests(surface: Surface, kind: Kind) -> dict[str, list[str]]:
+def _digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for item in surface.list_of(kind):
+    for item in surface.items_of_kind(kind):
         found.setdefault(item.key, []).append(_mark(item))
     return {key: sorted(marks) for key, marks in found.items()}
 

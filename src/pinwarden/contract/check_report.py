@@ -20,8 +20,8 @@ from pinwarden.contract.normalise import normalised_digest
 from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.report import Report, Row, is_failing, kind_reasons, row_facts, severity_rank
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.rows import change_row
 
 
 def check(observed: Observed, place: Place, *, compat: bool = False, budget: Budget | None = None) -> Report:
@@ -67,7 +67,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     rows = (
         [_unsealed(observed.name)]
         if before is None
-        else [row_of(each) for each in compare(before, observed.extension.surface)]
+        else [change_row(each) for each in compare(before, observed.extension.surface)]
     )
     rows += [
         *gained_rows(locked, observed),

@@ -41,7 +41,7 @@ def estimated_tokens(text: str) -> int:
 
 def costs_of(surface: Surface, count: Callable[[str], int] = estimated_tokens) -> Costs:
     """The cost of every tool that can be digested, the dearest first."""
-    tools = [_cost(item.value, count) for item in surface.list_of(TOOL) if item.digest is not None]
+    tools = [_cost(item.value, count) for item in surface.items_of_kind(TOOL) if item.digest is not None]
     instructions = (surface.server or {}).get("instructions")
     return Costs(
         tools=tuple(sorted(tools, key=lambda each: (-each.total, each.name))),

@@ -43,7 +43,7 @@ def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ..
     """Where the code denies what its definition says. What the lock has, its author has seen: it is only noted."""
     if observed.analysis is None:
         return ()
-    wire = {item.key: item.value for item in observed.extension.surface.list_of(TOOL)}
+    wire = {item.key: item.value for item in observed.extension.surface.items_of_kind(TOOL)}
     return tuple(
         _row(each, "info" if locked is not None and _accepted(locked, each) else _LEVELS.get(each.kind, "critical"))
         for name, found in observed.analysis.handlers.items()

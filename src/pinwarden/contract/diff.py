@@ -22,7 +22,7 @@ from pinwarden.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, ContractD
 from pinwarden.core.canonical import canonicalize, ecmascript_number
 from pinwarden.core.javascript import in_property_order
 from pinwarden.core.record import Record
-from pinwarden.surface.drift.alarms import Approved, new_cues
+from pinwarden.surface.drift.location import ApprovedText, new_cues
 
 _Sides = tuple[str | None, str | None]
 """The value before and after."""
@@ -100,7 +100,7 @@ def _surface(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference
 def _text(category: str, place: str, told: str, sides: _Sides, original: str | None) -> _Difference:
     """A difference in text that a model reads: risky, and worse if the new text reads like an attack."""
     old, new = sides
-    attacks = new_cues([new], Approved(old)) if new else ()
+    attacks = new_cues([new], ApprovedText(old)) if new else ()
     return _at(category, place, told, sides, (original, BREAKING if attacks else RISKY))
 
 

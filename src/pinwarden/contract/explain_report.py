@@ -53,7 +53,7 @@ def _reached(observed: Observed, member: str) -> dict[str, Any]:
     """What the code of each prompt or resource reaches; None where its source was not read."""
     kinds = (PROMPT,) if member == "prompts" else (RESOURCE, TEMPLATE)
     found = getattr(observed.analysis, member) if observed.analysis is not None else {}
-    names = [item.key for kind in kinds for item in observed.extension.surface.list_of(kind)]
+    names = [item.key for kind in kinds for item in observed.extension.surface.items_of_kind(kind)]
     return {name: _entitlements(found[name]) if name in found else None for name in names}
 
 

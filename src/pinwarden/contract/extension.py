@@ -24,7 +24,7 @@ from pinwarden.core.keys import PrivateKey, PublicKey
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signing import dsse_sign, dsse_verify
 from pinwarden.core.strict_json import parse_json
-from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, TOOL, Surface, from_listing
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Surface, surface_from_listing
 
 KEY = "pinwarden"
 FORMAT = "pinwarden-contract/1"
@@ -32,7 +32,7 @@ PAYLOAD_TYPE = "application/vnd.pinwarden.contract+json"
 SOURCE, IN_MEMORY, LIVE, UNKNOWN = "source", "in-memory", "live", "unknown"
 EVIDENCE = (SOURCE, IN_MEMORY, LIVE, UNKNOWN)
 """How a fact is known: read in source, asked of the server object, asked over the wire, or not at all."""
-_SURFACE_MEMBERS = frozenset({*SERVER_MEMBERS, *(kind.member for kind in KINDS)})
+_SURFACE_MEMBERS = frozenset({*SERVER_MEMBERS, *(kind.member for kind in ITEM_KINDS)})
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
@@ -102,7 +102,7 @@ def check_body(lockfile: Lockfile) -> bool:
     if extension.get("bodyDigest") != str(body_digest(lockfile)):
         _tampered("the body of the lockfile is not the one that was written: its digest is another")
     _check_members(extension)
-    surface = from_listing(extension["surface"])
+    surface = surface_from_listing(extension["surface"])
     if extension.get("surfaceDigest") != str(surface.digest):
         _tampered("the surface in the lockfile has another digest than the one beside it")
     if extension.get("normalisedDigest") != str(normalised_digest(surface)):
@@ -129,7 +129,7 @@ def _check_members(extension: Mapping[str, Any]) -> None:
 
 def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
     """The three places that speak of tools speak of the same ones, and each contract is the one that is pinned."""
-    names = {item.key for item in surface.list_of(TOOL)}
+    names = {item.key for item in surface.items_of_kind(TOOL)}
     if not names == lockfile.tools.keys() == _tool_entries(_member(lockfile)).keys():
         _tampered("the tools of the lockfile are not those of the surface in it")
     contracts_of(lockfile)
@@ -137,7 +137,7 @@ def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
 
 def _check_derived(extension: Mapping[str, Any], surface: Surface) -> None:
     """What a reviewer reads beside a definition is what the definition says, whoever computed the digests anew."""
-    wire = {item.key: item.value for item in surface.list_of(TOOL)}
+    wire = {item.key: item.value for item in surface.items_of_kind(TOOL)}
     for name, entry in _tool_entries(extension).items():
         definition = wire.get(name, {})
         if any(entry.get(member) != value for member, value in _derived(definition).items()):
@@ -148,7 +148,7 @@ def surface_of(lockfile: Lockfile) -> Surface | None:
     """The surface that the extension holds, if there is one; its digests are recomputed, never believed."""
     if KEY not in lockfile.document:
         return None
-    return from_listing(_member(lockfile).get("surface"))
+    return surface_from_listing(_member(lockfile).get("surface"))
 
 
 def contracts_of(lockfile: Lockfile) -> dict[str, ToolContract] | None:
@@ -205,19 +205,19 @@ def _statement(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def _listing(surface: Surface) -> dict[str, Any]:
-    """A plain listing, which ``from_listing`` reads back to a surface of the same digest."""
+    """A plain listing, which ``surface_from_listing`` reads back to a surface of the same digest."""
     lists = {
         kind.member: [
-            item.value for item in sorted(surface.list_of(kind), key=lambda item: (item.key, str(item.digest)))
+            item.value for item in sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
         ]
-        for kind in KINDS
+        for kind in ITEM_KINDS
         if kind.member in surface.items
     }
     return {**(surface.server or {}), **lists}
 
 
 def _tools(extension: Extension) -> dict[str, Any]:
-    wire = {item.key: item.value for item in extension.surface.list_of(TOOL)}
+    wire = {item.key: item.value for item in extension.surface.items_of_kind(TOOL)}
     rows: dict[str, Any] = {}
     for name, contract in extension.contracts.items():
         facts = extension.tools.get(name, ToolFacts())

@@ -19,7 +19,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.surface.surface import KINDS, PROMPT, SERVER_MEMBERS, TOOL, Item, Surface
+from pinwarden.surface.surface import ITEM_KINDS, PROMPT, SERVER_MEMBERS, TOOL, Item, Surface
 
 FORMAT = "pinwarden-normalised/1"
 _ENCODED = re.compile(
@@ -47,8 +47,8 @@ def normalised(surface: Surface) -> dict[str, Any]:
         document["capabilities"] = capabilities
     if server.get("instructions"):
         document["instructions"] = server["instructions"]
-    for kind in KINDS:
-        items = sorted(surface.list_of(kind), key=lambda item: (item.key, str(item.digest)))
+    for kind in ITEM_KINDS:
+        items = sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
         if items:  # a list that is offered and empty is a matter of the framework
             document[kind.member] = [_item(item) for item in items]
     return document
@@ -58,8 +58,8 @@ def normalised_surface(surface: Surface) -> Surface:
     """The same as a surface, so that two of them can be compared item by item."""
     document = normalised(surface)
     items = {
-        kind.member: tuple(Item.of(kind, value) for value in document.get(kind.member, ()))
-        for kind in KINDS
+        kind.member: tuple(Item.from_value(kind, value) for value in document.get(kind.member, ()))
+        for kind in ITEM_KINDS
         if kind.member in document
     }
     server = {member: document[member] for member in SERVER_MEMBERS if member in document}

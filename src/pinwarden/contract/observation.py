@@ -32,7 +32,7 @@ from pinwarden.contract.observed import KnownServer, KnownTool, contracts_of, ev
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import plural
-from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind, Surface
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 
 if TYPE_CHECKING:
     from pinwarden.contract.python_server import PythonServer
@@ -131,7 +131,7 @@ def _observed(
 
 def _repeated(surface: Surface) -> str | None:
     seen: set[str] = set()
-    for item in surface.list_of(TOOL):
+    for item in surface.items_of_kind(TOOL):
         if item.key in seen:
             return item.key
         seen.add(item.key)
@@ -160,7 +160,7 @@ def _analysed(
         named = [_handler(name, entry, kind) for name, entry in (told if isinstance(told, dict) else {}).items()]
         known = [each for each in named if each is not None and each.module in sources]
         handlers += known
-        offered = {(kind, item.key) for listed in lists for item in surface.list_of(listed)}
+        offered = {(kind, item.key) for listed in lists for item in surface.items_of_kind(listed)}
         unknown |= offered - {(kind, each.name) for each in known}
     if unknown:
         # Several places may register one name; what any of them does counts.
@@ -173,7 +173,7 @@ def _analysed(
     return analyse(sources, handlers, packages)
 
 
-_HANDLED: Mapping[str, tuple[Kind, ...]] = {"tool": (TOOL,), "prompt": (PROMPT,), "resource": (RESOURCE, TEMPLATE)}
+_HANDLED: Mapping[str, tuple[ItemKind, ...]] = {"tool": (TOOL,), "prompt": (PROMPT,), "resource": (RESOURCE, TEMPLATE)}
 
 
 def _handler(name: str, tool: Any, kind: str) -> Handler | None:

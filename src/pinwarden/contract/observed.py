@@ -56,7 +56,7 @@ def contracts_of(surface: Surface, known: KnownServer | None) -> dict[str, ToolC
     inside = known or KnownServer()
     return {
         item.key: _tool(item.value, inside.tools.get(item.key, KnownTool()))
-        for item in surface.list_of(TOOL)
+        for item in surface.items_of_kind(TOOL)
         if item.digest is not None
     }
 
@@ -66,7 +66,7 @@ def prompts_of(surface: Surface, known: KnownServer | None) -> tuple[PromptContr
     inside = known or KnownServer()
     return tuple(
         _prompt(item.value, inside.prompt_tags.get(item.key, ()), inside.prompts_have_middleware)
-        for item in surface.list_of(PROMPT)
+        for item in surface.items_of_kind(PROMPT)
         if item.digest is not None
     )
 

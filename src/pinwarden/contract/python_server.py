@@ -18,7 +18,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.surface.probe.probe import ProbeOptions, given_to, probe
-from pinwarden.surface.probe.secret_mask import SecretMask, refuse_repeated_in
+from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets_in
 from pinwarden.surface.surface import Surface
 from pinwarden.system.files import read_file
 from pinwarden.system.sandbox import Sandbox
@@ -118,7 +118,7 @@ def introspect(
         told = _read(facts)
         if not _is_understood(told):
             raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
-        refuse_repeated_in(told, given_to(target, allowed))
+        refuse_echoed_secrets_in(told, given_to(target, allowed))
         return Introspected(surface=surface, facts=told)
 
 

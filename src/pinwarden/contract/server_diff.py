@@ -21,7 +21,7 @@ from pinwarden.contract.plain_schema import is_generated_root_title, is_generate
 from pinwarden.contract.visible_contract import visible_contracts
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, Change
-from pinwarden.surface.drift.surface import compare
+from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.surface import Surface
 
 _BREAKS_CALLS = frozenset(

@@ -11,8 +11,8 @@ from pinwarden.contract.normalise import normalised_digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.report import Report, is_failing, row_facts, severity_rank
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.rows import change_row
 from pinwarden.surface.surface import Surface
 
 
@@ -33,7 +33,7 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
     if promised is None:
         raise PinwardenError("LOCK_INVALID", f"{path} holds no surface")
     same = promised.digest is not None and promised.digest == seen.digest
-    rows = () if same else tuple(sorted((row_of(each) for each in compare(promised, seen)), key=severity_rank))
+    rows = () if same else tuple(sorted((change_row(each) for each in compare(promised, seen)), key=severity_rank))
     equal = "the server shows what its contract says"
     meaning = seen.problem is None and normalised_digest(promised) == normalised_digest(seen)
     unsigned = () if keys else ("the contract's signature was not checked; name its key with --public-key",)

@@ -29,7 +29,7 @@ from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is
 from pinwarden.gateway.tasks import FETCHING, LISTING, is_task, listed_tasks, without_tasks
 from pinwarden.surface.drift.changes import REVIEW
 from pinwarden.surface.protocol import INVALID_PARAMS, INVALID_REQUEST, SERVER_AWAY
-from pinwarden.surface.surface import Item, Kind
+from pinwarden.surface.surface import Item, ItemKind
 
 _OPENINGS = frozenset({"initialize", "server/discover"})
 _PAYLOADS = frozenset({"result", "error", "inputRequests"})
@@ -139,7 +139,7 @@ class Answers:
 
     # Lists
 
-    def _list(self, answer: Answer, kind: Kind, now: float, out: Output) -> bool:
+    def _list(self, answer: Answer, kind: ItemKind, now: float, out: Output) -> bool:
         page = read_page(answer.frame, answer.message, kind, self._guard)
         if not answer.asked.cursor and page.cursor is None:
             if not answer.tries:
@@ -159,7 +159,7 @@ class Answers:
         self._release(answer.frame, kind, page, view, out)
         return True
 
-    def _release(self, frame: bytes, kind: Kind, page: ListPage, view: View, out: Output) -> None:
+    def _release(self, frame: bytes, kind: ItemKind, page: ListPage, view: View, out: Output) -> None:
         gone: set[int] = set()
         warnings: list[Verdict] = []
         for number, item in enumerate(page.items):
@@ -276,7 +276,7 @@ def _covers(view: View, page: ListPage) -> bool:
     )
 
 
-def _unstable(kind: Kind, item: Item) -> Verdict:
+def _unstable(kind: ItemKind, item: Item) -> Verdict:
     return Verdict(
         entity=kind.entity,
         key=item.key,

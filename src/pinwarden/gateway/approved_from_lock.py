@@ -12,7 +12,7 @@ from pinwarden.gateway.approval import Approved
 from pinwarden.lock import lock_store
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.surface.surface import Surface, parse
+from pinwarden.surface.surface import Surface, parse_surface
 
 if TYPE_CHECKING:
     from pinwarden.gateway.shared_approvals import SharedApprovals
@@ -78,7 +78,7 @@ def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> t
         data = lock_store.read_pinned(path, pin)
         if data is None or Digest.of_bytes(data) != pin.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
-        return parse(data), str(pin.file_digest)
+        return parse_surface(data), str(pin.file_digest)
     raise PinwardenError("SERVER_NOT_LOCKED", f"nothing that {server[:120]!a} tells the model is approved in the lock")
 
 

@@ -11,9 +11,9 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.gateway.event import SERVER_ITEM
 from pinwarden.gateway.store.observed import kept_name
-from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, Item, Surface
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Item, Surface
 
-KIND_OF = {kind.entity: kind for kind in KINDS}
+KIND_OF = {kind.entity: kind for kind in ITEM_KINDS}
 
 
 class Definition(Protocol):
@@ -73,7 +73,7 @@ def approved_digests(given: Definition, approved: Surface) -> set[str]:
     if given.entity == SERVER_ITEM:
         said = approved.server or {}
         return {str(Digest.of_bytes(canonicalize(said[given.item])))} if given.item in said else set()
-    items = approved.list_of(KIND_OF[given.entity])
+    items = approved.items_of_kind(KIND_OF[given.entity])
     return {str(item.digest) for item in items if kept_name(item.key) == given.item}
 
 
@@ -87,7 +87,7 @@ def with_definitions(approved: Surface, definitions: Sequence[Definition]) -> Su
             server = {**(server or {}), each.item: value}
             continue
         kind = KIND_OF[each.entity]
-        made = Item.of(kind, value)
+        made = Item.from_value(kind, value)
         others = tuple(other for other in items.get(kind.member, ()) if other.key != made.key)
         items[kind.member] = (*others, made)
     return replace(approved, server=server, items=items)

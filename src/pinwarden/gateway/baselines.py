@@ -16,7 +16,7 @@ from pinwarden.lock.record import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify, verify_files
 from pinwarden.project.approvable import Approvable
 from pinwarden.project.lock import Approver, approve_surfaces
-from pinwarden.surface.surface import Surface, parse
+from pinwarden.surface.surface import Surface, parse_surface
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -76,7 +76,7 @@ class LockBaseline:
             extension = extension_of(entry)
             if entry.name == self._server and extension is not None and extension.surface is not None:
                 entries[entry.key] = entry
-                surfaces[entry.key] = parse(texts[extension.surface.path])
+                surfaces[entry.key] = parse_surface(texts[extension.surface.path])
         self.identities: Mapping[str, str] = {
             key: server_identity(lock.entries, self._server, entry.client) for key, entry in entries.items()
         }

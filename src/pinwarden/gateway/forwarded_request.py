@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.surface.surface import Kind
+from pinwarden.surface.surface import ItemKind
 
 
 class Asked:
@@ -20,7 +20,7 @@ class Asked:
         """What it uses, to count how often in a row the server asks back."""
         self.warning = warning
         """What the client is to be told with the answer."""
-        self.kind: Kind | None = None
+        self.kind: ItemKind | None = None
         """Which list it asks for; None for anything else."""
         self.order = 0
         """When it was asked for, among all lists that were."""

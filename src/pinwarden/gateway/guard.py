@@ -18,7 +18,7 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.tasks import Tasks
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
-from pinwarden.surface.surface import KINDS, TOOL, Item, Kind, Surface
+from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
 if TYPE_CHECKING:
     from pinwarden.gateway.gates.request_content import JudgedRequest
@@ -53,7 +53,7 @@ class Guard:
         self._lock = Lock()
         self._approved: Approved | None = None
         self._failure: PinwardenError | None = None
-        self._notices = dict.fromkeys((kind.member for kind in KINDS), 0)
+        self._notices = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         self._owed: set[str] = set()
         """Lists that changed, which other sessions have yet to learn."""
         self._tell_at = -inf
@@ -96,14 +96,14 @@ class Guard:
                 self._fail(err)
 
     def judge_list(
-        self, kind: Kind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
+        self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
     ) -> tuple[Verdict, ...]:
         """A verdict for each item of a complete list."""
         return judge_list(
             kind, items, self._measure(), lambda key: self.policy.for_item(self.server, key, client), server
         )
 
-    def judge_unlisted(self, kind: Kind, key: str, client: str) -> Verdict:
+    def judge_unlisted(self, kind: ItemKind, key: str, client: str) -> Verdict:
         """The verdict about using something that the server does not list."""
         return judge_use(kind, key, self._measure(), self.policy.for_item(self.server, key, client))
 
@@ -150,7 +150,7 @@ class Guard:
             return items if isinstance(items, Refusal) else ()
         return self.judge_list(TOOL, items, client, None)
 
-    def changed(self, kind: Kind, now: float) -> None:
+    def changed(self, kind: ItemKind, now: float) -> None:
         """The server told some session that a list changed: the views of all sessions are stale.
 
         The other sessions learn of it at once, or when `notice_seconds` have passed since they last did.
@@ -167,16 +167,16 @@ class Guard:
             self._owed.clear()
             self.stamp += 1
 
-    def notices(self, kind: Kind) -> int:
+    def notices(self, kind: ItemKind) -> int:
         """How often all sessions were told that a list changed."""
         return self._notices[kind.member]
 
-    def recall(self, kind: Kind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
+    def recall(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
         """The items and the cursor that a list result of exactly these bytes holds, if it was read before."""
         known = self._bodies.get(_name_of(kind, body))
         return None if known is None else known[:2]
 
-    def remember(self, kind: Kind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
+    def remember(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
         """Keep what a list result holds. What it is worth is judged each time."""
         size = len(body)
         if size > _REMEMBERED_BYTES:
@@ -218,5 +218,5 @@ class Guard:
 _NOTHING = Surface(server=None, items={}, observed={})
 
 
-def _name_of(kind: Kind, body: bytes) -> bytes:
+def _name_of(kind: ItemKind, body: bytes) -> bytes:
     return kind.member.encode() + Digest.of_bytes(body).raw

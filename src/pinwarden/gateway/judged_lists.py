@@ -18,7 +18,7 @@ from pinwarden.gateway.messages import notification, request
 from pinwarden.gateway.pages import read_page
 from pinwarden.gateway.session_audit import Journal, Output
 from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
-from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, TOOL, Item, Kind, Surface
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 
 _RETRY_SECONDS = 2.0  # after a list that could not be read
 _LONG = 30  # items; judging so many that changed takes some ten milliseconds
@@ -33,7 +33,7 @@ class View:
         "problem",
     )
 
-    def __init__(self, kind: Kind, items: tuple[Item, ...], at: float, notices: int, order: int) -> None:
+    def __init__(self, kind: ItemKind, items: tuple[Item, ...], at: float, notices: int, order: int) -> None:
         self.kind = kind
         self.items = items
         self.at = at
@@ -68,7 +68,7 @@ class _Asked:
 
     __slots__ = ("cursors", "items", "kind", "notices", "order", "pages", "rounds", "since", "size")
 
-    def __init__(self, kind: Kind | None, since: float, notices: int, order: int, rounds: int = 0) -> None:
+    def __init__(self, kind: ItemKind | None, since: float, notices: int, order: int, rounds: int = 0) -> None:
         self.kind = kind
         """None for the question who the server is."""
         self.since = since
@@ -99,7 +99,7 @@ class Views:
         self._views: dict[str, View] = {}
         self._open: dict[str, _Asked] = {}
         self._asking: dict[str, str] = {}
-        self._own_notices = dict.fromkeys((kind.member for kind in KINDS), 0)
+        self._own_notices = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         """How often the server told this session that a list changed."""
 
     # What the session tells
@@ -141,7 +141,7 @@ class Views:
                 return True
         return any(len(asked.items) > _LONG for asked in self._open.values())
 
-    def need(self, kind: Kind, now: float, out: Output) -> View | None:
+    def need(self, kind: ItemKind, now: float, out: Output) -> View | None:
         """The list, judged; None if it has to be waited for."""
         unseen = self._guard.approved is None
         if not self.knows_server(now, out) or (unseen and not self._trusts(now, out)):
@@ -159,7 +159,7 @@ class Views:
             self._ask(kind, now, out)  # behind everybody's back: nobody waits
         return view
 
-    def counting(self, kind: Kind, now: float) -> View | None:
+    def counting(self, kind: ItemKind, now: float) -> View | None:
         """The list, if it counts without anything to be done about it."""
         view = self._views.get(kind.member)
         guard = self._guard
@@ -167,19 +167,19 @@ class Views:
             return None
         return view if now - view.at <= guard.policy.relist_seconds else None
 
-    def definition(self, kind: Kind, key: str) -> Any:
+    def definition(self, kind: ItemKind, key: str) -> Any:
         """What the server said of an item in the last list; None if it said nothing."""
         view = self._views.get(kind.member)
         verdict = None if view is None else view.by_key.get(key)
         return None if verdict is None else verdict.value
 
-    def count(self, kind: Kind, calls: int) -> None:
+    def count(self, kind: ItemKind, calls: int) -> None:
         """So many uses were made of the list."""
         view = self._views.get(kind.member)
         if view is not None:
             view.calls += calls
 
-    def judged(self, kind: Kind, out: Output) -> View | None:
+    def judged(self, kind: ItemKind, out: Output) -> View | None:
         """The list as it is known, judged; None if there is none or nothing to judge it by."""
         view = self._views.get(kind.member)
         if view is None or self._guard.approved is None:
@@ -194,7 +194,7 @@ class Views:
         return self._order
 
     def take(  # noqa: PLR0913, PLR0917  what there is to say of a list
-        self, kind: Kind, items: tuple[Item, ...], now: float, notices: int, order: int, out: Output
+        self, kind: ItemKind, items: tuple[Item, ...], now: float, notices: int, order: int, out: Output
     ) -> None:
         """A complete list was seen, by whoever asked for it after so many notices that it changed.
 
@@ -213,21 +213,21 @@ class Views:
         else:
             self._judge(view, out)
 
-    def expire(self, kind: Kind) -> None:
+    def expire(self, kind: ItemKind) -> None:
         """The list is known to be old."""
         view = self._views.get(kind.member)
         if view is not None:
             view.notices = -1
 
-    def notices(self, kind: Kind) -> int:
+    def notices(self, kind: ItemKind) -> int:
         """How often a list changed as far as this session was told, so that it knows whether its view is older."""
         return self._guard.notices(kind) + self._own_notices[kind.member]
 
-    def count_notice(self, kind: Kind) -> None:
+    def count_notice(self, kind: ItemKind) -> None:
         """The server told this session that a list changed."""
         self._own_notices[kind.member] += 1
 
-    def changed(self, kind: Kind, now: float, out: Output) -> None:
+    def changed(self, kind: ItemKind, now: float, out: Output) -> None:
         """The server says that a list changed: ask for it at once, if anybody ever cared for it."""
         self.count_notice(kind)
         self._guard.changed(kind, now)
@@ -333,11 +333,11 @@ class Views:
 
     # How it is done
 
-    def _withheld(self, kind: Kind) -> frozenset[str] | None:
+    def _withheld(self, kind: ItemKind) -> frozenset[str] | None:
         view = self._views.get(kind.member)
         return None if view is None else frozenset(key for key, each in view.by_key.items() if not each.passes)
 
-    def _ask(self, kind: Kind, now: float, out: Output, rounds: int = 0) -> None:
+    def _ask(self, kind: ItemKind, now: float, out: Output, rounds: int = 0) -> None:
         if kind.member not in self._asking:
             self._send(_Asked(kind, now, self.notices(kind), self.next_order(), rounds), {}, out)
 
@@ -372,11 +372,11 @@ class Views:
         self._trust_if_complete(out)
         return self._guard.approved is not None
 
-    def _offered(self) -> list[Kind]:
+    def _offered(self) -> list[ItemKind]:
         capabilities = (self.server or {}).get("capabilities")
         if not isinstance(capabilities, dict):
-            return list(KINDS)
-        offered = [kind for kind in KINDS if capabilities.get(CAPABILITY[kind]) not in (None, False)]
+            return list(ITEM_KINDS)
+        offered = [kind for kind in ITEM_KINDS if capabilities.get(CAPABILITY[kind]) not in (None, False)]
         return offered or [TOOL]  # some servers have tools and do not say so
 
     def _trust_if_complete(self, out: Output) -> None:
@@ -424,9 +424,9 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
     meta = result.get("_meta")
     if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_META not in meta:
         return False
-    from pinwarden.surface.drift.json_values import same
+    from pinwarden.surface.drift.json_values import json_equal
 
-    return not same(result["serverInfo"], meta[SERVER_META])
+    return not json_equal(result["serverInfo"], meta[SERVER_META])
 
 
 def _trustworthy(items: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -445,5 +445,5 @@ def _folded(item: Item) -> str:
     return item.key.casefold() if item.kind.key == "name" else item.key
 
 
-def _told_anew(kind: Kind) -> bytes:
+def _told_anew(kind: ItemKind) -> bytes:
     return notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))

@@ -18,7 +18,7 @@ from pinwarden.surface.protocol import (
     METHOD_NOT_FOUND,
     VERSION_META,
 )
-from pinwarden.surface.surface import KINDS, Kind
+from pinwarden.surface.surface import ITEM_KINDS, ItemKind
 
 META_KEYS = (VERSION_META, CLIENT_META, CAPABILITIES_META)
 """What a request of the stateless era says about its client, whatever it asks for."""
@@ -26,7 +26,7 @@ LISTEN = "subscriptions/listen"
 WARNINGS = "pinwarden/warnings"
 """The member of ``_meta`` that tells a client what passed only because the policy warns."""
 
-LIST_METHODS: Mapping[str, Kind] = {kind.method: kind for kind in KINDS}
+LIST_METHODS: Mapping[str, ItemKind] = {kind.method: kind for kind in ITEM_KINDS}
 _MAX_NAME = 120
 _DIGITS = 18
 

@@ -14,8 +14,8 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import WARNINGS, verdict_data
 from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_result
-from pinwarden.surface.probe.message import Message, page_of, read_message
-from pinwarden.surface.surface import Item, Kind
+from pinwarden.surface.probe.message import Message, parse_message, parse_page
+from pinwarden.surface.surface import Item, ItemKind
 
 
 class ListPage(Record):
@@ -25,7 +25,7 @@ class ListPage(Record):
     cursor: str | None
 
 
-def read_page(frame: bytes, message: Any, kind: Kind, guard: Guard) -> ListPage:
+def read_page(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
     """The items of a list answer. ``message`` is None if the frame as a whole cannot be read strictly."""
     body = _body(frame, message)
     known = guard.recall(kind, body)
@@ -37,7 +37,7 @@ def read_page(frame: bytes, message: Any, kind: Kind, guard: Guard) -> ListPage:
         raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
     if _asks(envelope.members.get("result")):
         raise PinwardenError("PROBE_FAILED", "the server asks for something instead of listing")
-    page = page_of(envelope, kind, limits.json, limits.max_items)
+    page = parse_page(envelope, kind, limits.json, limits.max_items)
     items = tuple(page.items)
     guard.remember(kind, body, items, page.cursor)
     return ListPage(items=items, cursor=page.cursor)
@@ -47,7 +47,7 @@ def _taken_apart(frame: bytes, guard: Guard) -> Message:
     """An answer that cannot be read as a whole: its members, with the result as text."""
     if len(frame) > guard.limits.max_unread:
         raise PinwardenError("PROBE_LIMIT", "it cannot be read as a whole, and is too long to be taken apart")
-    message = read_message(frame, guard.limits.json)
+    message = parse_message(frame, guard.limits.json)
     result = message.members.get("result")
     if isinstance(result, bytes) and is_doubtful_result(dict(object_members(result))):
         raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
@@ -76,7 +76,7 @@ def _body(frame: bytes, message: Any) -> bytes:
     return frame.removesuffix(after)
 
 
-def filtered(frame: bytes, kind: Kind, gone: Container[int], *, ttl: int, warnings: Sequence[Verdict]) -> bytes:
+def filtered(frame: bytes, kind: ItemKind, gone: Container[int], *, ttl: int, warnings: Sequence[Verdict]) -> bytes:
     """The answer without some of its items, with cache hints that cannot hide a change, and with warnings."""
     text = frame.decode()
     result = splice.member(text, 0, "result")

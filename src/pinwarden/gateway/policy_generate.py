@@ -22,7 +22,7 @@ from pinwarden.gateway.store.reviews import REJECTED, STATES, Review
 from pinwarden.lock import lock_store
 from pinwarden.lock.policy import parse_policy
 from pinwarden.lock.policy_proposal import REASONS, Observation, Proposal, propose
-from pinwarden.surface.surface import KINDS
+from pinwarden.surface.surface import ITEM_KINDS
 from pinwarden.system.masking import mask_item_key
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ enforcement = "block"
 unknown = "block"
 block-at = "review"
 """
-_KEY_OF = {kind.entity: kind.key for kind in KINDS}
+_KEY_OF = {kind.entity: kind.key for kind in ITEM_KINDS}
 
 
 _NOTHING_OBSERVED = (

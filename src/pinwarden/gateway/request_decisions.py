@@ -19,7 +19,7 @@ from pinwarden.gateway.tasks import CANCELLING, FETCHING, LISTING
 from pinwarden.gateway.templates import template_fits
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW
 from pinwarden.surface.protocol import INVALID_REQUEST
-from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 
 _NAMED = {"tools/call": TOOL, "prompts/get": PROMPT}
 _ADDRESSED = frozenset({"resources/read", "resources/subscribe"})
@@ -105,7 +105,7 @@ class Uses:
             return Asked(number, method, "", verdict if verdict.action == WARN else None)
         return refusal(number, verdict, self._guard.server, call)
 
-    def _named(self, kind: Kind, name: str, message: Any, now: float, out: Output) -> Decision:
+    def _named(self, kind: ItemKind, name: str, message: Any, now: float, out: Output) -> Decision:
         view = self._views.need(kind, now, out)
         if view is None:
             return None
@@ -216,7 +216,7 @@ class Uses:
         alike = (each for key, each in view.by_key.items() if not each.passes and _plain_name(key) == plain)
         return next(alike, unlisted)
 
-    def _unjudged(self, kind: Kind, name: str, problem: str) -> Verdict:
+    def _unjudged(self, kind: ItemKind, name: str, problem: str) -> Verdict:
         """Something whose list cannot be read is refused, unless the policy only watches it."""
         policy = self._guard.policy.for_item(self._guard.server, name, self._journal.client)
         action = {"audit": AUDIT, "warn": WARN}.get(policy.enforcement, BLOCK)
@@ -268,7 +268,7 @@ class Uses:
         if self._opening.extends(INTERCEPTORS, out):
             return Asked(message["id"], message["method"])
 
-        def verdict_of(kind: Kind, key: str) -> Verdict | None:
+        def verdict_of(kind: ItemKind, key: str) -> Verdict | None:
             if kind is RESOURCE:
                 return self._verdict_at(key, now, out)
             view = self._views.need(kind, now, out)

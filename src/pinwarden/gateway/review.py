@@ -338,7 +338,7 @@ def _without(approved: Surface, review: Review) -> Surface:
             approved, server={name: said for name, said in (approved.server or {}).items() if name != review.item}
         )
     kind = KIND_OF[review.entity]
-    left = tuple(each for each in approved.list_of(kind) if kept_name(each.key) != review.item)
+    left = tuple(each for each in approved.items_of_kind(kind) if kept_name(each.key) != review.item)
     return replace(approved, items={**approved.items, kind.member: left})
 
 

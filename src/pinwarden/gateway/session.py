@@ -282,9 +282,9 @@ class Session:
         try:
             return strict_json.parse_json(frame, self._json)
         except PinwardenError:
-            from pinwarden.surface.probe.message import read_message
+            from pinwarden.surface.probe.message import parse_message
 
-            return read_message(frame, self._json).members
+            return parse_message(frame, self._json).members
 
     def _unsent(self, message: Any, answer: Callable[[Any], bytes], out: Output) -> None:
         """A request that did not go to the server is not open. If it was for a list, nobody waits for that either."""

@@ -11,7 +11,7 @@ from pinwarden.bundle import provenance as provenance_document
 from pinwarden.bundle.acceptance.verdict import ACCEPT, REJECT, Refusal, refusal_of
 from pinwarden.bundle.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_of, bundle_value
 from pinwarden.clients.files import install_entry
-from pinwarden.clients.launch.launched import PROGRAM
+from pinwarden.clients.launch.parse import PROGRAM
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row

@@ -18,7 +18,7 @@ from pinwarden.install.decision import Accepted
 from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistrySource, archive_cid
 from pinwarden.project.installed_bundles import bundle_sandbox, ready_bundle
 from pinwarden.surface import surface as surface_document
-from pinwarden.surface.api_surface import api_surface_hash
+from pinwarden.surface.foreign_digests import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.clock import wall_clock
 
@@ -53,7 +53,7 @@ class Brought(Record):
 
 def api_surface_of(surface: Surface) -> str:
     """The API surface hash of a surface."""
-    return str(api_surface_hash(item.value for item in surface.list_of(TOOL)))
+    return str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
 
 
 def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
@@ -140,7 +140,7 @@ def _registry_surface(accepted: Accepted, source: BundleSource) -> Surface | Non
     published = accepted.published
     if published is None or published.surface_cid is None:
         return None
-    found = surface_document.parse(source.surface(published.surface_cid))
+    found = surface_document.parse_surface(source.surface(published.surface_cid))
     if api_surface_of(found) != published.api_surface:
         raise PinwardenError(
             "SURFACE_DIFFERS",

@@ -25,8 +25,8 @@ from pinwarden.project.approvable import OPTION, Approvable, approvable
 from pinwarden.project.installed_bundles import yanked_because
 from pinwarden.project.update import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
 from pinwarden.surface import surface as surface_document
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.rows import change_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,7 +200,7 @@ def _stronger(one: str, other: str) -> str:
 def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:
     extension = extension_of(entry)
     pin = extension.surface if extension else None
-    return surface_document.parse(texts[pin.path]) if pin is not None and pin.path in texts else None
+    return surface_document.parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
 # What is told
@@ -265,7 +265,7 @@ def _surface_rows(old: BundlePin, approved: Surface | None, brought: Brought) ->
     if before != after:
         yield _row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
     for change in compare(approved, brought.surface):
-        row = row_of(change)
+        row = change_row(change)
         yield replace(row, entity=f"{old.tool}: {row.entity}")
 
 

@@ -113,20 +113,20 @@ class Extension(Record):
 
 def pin_surface(surface: Surface, path: str) -> SurfacePin:
     """The pin of an approved surface. One of which a part cannot be digested cannot be approved."""
-    from pinwarden.surface.surface import KINDS, to_bytes  # checking a lock without surfaces does without it
+    from pinwarden.surface.surface import ITEM_KINDS, encode_surface  # checking a lock without surfaces does without it
 
     digest = surface.digest
     if digest is None:
         raise PinwardenError("SURFACE_INVALID", f"it cannot be digested: {surface.problem}")
     items = {
-        kind.member: {item.key: str(item.digest) for item in surface.list_of(kind)}
-        for kind in KINDS
+        kind.member: {item.key: str(item.digest) for item in surface.items_of_kind(kind)}
+        for kind in ITEM_KINDS
         if kind.member in surface.items
     }
-    for kind in KINDS:
-        if len(items.get(kind.member, {})) != len(surface.list_of(kind)):
+    for kind in ITEM_KINDS:
+        if len(items.get(kind.member, {})) != len(surface.items_of_kind(kind)):
             raise PinwardenError("SURFACE_INVALID", f"two items of {kind.member} have the same {kind.key}")
-    return SurfacePin(digest=digest, items=items, path=path, file_digest=Digest.of_bytes(to_bytes(surface)))
+    return SurfacePin(digest=digest, items=items, path=path, file_digest=Digest.of_bytes(encode_surface(surface)))
 
 
 def surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
@@ -256,9 +256,9 @@ def _surface(value: Any, path: str) -> SurfacePin:
     where = _text(value["file"]["path"])
     if not _SURFACE_PATH.fullmatch(where):
         invalid(f"{path}/file/path", "does not name a file in the surfaces folder")
-    from pinwarden.surface.surface import KINDS
+    from pinwarden.surface.surface import ITEM_KINDS
 
-    members = {kind.member for kind in KINDS}
+    members = {kind.member for kind in ITEM_KINDS}
     items = {member: dict(rows.items()) for member, rows in value["items"].items()}
     if not items.keys() <= members:
         invalid(f"{path}/items", "names a list that servers do not have")

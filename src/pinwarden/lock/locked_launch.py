@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.clients.config import configured_server
-from pinwarden.clients.launch.launched import what_runs
-from pinwarden.clients.launch.own_command import is_enforced_start
-from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.launch.launch import Launch
+from pinwarden.clients.launch.parse import parse_launch
+from pinwarden.clients.launch.run_command import is_enforced_start
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -30,7 +30,7 @@ LAUNCH = "launch"
 class LockedLaunch(Record):
     """What is started for an entry."""
 
-    runs: Launched
+    runs: Launch
     command: tuple[str, ...] = field(repr=False)
     """The words as they were approved; placeholders are still in them."""
     variables: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
         )
     target = server.target
     return LockedLaunch(
-        runs=what_runs(target), command=target.command, variables=tuple(sorted(target.env)), cwd=target.cwd
+        runs=parse_launch(target), command=target.command, variables=tuple(sorted(target.env)), cwd=target.cwd
     )
 
 
@@ -74,7 +74,7 @@ def _recorded(entry: Entry, record: Any) -> LockedLaunch:
     if not command or variables is None or not isinstance(cwd, str | None):
         raise PinwardenError("LOCK_INVALID", f"the record of what {entry.name[:120]!a} starts cannot be read")
     target = StdioTarget(command=tuple(command), cwd=cwd)
-    return LockedLaunch(runs=what_runs(target), command=tuple(command), variables=tuple(variables), cwd=cwd)
+    return LockedLaunch(runs=parse_launch(target), command=tuple(command), variables=tuple(variables), cwd=cwd)
 
 
 def _texts(record: Any, member: str) -> Sequence[str] | None:
@@ -124,7 +124,7 @@ def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
     return replace(locked_launch(before), variables=fresh.variables)
 
 
-def _release(runs: Launched) -> str | None:
+def _release(runs: Launch) -> str | None:
     package = runs.via or runs
     return package.purl if package.pinned or package.kind == "oci" else None
 

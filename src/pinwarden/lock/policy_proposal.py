@@ -11,7 +11,7 @@ from typing import Any
 
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.scan.scan import Finding, scan
-from pinwarden.surface.surface import KINDS, Item, Surface
+from pinwarden.surface.surface import ITEM_KINDS, Item, Surface
 
 REASONS = {
     "suspicious": "its text reads like an attack",
@@ -163,17 +163,17 @@ def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
 
 def _surface(observations: Sequence[Observation]) -> Surface:
     items = {
-        kind.member: tuple(Item.of(kind, each.value) for each in observations if each.entity == kind.entity)
-        for kind in KINDS
+        kind.member: tuple(Item.from_value(kind, each.value) for each in observations if each.entity == kind.entity)
+        for kind in ITEM_KINDS
     }
     said = {each.item: each.value for each in observations if each.entity == "server"}
     return Surface(server=said or None, items=items, observed={})
 
 
 def _key(each: Observation) -> str:
-    return next((Item.of(kind, each.value).key for kind in KINDS if kind.entity == each.entity), each.item)
+    return next((Item.from_value(kind, each.value).key for kind in ITEM_KINDS if kind.entity == each.entity), each.item)
 
 
 def _name(each: Observation) -> str:
-    kind = next((kind for kind in KINDS if kind.entity == each.entity), None)
-    return each.item if kind is None else Item.of(kind, each.value).name
+    kind = next((kind for kind in ITEM_KINDS if kind.entity == each.entity), None)
+    return each.item if kind is None else Item.from_value(kind, each.value).name

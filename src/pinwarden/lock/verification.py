@@ -338,7 +338,7 @@ def _surface_difference(pin: SurfacePin, data: bytes) -> str:
     if Digest.of_bytes(data) != pin.file_digest:
         return f"{pin.path} has other bytes"
     try:
-        found = pin_surface(surface_document.parse(data), pin.path)
+        found = pin_surface(surface_document.parse_surface(data), pin.path)
     except PinwardenError as err:
         return f"{pin.path}: {err.message}"
     return "" if found == pin else f"{pin.path} holds items with other digests"

@@ -46,7 +46,7 @@ class Approvable(Record):
     def to_bytes(self) -> bytes:
         """The text as the lock keeps it. Raises ``WARNINGS_NOT_APPROVED`` for one that may not be approved yet."""
         self.refuse_if_blocked()
-        return surface_document.to_bytes(self.surface)
+        return surface_document.encode_surface(self.surface)
 
     def refuse_if_blocked(self) -> None:
         """Raise ``WARNINGS_NOT_APPROVED`` if it may not be approved yet."""
@@ -83,7 +83,7 @@ def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> lis
         text = texts.get(pin.path) if pin is not None else None
         if pin is None or text is None:
             continue
-        parsed = surface_document.parse(text)
+        parsed = surface_document.parse_surface(text)
         if parsed.digest == pin.digest:  # an edited file was not approved
             found.append(parsed)
     return found

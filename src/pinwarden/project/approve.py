@@ -16,7 +16,7 @@ from pinwarden.project.approvable import OPTION, Approvable, approvable, approve
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.locked_servers import LockedServer, locked_server
 from pinwarden.project.surface_reports import compare_surfaces
-from pinwarden.surface.surface import Surface, parse
+from pinwarden.surface.surface import Surface, parse_surface
 
 if TYPE_CHECKING:
     from pinwarden.project.project import Project
@@ -35,7 +35,7 @@ def approved_surface(project: Project, entry: Entry) -> Surface | None:
     _, texts = lock_store.read_with_files(project.lock)
     extension = extension_of(entry)
     pin = extension.surface if extension else None
-    return parse(texts[pin.path]) if pin is not None and pin.path in texts else None
+    return parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
 def difference(project: Project, server: LockedServer, seen: Surface) -> Report:

@@ -13,7 +13,7 @@ from pinwarden.artifacts.newest import NewestRelease
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
-from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.launch.launch import Launch
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -28,7 +28,7 @@ from pinwarden.lock.server_entry import Package, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
 from pinwarden.project.fetch_context import Workshop
 from pinwarden.project.project import load_policies
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.rows import change_row
 
 if TYPE_CHECKING:
     from pinwarden.artifacts.mcpb import BundleSettings
@@ -79,13 +79,13 @@ def _elsewhere(server: str, locked: str, package: PackageRef, asked: str, now: s
         package=package,
         facts=ArtifactFacts(package=package, registry=asked, checked_at=now),
         outcome=unavailable_artifact(package, asked, change.reason),
-        rows=(row_of(change),),
+        rows=(change_row(change),),
     )
 
 
 def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: ArtifactOutcome, now: str) -> Iterator[Row]:
     for change in compare_pins(server, pinned, facts):
-        yield row_of(change)
+        yield change_row(change)
     if facts.package.ecosystem == "pypi" and pinned.artifacts and facts.missing is None:
         yield from _release_rows(server, pinned, facts, now)
     for issue in outcome.issues:
@@ -213,7 +213,7 @@ def registry_asked(package: PackageRef, shop: Workshop) -> str | None:
             return None
 
 
-def package_in(runs: Launched) -> PackageRef:
+def package_in(runs: Launch) -> PackageRef:
     """What a command takes from a registry; an error if it takes nothing, or something that can be anything."""
     package = runs.via or runs
     if package.kind == "oci":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pinwarden.clients.launch.own_command import run_start
+from pinwarden.clients.launch.run_command import parse_run_command
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 
@@ -96,7 +96,7 @@ def _owner(here: Project, start: Start) -> Literal["project", "user", "unknown"]
 def _is_start(server: ConfiguredServer, start: Start) -> bool:
     """Whether an entry of a client is this start."""
     command: Sequence[str] = getattr(server.target, "command", ())
-    found = run_start(command)
+    found = parse_run_command(command)
     if found is None or found.names_project:
         return False
     if start.name is not None or found.name is not None:

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, configured_server
-from pinwarden.clients.drift import ENTITY, compare_entries, package_of, shown_server, unknown_entry
-from pinwarden.clients.kinds import CONFIG_KINDS
+from pinwarden.clients.drift import CONFIG_KINDS, ENTITY, compare_entries, package_of, shown_server, unknown_entry
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.record import Record
 from pinwarden.lock.locked_config import LockedConfig, Place, installed
 from pinwarden.project.server_identity import configured_identity
-from pinwarden.surface.drift.changes import ABSENT, Change, in_order
+from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 
 IssueKind = Literal["missing", "drift", "unreadable", "invalid"]
 
@@ -175,7 +174,7 @@ def strangers(
                 packages = {package for entry in entries if (package := _package(entry))}
             change = _elsewhere(server, same_name) if same_name else unknown_entry(server, by_name, packages)
             found.append(Stranger(server=server, change=change))
-    order = {id(change): place for place, change in enumerate(in_order(each.change for each in found))}
+    order = {id(change): place for place, change in enumerate(sort_changes(each.change for each in found))}
     return tuple(sorted(found, key=lambda each: order[id(each.change)]))
 
 

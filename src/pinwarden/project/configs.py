@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.answers import proposed_answers
 from pinwarden.clients.drift import compare_answers, compare_entries
+from pinwarden.clients.findings import proposed_inputs
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
@@ -144,7 +144,7 @@ def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
         if server is None:
             yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
             continue
-        answers = proposed_answers(server, file.inputs if file else ())
+        answers = proposed_inputs(server, file.inputs if file else ())
         changes = (
             *compare_entries(each.entry.name, each.locked.entry, redact_entry(server.entry), client_of(each.client)),
             *compare_answers(each.entry.name, approved_answers(each.entry), answers),
@@ -222,9 +222,9 @@ def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
 
 
 def _change_row(change: Change, file: str) -> Row:
-    from pinwarden.surface.rows import row_of
+    from pinwarden.surface.rows import change_row
 
-    return replace(row_of(change), file=file)
+    return replace(change_row(change), file=file)
 
 
 def located_finding_row(project: Project, finding: ConfigFinding) -> Row:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.bundle.bundle_pin import BUNDLE
 from pinwarden.clients.config import ConfiguredServer, config_with, configured_server
 from pinwarden.clients.findings import ConfigFinding, start_unresolved
-from pinwarden.clients.launch.launched import PROGRAM, what_runs
-from pinwarden.clients.launch.own_command import OwnStart, is_enforced_start, own_start, own_words
+from pinwarden.clients.launch.parse import PROGRAM, parse_launch
+from pinwarden.clients.launch.run_command import LockedStart, is_enforced_start, parse_locked_start, pinwarden_arguments
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
@@ -61,7 +61,7 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
     target = server.target
     if target is None:
         raise PinwardenError("CONFIG_INVALID", f"{server.name[:80]!a} cannot be used: {server.problem}")
-    launched = what_runs(target)
+    launched = parse_launch(target)
     document: dict[str, Any] = {
         "name": server.name,
         "description": "",
@@ -91,7 +91,7 @@ _PROJECT_FOLDERS = ("${workspaceFolder}",)
 """What clients put the project's folder for."""
 
 
-def resolved_start(start: OwnStart, entries: Iterable[Entry]) -> Entry:
+def resolved_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
     """The entry that a command of ours starts; raises what ``pinwarden run`` would refuse it with."""
     known = tuple(entries)
     server = locked_server(known, start.name, start.client, "run")
@@ -106,7 +106,7 @@ def resolved_start(start: OwnStart, entries: Iterable[Entry]) -> Entry:
     extension = extension_of(entry)
     if extension is not None and BUNDLE in extension.others:
         return entry
-    if own_words(locked_launch(entry).command) is not None:
+    if pinwarden_arguments(locked_launch(entry).command) is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
     if extension is None or not extension.has_bytes:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
@@ -119,7 +119,7 @@ def unresolved_starts(
     """Every configured server of this lock that ``pinwarden run`` would refuse to start."""
     known = tuple(entries)
     for server in servers:
-        start = own_start(server.target.command) if isinstance(server.target, StdioTarget) else None
+        start = parse_locked_start(server.target.command) if isinstance(server.target, StdioTarget) else None
         if start is None or not _leads_here(project, start):
             continue
         try:
@@ -128,7 +128,7 @@ def unresolved_starts(
             yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
 
 
-def _leads_here(project: Project, start: OwnStart) -> bool:
+def _leads_here(project: Project, start: LockedStart) -> bool:
     """Whether a command takes its server from this project's lock."""
     root = project.root.resolve()
     try:
@@ -159,9 +159,9 @@ def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -
     the command is Pinwarden itself. Such a command is never a server of its own.
     """
     command = server.target.command if isinstance(server.target, StdioTarget) else ()
-    if not command or own_words(command) is None:
+    if not command or pinwarden_arguments(command) is None:
         return None
-    start, known = own_start(command), tuple(entries)
+    start, known = parse_locked_start(command), tuple(entries)
     if start is None:
         raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is no MCP server")
     if command[0] != PROGRAM:  # any file may have that name

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.config import configured_server
+from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, ConfigFinding, findings_in
-from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
@@ -18,7 +18,7 @@ from pinwarden.project.config_diagnosis import DoctorIssue, Stranger
 from pinwarden.project.configs import ConfigView, config_issues, config_strangers, located_finding_row, view_configs
 from pinwarden.project.configured_entry import unresolved_starts
 from pinwarden.project.lock_documents import problem_facts, problem_rows
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.rows import change_row
 from pinwarden.system.command_words import program_name
 from pinwarden.system.files import find_program, relative_search_folders
 from pinwarden.system.target import StdioTarget
@@ -73,7 +73,7 @@ def examine(project: Project, scope: str = "all") -> Report:
     rows = [
         *(problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _issue_rows(project, issue)),
-        *(replace(row_of(each.change), file=project.shown(each.server.path)) for each in unknown),
+        *(replace(change_row(each.change), file=project.shown(each.server.path)) for each in unknown),
         *(located_finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_search_folders(search_path)),
     ]
@@ -166,7 +166,7 @@ def _machine_row(code: str, name: str, message: str) -> Row:
 
 def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
     file = project.shown(issue.file) if issue.file and ", " not in issue.file else None
-    rows = [replace(row_of(change), file=file) for change in issue.changes]
+    rows = [replace(change_row(change), file=file) for change in issue.changes]
     yield from rows
     if not any(map(is_failing, rows)):
         code = f"config_{issue.kind}"

@@ -14,8 +14,8 @@ from pinwarden.bundle.bundle_pin import BUNDLE
 from pinwarden.clients.config import ConfiguredServer, config_with
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import ConfigEdits, refuse_uneditable
-from pinwarden.clients.launch.launched import PROGRAM
-from pinwarden.clients.launch.own_command import own_start
+from pinwarden.clients.launch.parse import PROGRAM
+from pinwarden.clients.launch.run_command import parse_locked_start
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -158,7 +158,7 @@ def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | N
 def _check_start(how: Enforcing, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:
     """Find the server by the command that its client gets, and start it by that, if that was allowed."""
     project = how.project
-    lock, start = lock_store.read(project.lock), own_start(words)
+    lock, start = lock_store.read(project.lock), parse_locked_start(words)
     if lock is None or start is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
     found = resolved_start(start, lock.entries)

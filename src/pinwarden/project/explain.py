@@ -223,10 +223,10 @@ def _configured_kind(entry: Entry) -> str | None:
 
 
 def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -> Iterator[str]:
-    from pinwarden.surface.surface import KINDS, parse
+    from pinwarden.surface.surface import ITEM_KINDS, parse_surface
 
     try:
-        approved = parse(text) if text is not None else None
+        approved = parse_surface(text) if text is not None else None
     except PinwardenError:
         approved = None
     if approved is None:
@@ -234,8 +234,8 @@ def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -
             yield f"{member}: {', '.join(sorted(rows))}"
         yield "their approved text cannot be read"
         return
-    for kind in KINDS:
-        listed = approved.list_of(kind)
+    for kind in ITEM_KINDS:
+        listed = approved.items_of_kind(kind)
         for item in listed[:_MAX_TOOLS]:
             about = item.value.get("description") if isinstance(item.value, dict) else None
             first = about.strip().partition("\n")[0][:100] if isinstance(about, str) else ""

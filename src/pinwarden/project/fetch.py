@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.launch.launch import Launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
@@ -185,7 +185,7 @@ def _yanked(project: Project, names: Sequence[str], how: How) -> list[Row]:
     return list(yank_rows(project, bundles))
 
 
-def _refuse_unbuilt(runs: Launched) -> None:
+def _refuse_unbuilt(runs: Launch) -> None:
     """Stop at what is not built here: programs of this machine are here already, and others come anew each time."""
     if runs.kind in ("npm", "pypi"):
         return

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from pinwarden.clients.answers import proposed_answers
 from pinwarden.clients.config import ConfigFile, ConfiguredServer
-from pinwarden.clients.findings import server_findings
-from pinwarden.clients.launch.launched import what_runs
+from pinwarden.clients.findings import proposed_inputs, server_findings
+from pinwarden.clients.launch.parse import parse_launch
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import Report
@@ -167,7 +166,7 @@ def _why_not(server: ConfiguredServer) -> str | None:
         return server.problem or "its entry cannot be used"
     if not server.name or len(server.name) > 200:
         return "its name is empty or too long"
-    launched = what_runs(server.target)
+    launched = parse_launch(server.target)
     if not (launched.via or launched).identity:
         return "its command does not say what to run"
     if any(map(is_secret_name, (server.name, *entry_names(server.entry)))):
@@ -305,5 +304,5 @@ def _asked(discovery: Discovery, each: Found) -> dict[str, str]:
 
 def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
     inputs = [each for file in files if file.path == server.path for each in file.inputs]
-    answers = proposed_answers(server, inputs)
+    answers = proposed_inputs(server, inputs)
     return {ANSWERS: answers} if answers else {}

@@ -19,9 +19,9 @@ from pinwarden.lock.record import extension_of
 from pinwarden.project.approvable import OPTION
 from pinwarden.project.configs import config_issues, config_strangers, view_of
 from pinwarden.project.configured_entry import entry_behind
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import row_of
-from pinwarden.surface.surface import KINDS, Surface, parse
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.rows import change_row
+from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface
 from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Approved:
         entry = self._entries.get(key)
         extension = extension_of(entry) if entry is not None else None
         pin = extension.surface if extension else None
-        return parse(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
+        return parse_surface(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
 
     def with_text(self, standing: Standing, key: str, name: str, seen: Surface) -> Standing:
         """The same once the server was asked: what it says needs a decision as well, unless it was approved.
@@ -120,7 +120,7 @@ class Approved:
 
         attacks = warning_rows(seen, name, () if approved is None else (approved,))
         if approved is not None:
-            rows = tuple(row_of(change) for change in compare(approved, seen))
+            rows = tuple(change_row(change) for change in compare(approved, seen))
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
             state: State = "changed" if standing.state == "unchanged" else standing.state
             return replace(standing, state=state, rows=(*standing.rows, *rows, *attacks), attacks=attacks)
@@ -135,7 +135,7 @@ def _first_text(name: str, seen: Surface) -> Row:
         "Its tools were not pinned so far; what it tells the model now would be approved. "
         f"To read it first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
     )
-    names = ", ".join(f"{kind.entity} {item.name}" for kind in KINDS for item in seen.list_of(kind))
+    names = ", ".join(f"{kind.entity} {item.name}" for kind in ITEM_KINDS for item in seen.items_of_kind(kind))
     return Row(
         code="surface_new",
         severity=LOCKING_KINDS["surface_new"].severity,
@@ -160,7 +160,7 @@ def _place(server: ConfiguredServer) -> tuple[str, str]:
 
 
 def _rows(changes: Iterable[Change], file: str) -> tuple[Row, ...]:
-    return tuple(replace(row_of(change), file=file) for change in changes)
+    return tuple(replace(change_row(change), file=file) for change in changes)
 
 
 class Found(Record):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
-from pinwarden.clients.kinds import CONFIG_KINDS
-from pinwarden.clients.launch.launched import what_runs
+from pinwarden.clients.launch.parse import parse_launch
 from pinwarden.clients.table import CLIENTS, clients_looked_for
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, kind_reasons, plural, row_facts, severity_rank
 from pinwarden.lock.configured import uncovered
 from pinwarden.project.configs import located_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
-from pinwarden.surface.rows import last_words
+from pinwarden.surface.rows import stderr_tail
 from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry, redacted_members
 
@@ -77,7 +77,7 @@ def _unasked(project: Project, found: Sequence[Found]) -> list[Row]:
             name=mask_name(each.server.name),
             path="",
             message=f"could not be asked, so its tools are not pinned: {each.failure.message}",
-            excerpt=last_words(each.failure),
+            excerpt=stderr_tail(each.failure),
             file=project.shown(each.server.path),
         )
         for each in found
@@ -139,7 +139,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
 
 def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
     project = discovery.project
-    launched = what_runs(each.server.target) if each.server.target else None
+    launched = parse_launch(each.server.target) if each.server.target else None
     seen = each.surface or (discovery.approved.surface(each.key) if discovery.is_pinned(each) else None)
     facts: Mapping[str, Any] = {
         "name": mask_name(each.server.name),

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.launch.launched import what_runs
+from pinwarden.clients.launch.parse import parse_launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
@@ -41,10 +41,10 @@ from pinwarden.project.approvable import Approvable, approvable, approved_texts,
 from pinwarden.project.locked_servers import not_locked
 from pinwarden.project.policies import broken_rules
 from pinwarden.project.server_identity import RELEASE, entry_identity
-from pinwarden.surface.api_surface import api_surface_hash
 from pinwarden.surface.drift.changes import CRITICAL
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.foreign_digests import api_surface_hash
+from pinwarden.surface.rows import change_row
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.target import StdioTarget
 
@@ -155,7 +155,7 @@ def offered_surface(project: Project, name: str, seen: Surface | None, writing: 
     offered = approvable(name, seen, approved, warnings_approved=approves)
     if not approved or any(text.digest == seen.digest for text in approved):
         return offered
-    critical = (row_of(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
+    critical = (change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
     rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
     return replace(offered, warnings=(*rows, *offered.warnings))
 
@@ -372,7 +372,7 @@ def surface_file(project: Project, name: str) -> str:
 
 
 def _tools(seen: Surface) -> list[Any]:
-    return [item.value for item in seen.list_of(TOOL)]
+    return [item.value for item in seen.items_of_kind(TOOL)]
 
 
 def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, *, refused: bool) -> str:
@@ -394,7 +394,7 @@ def asked_release(project: Project, command: Sequence[str], seen: Surface) -> di
 
     What npx installed says it; of other launchers, the version that the server states about itself.
     """
-    runs = what_runs(StdioTarget(command=tuple(command)))
+    runs = parse_launch(StdioTarget(command=tuple(command)))
     package = runs.via or runs
     if package.pinned or package.kind not in ("npm", "pypi"):
         return {}

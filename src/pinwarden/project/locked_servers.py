@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from pinwarden.bundle.bundle_pin import BUNDLE
-from pinwarden.clients.near_names import near_name
+from pinwarden.clients.near_names import find_near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.configured import configured_in
@@ -148,6 +148,6 @@ def has_bytes(entry: Entry) -> bool:
 
 def not_locked(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
     """That there is no entry of this name."""
-    near = near_name(name, (entry.name for entry in entries))
+    near = find_near_name(name, (entry.name for entry in entries))
     meant = f", did you mean {near[:120]!a}?" if near else ""
     return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)

@@ -17,8 +17,8 @@ from pinwarden.artifacts.newest import NewestRelease, is_newer_tag, is_release_t
 from pinwarden.artifacts.python_package import exact_version
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
-from pinwarden.clients.launch.release import other_release, with_word
-from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.launch.launch import Launch
+from pinwarden.clients.launch.parse import replace_release, replace_word
 from pinwarden.clients.table import client_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
@@ -55,7 +55,7 @@ from pinwarden.project.lock import LockWriting, extension_for, offered_surface, 
 from pinwarden.project.locked_servers import has_bytes
 from pinwarden.project.project import Project
 from pinwarden.project.prove import Proof, bundle_proof, closure_for, write_proof
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.rows import change_row
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Release(Record):
     """One configured server that starts a package, and the newest release of that package."""
 
     entry: Entry
-    runs: Launched
+    runs: Launch
     """The package, with the version as it is written."""
     latest: NewestRelease | None = None
     problem: str | None = None
@@ -229,8 +229,8 @@ def _at_newest(each: Release, server: ConfiguredServer, launch: LockedLaunch) ->
 
         entry = with_command(entry, client_of(server.client), launch.command)
         target = replace(target, command=launch.command)
-    words = other_release(target, latest.version, str(latest.digest) if latest.digest else None)
-    changed = with_word(entry, *words) if words is not None else None
+    words = replace_release(target, latest.version, str(latest.digest) if latest.digest else None)
+    changed = replace_word(entry, *words) if words is not None else None
     if words is None or changed is None:
         message = f"its command does not name {each.locked} in a word of its own; write {latest.version} there yourself"
         raise PinwardenError("CONFIG_UNEDITABLE", message)
@@ -361,7 +361,7 @@ def package_rows(entry: Entry, wanted: PackageRef, shop: Workshop, now: str) -> 
         )
         return
     for change in compare_releases(entry.name, before, after):
-        yield row_of(change)
+        yield change_row(change)
     for issue in judge_artifact(after).issues:
         if issue.severity == "critical":
             yield Row(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.launch.launch import Launch
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -217,7 +217,7 @@ def variable_of(setting: str) -> str:
     return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
 
 
-def locked_digest(entry: Entry, runs: Launched) -> Digest:
+def locked_digest(entry: Entry, runs: Launch) -> Digest:
     """The digest that an entry pins: of its index, or of its only manifest."""
     extension = extension_of(entry)
     image = extension.image if extension else None
@@ -230,7 +230,7 @@ def locked_digest(entry: Entry, runs: Launched) -> Digest:
     return found
 
 
-def fetch_image(entry: Entry, runs: Launched, shop: Workshop) -> Path:
+def fetch_image(entry: Entry, runs: Launch, shop: Workshop) -> Path:
     """The layout of a locked image in the store, as this machine's platform needs it; fetched if it is not there."""
     from pinwarden.artifacts.environments.images import platform_here, stored_image
     from pinwarden.artifacts.environments.store import remove_tree
@@ -256,7 +256,7 @@ def _same(asked: str, listed: str) -> bool:
     return listed == asked or listed.startswith(f"{asked}/")
 
 
-def name_to_start(entry: Entry, runs: Launched, engine: Engine, store: Store, say: Callable[[str], None]) -> str:
+def name_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, say: Callable[[str], None]) -> str:
     """What an engine is told to start: by digest, always; from the store, if the image was fetched."""
     from pinwarden.artifacts.environments.images import ensure_loaded, stored_image
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.bundle.bundle_pin import bundle_of
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.drift import in_usual_words
-from pinwarden.clients.launch.launched import Launched, command_words, what_runs
+from pinwarden.clients.launch.parse import Launch, command_words, parse_launch
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -81,7 +81,7 @@ def target_identity(target: Target) -> ServerIdentity:
         # A server that is reached in two ways at one address is one server, so the transport is no part of it.
         headers = {name.lower(): value for name, value in target.headers.items()}
         return ServerIdentity(starts=("url", in_usual_words(target.url)), values=_values(headers))
-    runs = what_runs(target)
+    runs = parse_launch(target)
     package = runs.via or runs
     folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else in_usual_words(target.cwd or "")
     if package.settings is None or package.purl is None or runs.wrappers:
@@ -95,7 +95,7 @@ def target_identity(target: Target) -> ServerIdentity:
     )
 
 
-def _package(package: Launched) -> str:
+def _package(package: Launch) -> str:
     if package.kind == "oci":
         return package.identity.removeprefix("docker.io/").removeprefix("library/")
     if package.kind == "pypi":  # capitals, dots and underscores make no difference
@@ -103,7 +103,7 @@ def _package(package: Launched) -> str:
     return package.identity
 
 
-def _release(package: Launched) -> str:
+def _release(package: Launch) -> str:
     """The version or digest; without any, what is newest is started, which every kind of registry calls latest."""
     if package.digest:
         return package.digest
@@ -121,12 +121,12 @@ def _release(package: Launched) -> str:
     return version
 
 
-def _program(package: Launched) -> str:
+def _program(package: Launch) -> str:
     """The program of the package. A Python package that names none is started by its own name."""
     return package.program or (_package(package) if package.kind == "pypi" else "")
 
 
-def _extra(runs: Launched, package: Launched) -> tuple[str, ...]:
+def _extra(runs: Launch, package: Launch) -> tuple[str, ...]:
     """What else decides what is started: the launcher's settings, and what is dangerous about the command."""
     return (*(_plain(setting) for setting in package.settings or ()), *runs.dangers)
 

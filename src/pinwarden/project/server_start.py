@@ -176,7 +176,7 @@ def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | No
 def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry through us."""
     from pinwarden.bundle.bundle_pin import BUNDLE
-    from pinwarden.clients.launch.own_command import is_enforced_start
+    from pinwarden.clients.launch.run_command import is_enforced_start
     from pinwarden.lock.locked_launch import LAUNCH
     from pinwarden.lock.record import extension_of
 

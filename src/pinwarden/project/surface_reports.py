@@ -11,12 +11,11 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import as_dict
 from pinwarden.core.report import Report, Row, kind_reasons
 from pinwarden.surface.drift.changes import CHANGE_KINDS
-from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.foreign_digests import surface_digests
-from pinwarden.surface.rows import row_of
-from pinwarden.surface.scan.scan import Finding, scan
-from pinwarden.surface.scan.unapproved import new_warnings
-from pinwarden.surface.surface import KINDS, Surface, to_bytes
+from pinwarden.surface.rows import change_row
+from pinwarden.surface.scan.scan import Finding, new_warnings, scan
+from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
@@ -29,7 +28,7 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
         subject=subject,
         summary=_diff_summary(counts, blocked),
         exit_code=EXIT_REFUSED if blocked else EXIT_CLEAN,
-        rows=tuple(row_of(change, whole=whole) for change in changes),
+        rows=tuple(change_row(change, whole=whole) for change in changes),
         notes=_diff_notes(before, after),
         facts={
             "changes": [change.to_json() for change in changes],
@@ -139,20 +138,20 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
         subject=subject,
         summary=f"the server tells the two clients different things: {len(changes)} differences" if changes else same,
         exit_code=EXIT_REFUSED if changes else EXIT_CLEAN,
-        rows=tuple(row_of(change) for change in changes),
+        rows=tuple(change_row(change) for change in changes),
         facts={"differs_per_client": bool(changes), "changes": [change.to_json() for change in changes]},
     )
 
 
 def document_of(surface: Surface) -> Any:
     """The surface document as a value."""
-    return strict_json.parse_json(to_bytes(surface))
+    return strict_json.parse_json(encode_surface(surface))
 
 
 def _inspect_summary(surface: Surface) -> str:
     counted = ", ".join(
-        f"{len(surface.list_of(kind))} {kind.entity}{'' if len(surface.list_of(kind)) == 1 else 's'}"
-        for kind in KINDS
+        f"{len(surface.items_of_kind(kind))} {kind.entity}{'' if len(surface.items_of_kind(kind)) == 1 else 's'}"
+        for kind in ITEM_KINDS
         if kind.member in surface.items
     )
     digest = surface.digest or "none, because an item cannot be digested"

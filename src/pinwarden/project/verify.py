@@ -36,7 +36,7 @@ def verify_server(
     if ask is not None:
         try:
             seen = ask(entry.name, target_to_probe(entry))
-            live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.list_of(TOOL)))
+            live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.items_of_kind(TOOL)))
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"
             live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)

@@ -21,8 +21,8 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.registry.registry import Registry
-from pinwarden.surface.api_surface import api_surface_hash
-from pinwarden.surface.surface import TOOL, Surface, to_bytes
+from pinwarden.surface.foreign_digests import api_surface_hash
+from pinwarden.surface.surface import TOOL, Surface, encode_surface
 from pinwarden.system.target import StdioTarget
 
 AUTO, REQUIRED, NEVER = "auto", "required", "never"
@@ -52,12 +52,12 @@ def examine(registry: Registry, descriptor: Descriptor, manifest: Manifest, arch
     content_hash = Digest.of_bytes(archive)
     try:
         surface = _asked_surface(registry.probing, descriptor, manifest, contents)
-        api_surface = str(api_surface_hash(item.value for item in surface.list_of(TOOL)))
+        api_surface = str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
     except PinwardenError as err:
         if registry.probing == REQUIRED:
             raise
         return Examined(content_hash=content_hash, api_surface=None, surface_cid=None, surface=None, problem=_told(err))
-    body = to_bytes(surface)
+    body = encode_surface(surface)
     return Examined(
         content_hash=content_hash,
         api_surface=api_surface,

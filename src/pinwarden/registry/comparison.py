@@ -15,7 +15,7 @@ from pinwarden.registry.registry import Registry
 from pinwarden.registry.store import publications
 from pinwarden.registry.version import PublishedVersion
 from pinwarden.surface import surface as surface_document
-from pinwarden.surface.drift.surface import blocked_by_default, compare
+from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.surface import Surface
 from pinwarden.system.database import Transaction
 from pinwarden.system.fair_executor import check_items
@@ -102,6 +102,6 @@ def _drift(old: bytes | None, new: bytes | None, most: int) -> dict[str, Any] | 
 
 
 def _read(body: bytes, most: int) -> Surface:
-    surface = surface_document.parse(body)
+    surface = surface_document.parse_surface(body)
     check_items(sum(map(len, surface.items.values())), most, "items in one surface")
     return surface

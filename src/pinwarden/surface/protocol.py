@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 
 STATELESS_VERSIONS = ("2026-07-28",)
 """The revisions in which every request stands for itself."""
@@ -23,12 +23,12 @@ SUBSCRIPTION_META = f"{META}subscriptionId"
 CANCELLED = "notifications/cancelled"
 INITIALIZED = "notifications/initialized"
 PROGRESS = "notifications/progress"
-LIST_CHANGED: Mapping[str, tuple[Kind, ...]] = {
+LIST_CHANGED: Mapping[str, tuple[ItemKind, ...]] = {
     "notifications/tools/list_changed": (TOOL,),
     "notifications/prompts/list_changed": (PROMPT,),
     "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
 }
-CAPABILITY: Mapping[Kind, str] = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
+CAPABILITY: Mapping[ItemKind, str] = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
 """What a server says that it offers if it has such a list."""
 
 PARSE_ERROR = -32700

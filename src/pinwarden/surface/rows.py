@@ -14,7 +14,7 @@ _LONGEST = 400  # characters of a value that is not text
 _LONGEST_ALONE = 2000  # of one that has nothing beside it, such as a server that nobody approved
 
 
-def row_of(change: Change, *, whole: bool = False) -> Row:
+def change_row(change: Change, *, whole: bool = False) -> Row:
     """A change as a row of a report; ``whole`` where somebody approves by it, who has to see all of it."""
     before, after = _text_of(change.before), _text_of(change.after)
     if not whole and not isinstance(change.before, str) and not isinstance(change.after, str):
@@ -34,11 +34,11 @@ def row_of(change: Change, *, whole: bool = False) -> Row:
 def _shortened(before: str | None, after: str | None) -> tuple[str | None, str | None]:
     if max(len(before or ""), len(after or "")) <= _LONGEST:
         return before, after
-    from pinwarden.surface.drift.text_diff import cut_within, without_common
+    from pinwarden.surface.drift.text_diff import omit_common_text, shorten_middle
 
     if before is not None and after is not None:
-        return without_common(before, after, _LONGEST)
-    return before and cut_within(before, _LONGEST_ALONE), after and cut_within(after, _LONGEST_ALONE)
+        return omit_common_text(before, after, _LONGEST)
+    return before and shorten_middle(before, _LONGEST_ALONE), after and shorten_middle(after, _LONGEST_ALONE)
 
 
 def _text_of(value: Any) -> str | None:
@@ -51,7 +51,7 @@ def _text_of(value: Any) -> str | None:
     return dumps(value, ensure_ascii=False)
 
 
-def last_words(err: PinwardenError) -> str | None:
+def stderr_tail(err: PinwardenError) -> str | None:
     """What a command that could not be asked wrote to stderr in the end."""
     said = err.data.get("stderr")
     return said if isinstance(said, str) and said else None

@@ -26,7 +26,7 @@ _MAX_DEPTH = 150  # of one item; the file puts it a few levels deeper, and what 
 _KNOWN = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
 
 
-class Kind(Record):
+class ItemKind(Record):
     """One of the four lists a server offers."""
 
     entity: str
@@ -38,20 +38,20 @@ class Kind(Record):
     """The member that identifies an item in its list."""
 
 
-TOOL = Kind(entity="tool", member="tools", method="tools/list", key="name")
-PROMPT = Kind(entity="prompt", member="prompts", method="prompts/list", key="name")
-RESOURCE = Kind(entity="resource", member="resources", method="resources/list", key="uri")
-TEMPLATE = Kind(
+TOOL = ItemKind(entity="tool", member="tools", method="tools/list", key="name")
+PROMPT = ItemKind(entity="prompt", member="prompts", method="prompts/list", key="name")
+RESOURCE = ItemKind(entity="resource", member="resources", method="resources/list", key="uri")
+TEMPLATE = ItemKind(
     entity="resourceTemplate", member="resourceTemplates", method="resources/templates/list", key="uriTemplate"
 )
-KINDS = (TOOL, PROMPT, RESOURCE, TEMPLATE)
-_LISTS = frozenset(kind.member for kind in KINDS)
+ITEM_KINDS = (TOOL, PROMPT, RESOURCE, TEMPLATE)
+_LISTS = frozenset(kind.member for kind in ITEM_KINDS)
 
 
 class Item(Record):
     """One tool, prompt, resource or template, as it was sent."""
 
-    kind: Kind
+    kind: ItemKind
     value: Any
     """The whole item; for an undigestable one what could be read of it, or None."""
     digest: Digest | None
@@ -59,7 +59,7 @@ class Item(Record):
     """Why the item cannot be digested."""
 
     @classmethod
-    def of(cls, kind: Kind, value: Any) -> Item:
+    def from_value(cls, kind: ItemKind, value: Any) -> Item:
         """An item from a value that was read strictly."""
         key = value.get(kind.key) if isinstance(value, dict) else None
         if not isinstance(key, str) or not key:
@@ -74,10 +74,10 @@ class Item(Record):
         return cls(kind=kind, value=value, digest=Digest.of_bytes(canonical))
 
     @classmethod
-    def of_text(cls, kind: Kind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
+    def from_json_text(cls, kind: ItemKind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
         """An item from its own JSON text; text that cannot be read strictly becomes an undigestable item."""
         try:
-            return cls.of(kind, strict_json.parse_json(data, limits))
+            return cls.from_value(kind, strict_json.parse_json(data, limits))
         except PinwardenError as err:
             return cls(kind=kind, value=_shown_text(kind, data), digest=None, problem=err.message)
 
@@ -109,14 +109,14 @@ class Surface(Record):
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Members of the file that this release does not know; they survive."""
 
-    def list_of(self, kind: Kind) -> tuple[Item, ...]:
+    def items_of_kind(self, kind: ItemKind) -> tuple[Item, ...]:
         """The items of one kind; none if the list is not offered."""
         return self.items.get(kind.member, ())
 
     def all_items(self) -> Iterable[Item]:
         """Every item of every kind."""
-        for kind in KINDS:
-            yield from self.list_of(kind)
+        for kind in ITEM_KINDS:
+            yield from self.items_of_kind(kind)
 
     @property
     def undigestable(self) -> tuple[Item, ...]:
@@ -147,23 +147,23 @@ class Surface(Record):
         if self.problem is not None:
             return None
         lists = {
-            kind.member: sorted([item.key, str(item.digest)] for item in self.list_of(kind))
-            for kind in KINDS
+            kind.member: sorted([item.key, str(item.digest)] for item in self.items_of_kind(kind))
+            for kind in ITEM_KINDS
             if kind.member in self.items
         }
         return Digest.of_bytes(canonicalize({"format": FORMAT, "server": dict(self.server or {}), **lists}))
 
 
-def to_bytes(surface: Surface) -> bytes:
+def encode_surface(surface: Surface) -> bytes:
     """The surface as a file: items in order of their keys, digests beside them, and one over the whole file."""
     document: dict[str, Any] = {**surface.extra, "format": FORMAT, "observed": dict(surface.observed)}
     if surface.server is not None:
         document["server"] = dict(surface.server)
     digests: dict[str, Any] = {}
-    for kind in KINDS:
+    for kind in ITEM_KINDS:
         if kind.member not in surface.items:
             continue
-        ordered = sorted(surface.list_of(kind), key=_order)
+        ordered = sorted(surface.items_of_kind(kind), key=_order)
         document[kind.member] = [item.value for item in ordered if item.digest is not None]
         digests[kind.member] = [
             {"key": item.key, "item": str(item.digest), "fields": item.field_digests()}
@@ -181,7 +181,7 @@ def to_bytes(surface: Surface) -> bytes:
     return encode_json_file(document)
 
 
-def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
+def parse_surface(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     """Read a surface file. A digest in it that does not belong to its text is an error, never a warning."""
     document = strict_json.parse_json(data, limits)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -194,12 +194,12 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
         _corrupt("observed is not an object")
     extra = {name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS}
     surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed, extra=extra)
-    if strict_json.parse_json(to_bytes(surface), limits) != document:
+    if strict_json.parse_json(encode_surface(surface), limits) != document:
         _corrupt("its digests do not belong to its text")
     return surface
 
 
-def from_listing(listing: Any) -> Surface:
+def surface_from_listing(listing: Any) -> Surface:
     """A surface from a plain object with any of serverInfo, capabilities, instructions and the four lists.
 
     The first three come in one answer: if none of them is there, that answer was not recorded, and they are not
@@ -214,12 +214,12 @@ def from_listing(listing: Any) -> Surface:
     return Surface(server=server or None, items=_items_of(listing, []), observed={})
 
 
-def parse_any(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
+def parse_surface_or_listing(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     """Read a surface document or a plain listing. A file of another kind is an error, never an empty listing."""
     document = strict_json.parse_json(data, limits)
     if isinstance(document, dict) and "format" in document:
-        return parse(data, limits)
-    surface = from_listing(document)
+        return parse_surface(data, limits)
+    surface = surface_from_listing(document)
     if surface.server is None and not surface.items:
         _corrupt("it holds none of the members of a surface or listing")
     return surface
@@ -227,20 +227,20 @@ def parse_any(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
 
 def _items_of(document: Mapping[str, Any], undigestable: list[Item]) -> dict[str, tuple[Item, ...]]:
     lists: dict[str, tuple[Item, ...]] = {}
-    for kind in KINDS:
+    for kind in ITEM_KINDS:
         if kind.member not in document:
             continue
         values = document[kind.member]
         if not isinstance(values, list):
             _corrupt(f"{kind.member} is not a list")
         bad = tuple(item for item in undigestable if item.kind is kind)
-        lists[kind.member] = tuple(Item.of(kind, value) for value in values) + bad
+        lists[kind.member] = tuple(Item.from_value(kind, value) for value in values) + bad
     return lists
 
 
 def _undigestable(document: Mapping[str, Any]) -> list[Item]:
     rows = document.get("undigestable", [])
-    kinds = {kind.entity: kind for kind in KINDS}
+    kinds = {kind.entity: kind for kind in ITEM_KINDS}
     items: list[Item] = []
     for row in rows if isinstance(rows, list) else [None]:
         if not isinstance(row, dict) or row.get("kind") not in tuple(kinds) or not isinstance(row.get("problem"), str):
@@ -254,7 +254,7 @@ def _order(item: Item) -> tuple[str, str]:
     return item.key, str(item.digest)
 
 
-def _shown(kind: Kind, value: Any) -> dict[str, Any]:
+def _shown(kind: ItemKind, value: Any) -> dict[str, Any]:
     """What is kept of an item that cannot be digested: its key and name where they are clean, and its text, cut off."""
     from json import dumps
 
@@ -266,7 +266,7 @@ def _shown(kind: Kind, value: Any) -> dict[str, Any]:
     return {**_clean_names(kind, members.items()), "text": text[:_MAX_RAW]}
 
 
-def _shown_text(kind: Kind, data: bytes) -> dict[str, Any]:
+def _shown_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
     """The same for an item that could not even be read."""
     members: list[tuple[str, Any]] = []
     try:
@@ -278,7 +278,7 @@ def _shown_text(kind: Kind, data: bytes) -> dict[str, Any]:
     return {**_clean_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}
 
 
-def _clean_names(kind: Kind, members: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+def _clean_names(kind: ItemKind, members: Iterable[tuple[Any, Any]]) -> dict[str, str]:
     names: dict[str, str] = {}
     for name, value in members:
         if name in (kind.key, "name") and isinstance(value, str) and len(value) <= _MAX_RAW:

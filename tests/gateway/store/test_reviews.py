@@ -12,7 +12,7 @@ from pinwarden.core.record import replace
 from pinwarden.gateway.store.observed import Observed, Sighting, kept_name
 from pinwarden.gateway.store.reviews import APPROVED, REJECTED, STATES, SUPERSEDED, WAITING, Review, Reviews
 from pinwarden.gateway.store.trusted import Trusted
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 from pinwarden.system.database import Database, load_schema, open_database
 
 
@@ -51,7 +51,7 @@ def states(reviews: Reviews) -> dict[str, str]:
 
 
 def surface(*names: str) -> Surface:
-    return from_listing({"tools": [{"name": name, "inputSchema": {}} for name in names]})
+    return surface_from_listing({"tools": [{"name": name, "inputSchema": {}} for name in names]})
 
 
 def test_a_change_waits_once_however_often_it_is_seen(reviews: Reviews) -> None:
@@ -160,7 +160,7 @@ def test_an_approval_counts_only_on_what_it_was_given_for(database: Database) ->
 def test_a_surface_that_cannot_be_digested_is_not_trusted(database: Database) -> None:
     trusted = Trusted(database)
     with pytest.raises(PinwardenError) as caught:
-        trusted.first_use("files", from_listing({"tools": [{"title": "no name"}]}), "t0")
+        trusted.first_use("files", surface_from_listing({"tools": [{"title": "no name"}]}), "t0")
     assert caught.value.code == "SURFACE_INVALID"
     assert trusted.find("files") is None
 

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from packageurl import PackageURL
 
-from pinwarden.clients.launch.values import Launched
+from pinwarden.clients.launch.launch import Launch
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -133,14 +133,14 @@ def _server(
     )
 
 
-def _runs(entry: Entry) -> Launched | None:
+def _runs(entry: Entry) -> Launch | None:
     try:
         return locked_launch(entry).runs
     except PinwardenError:  # an address, or a configuration that only its own client understands
         return None
 
 
-def _purl_of(entry: Entry, package: Launched | None, record: Extension) -> str | None:
+def _purl_of(entry: Entry, package: Launch | None, record: Extension) -> str | None:
     if package is not None and package.kind == "oci" and record.image is not None and record.image.index is not None:
         return replace(package, digest=str(record.image.index)).purl
     if package is not None:
@@ -164,7 +164,7 @@ def _server_archives(record: Extension, closure: Closure | None) -> tuple[Archiv
 
 
 def _server_properties(
-    entry: Entry, record: Extension, package: Launched | None, closure: Closure | None
+    entry: Entry, record: Extension, package: Launch | None, closure: Closure | None
 ) -> Iterable[tuple[str, str]]:
     yield "pinwarden:server", entry.name
     if package is not None:

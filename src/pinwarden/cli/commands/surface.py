@@ -54,7 +54,7 @@ def inspect(args: Namespace) -> int:
       pinwarden inspect --allow-execute --output now.json -- python3 notes_server.py
     """
     from pinwarden.project.surface_reports import compare_clients, inspect_surface
-    from pinwarden.surface.surface import to_bytes
+    from pinwarden.surface.surface import encode_surface
 
     if bool(args.target) == bool(args.command):
         raise PinwardenError("USAGE", "give one server, or a command after --")
@@ -73,7 +73,7 @@ def inspect(args: Namespace) -> int:
     if args.output:
         from pinwarden.system.files import write_atomically
 
-        write_atomically(Path(args.output), to_bytes(surface))
+        write_atomically(Path(args.output), encode_surface(surface))
     if args.format == "text":
         sys.stdout.write(_format_items(surface))
     return emit(inspect_surface(surface, subject), args.format)
@@ -161,14 +161,14 @@ def _format_items(surface: Surface) -> str:
     """One line for each item, safe to print."""
     from pinwarden.cli.layout import truncate
     from pinwarden.core.visible import neutralize_log_commands, show_invisible
-    from pinwarden.surface.surface import KINDS
+    from pinwarden.surface.surface import ITEM_KINDS
 
     lines: list[str] = []
     instructions = (surface.server or {}).get("instructions")
     if isinstance(instructions, str):
         lines.append(f"instructions      {len(instructions)} characters: {_excerpt(instructions)}")
-    for kind in KINDS:
-        for item in surface.list_of(kind):
+    for kind in ITEM_KINDS:
+        for item in surface.items_of_kind(kind):
             text = item.value.get("description") if isinstance(item.value, dict) else None
             description = _describe(text) if isinstance(text, str) else ""
             digest = item.digest.hex[:12] if item.digest else "undigestable"

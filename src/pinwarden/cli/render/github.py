@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import show_invisible
-from pinwarden.surface.drift.text_diff import cut_within, without_common
+from pinwarden.surface.drift.text_diff import omit_common_text, shorten_middle
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -45,7 +45,7 @@ def _row(report: Report, row: Row) -> str:
     properties["title"] = " ".join(part for part in (row.severity + ":", row.entity, row.name, row.path) if part)
     before, after = row.before, row.after
     if before is not None and after is not None:
-        before, after = without_common(before, after, _MAX_TEXT)
+        before, after = omit_common_text(before, after, _MAX_TEXT)
     texts = (("before", before), ("after", after), ("text", row.excerpt))
     said = [f"{name}: {_cut(text)}" for name, text in texts if text]
     return _command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *said)
@@ -66,4 +66,4 @@ def _escaped_property(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return cut_within(text, _MAX_TEXT)
+    return shorten_middle(text, _MAX_TEXT)

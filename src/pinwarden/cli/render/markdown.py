@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pinwarden.core.visible import neutralize_log_commands, show_invisible
-from pinwarden.surface.drift.text_diff import cut_within, text_diff
+from pinwarden.surface.drift.text_diff import shorten_middle, text_diff
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
@@ -57,7 +57,7 @@ def _rows(rows: tuple[Row, ...]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return cut_within(text, _MAX_CELL)
+    return shorten_middle(text, _MAX_CELL)
 
 
 def _within_size(lines: list[str], texts: list[list[str]], notes: list[str]) -> list[str]:
@@ -95,12 +95,12 @@ def _texts(row: Row) -> list[str]:
         return []
     marks = {"equal": ("", ""), "delete": ("<del>", "</del>"), "insert": ("<ins>", "</ins>")}
     if row.before is not None and row.after is not None:
-        pieces = [(operation, cut_within(text, _MAX_PIECE)) for operation, text in text_diff(row.before, row.after)]
+        pieces = [(operation, shorten_middle(text, _MAX_PIECE)) for operation, text in text_diff(row.before, row.after)]
         body = "".join(_safe(text).join(marks[operation]) for operation, text in pieces)
     elif row.before is not None:
-        body = _safe(cut_within(row.before, _MAX_PIECE)).join(marks["delete"])
+        body = _safe(shorten_middle(row.before, _MAX_PIECE)).join(marks["delete"])
     else:
-        body = _safe(cut_within(row.after or "", _MAX_PIECE)).join(marks["insert"])
+        body = _safe(shorten_middle(row.after or "", _MAX_PIECE)).join(marks["insert"])
     places = "".join(f" <code>{_safe(_cell(text))}</code>" for text in (row.name, row.path) if text)
     return [f"<details><summary>{_safe(row.entity)}{places}</summary>", "", body, "", "</details>", ""]
 

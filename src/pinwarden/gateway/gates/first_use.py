@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pinwarden.surface.drift.changes import CRITICAL
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.scan.unapproved import new_warnings, server_member
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.scan.scan import new_warnings, server_member
 from pinwarden.surface.surface import Item, Surface
 
 _NOTHING = Surface(server=None, items={}, observed={})

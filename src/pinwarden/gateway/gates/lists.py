@@ -15,7 +15,7 @@ from pinwarden.gateway.gates.digests import digest_or_none
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.lock.gateway_policy import LEVELS, AllowedDigest, DigestPolicy
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, REVIEW, SEVERITIES, Change
-from pinwarden.surface.surface import TOOL, Item, Kind, Surface
+from pinwarden.surface.surface import TOOL, Item, ItemKind, Surface
 
 NOT_LISTED = "not_listed"
 METHOD_UNKNOWN = "method_unknown"
@@ -37,10 +37,14 @@ _DUPLICATE = "duplicate_name"
 
 
 def judge_list(
-    kind: Kind, items: Sequence[Item], approved: Surface, policy_for: PolicyFor, server: Mapping[str, Any] | None = None
+    kind: ItemKind,
+    items: Sequence[Item],
+    approved: Surface,
+    policy_for: PolicyFor,
+    server: Mapping[str, Any] | None = None,
 ) -> tuple[Verdict, ...]:
     """A verdict for each item of a complete list, in its order. ``server`` is what the server says of itself now."""
-    pins = _pins(approved.list_of(kind))
+    pins = _pins(approved.items_of_kind(kind))
     times: dict[str, int] = {}
     for item in items:
         times[item.key] = times.get(item.key, 0) + 1
@@ -58,9 +62,9 @@ def judge_list(
     )
 
 
-def judge_use(kind: Kind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
+def judge_use(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
     """The verdict about the use of an item that the server does not list: nobody can say what it is."""
-    expected = _pins(approved.list_of(kind)).get(key, ())
+    expected = _pins(approved.items_of_kind(kind)).get(key, ())
     word = policy.enforcement if expected else policy.unknown
     return Verdict(
         entity=kind.entity,
@@ -206,7 +210,7 @@ def _published_digest_changed(changes: Sequence[Change]) -> bool:
 
 
 def _changes_of(
-    kind: Kind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
+    kind: ItemKind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
 ) -> Callable[[Item], tuple[Change, ...]]:
     """What gives the changes of an item.
 
@@ -214,17 +218,17 @@ def _changes_of(
     address is held against what was approved at that address, whatever is called like it.
     """
     # Only now: a server that is as it was approved starts without everything that judges differences.
+    from pinwarden.surface.drift.compare import compare
     from pinwarden.surface.drift.item import item_changes
-    from pinwarden.surface.drift.surface import compare
 
-    before = Surface(server=approved.server, items={kind.member: approved.list_of(kind)}, observed={})
+    before = Surface(server=approved.server, items={kind.member: approved.items_of_kind(kind)}, observed={})
     after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
     found: dict[str, list[Change]] = {}
     for change in compare(before, after):
         if change.entity == kind.entity and change.kind != "item_removed":
             found.setdefault(change.name, []).append(change)
     known: dict[str, list[Item]] = {}
-    for item in approved.list_of(kind) if kind.key != "name" else ():
+    for item in approved.items_of_kind(kind) if kind.key != "name" else ():
         known.setdefault(item.key, []).append(item)
 
     def changes_of(item: Item) -> tuple[Change, ...]:

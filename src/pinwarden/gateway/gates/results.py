@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.surface.scan.characters import hidden_characters, terminal_escapes
+from pinwarden.surface.scan.hidden_text import find_hidden_characters, find_terminal_escapes
 
 
 def has_hidden(value: Any) -> bool:
@@ -32,7 +32,7 @@ def without_hidden(value: Any) -> Any:
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    return [*terminal_escapes(text), *hidden_characters(text)]
+    return [*find_terminal_escapes(text), *find_hidden_characters(text)]
 
 
 def _cleaned(text: str) -> str:

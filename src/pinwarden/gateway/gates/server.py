@@ -34,7 +34,7 @@ def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy
     """A verdict for each member that is there now or was approved."""
     changes: dict[str, list[Change]] = {}
     if not _is_as_approved(now, approved):
-        from pinwarden.surface.drift.server import server_changes
+        from pinwarden.surface.drift.compare import server_changes
 
         for change in server_changes(approved.server, now):
             changes.setdefault(change.field, []).append(change)

@@ -15,7 +15,7 @@ import httptools
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.surface.probe.sse_stream import EventParser
+from pinwarden.surface.probe.event_stream import EventParser
 
 _EVENT_STREAM = b"text/event-stream"
 _END = b"\r\n\r\n"

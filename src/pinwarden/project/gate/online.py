@@ -23,9 +23,9 @@ from pinwarden.project.fetch_context import Workshop
 from pinwarden.project.gate.report import in_vain, unpinned_rows
 from pinwarden.project.locked_servers import has_bytes
 from pinwarden.project.server_start import PreparedProbe, ask_all, prepare_locked_probe
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import last_words, row_of
-from pinwarden.surface.surface import TOOL, Surface, parse
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.rows import change_row, stderr_tail
+from pinwarden.surface.surface import TOOL, Surface, parse_surface
 
 if TYPE_CHECKING:
     from pinwarden.lock.launch_choice import LaunchTarget
@@ -85,7 +85,7 @@ def live_rows(
         elif isinstance(seen, PinwardenError):
             how = " (--allow-execute)" if seen.code == "CONSENT_REQUIRED" else ""
             yield replace(
-                _unchecked(question.entry, f"could not be asked: {seen.message}{how}"), excerpt=last_words(seen)
+                _unchecked(question.entry, f"could not be asked: {seen.message}{how}"), excerpt=stderr_tail(seen)
             )
         elif question.approved is not None:
             yield from _text_rows(question.entry, question.approved, seen)
@@ -104,7 +104,7 @@ def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry],
     if pin is not None:
         if pin.path not in texts:
             return None  # a missing text is a finding about the lock
-        return _Question(entry=entry, asked=start(entry), approved=parse(texts[pin.path]))
+        return _Question(entry=entry, asked=start(entry), approved=parse_surface(texts[pin.path]))
     if not has_pins(entry.manifest):
         return None
     return _Question(entry=entry, asked=start(entry), approved=None)
@@ -112,13 +112,13 @@ def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry],
 
 def _text_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
     for change in compare(approved, seen):
-        row = row_of(change)
+        row = change_row(change)
         yield replace(row, entity=f"{entry.name}: {row.entity}")
 
 
 def _hash_rows(entry: Entry, seen: Surface) -> Iterator[Row]:
     tools: list[Any] = []
-    for item in seen.list_of(TOOL):
+    for item in seen.items_of_kind(TOOL):
         if item.digest is None:
             message = f"{item.key[:120]!a} has no single meaning, so nobody can have approved it: {item.problem}"
             yield _row(entry, "tool_undigestable", message)

@@ -144,8 +144,8 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
         texts.update(kind_reasons(SCRIPT_KINDS))
     untold = {row.code for row in rows} - texts.keys()
     if untold:
+        from pinwarden.clients.drift import CONFIG_KINDS
         from pinwarden.clients.findings import FINDING_KINDS
-        from pinwarden.clients.kinds import CONFIG_KINDS
         from pinwarden.surface.drift.changes import CHANGE_KINDS
 
         known = kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)

@@ -197,7 +197,7 @@ class Change(Record):
         }
 
 
-def in_order(changes: Iterable[Change]) -> tuple[Change, ...]:
+def sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Critical first, then by entity, name and path: the same on every machine."""
     return tuple(sorted(changes, key=_order))
 

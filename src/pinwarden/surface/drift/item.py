@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinwarden.core.canonical import is_number
-from pinwarden.surface.drift.alarms import Approved
-from pinwarden.surface.drift.annotations import annotation_changes
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.json_values import same
-from pinwarden.surface.drift.place import Place, text_changes, value_changes
+from pinwarden.surface.drift.json_values import json_equal
+from pinwarden.surface.drift.location import ApprovedText, ChangeLocation, text_changes, value_changes
 from pinwarden.surface.drift.schema import schema_changes
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item
 
@@ -46,48 +44,52 @@ _PICTURE_SCHEMES = frozenset({"https", "http", "data"})
 # An address is a destination by nature, and a picture inside a data: address is encoded by nature.
 _ORDINARY_IN_ADDRESSES = frozenset({"destination", "encoded_payload"})
 
-MemberRule = Callable[[Place, Any, Any], Iterator[Change]]
+MemberRule = Callable[[ChangeLocation, Any, Any], Iterator[Change]]
 
 
 def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False) -> Iterator[Change]:
     """Every change between an approved item and the one now in its place."""
-    approved = Approved(before.value)
+    approved = ApprovedText(before.value)
     silent = True
     for member in before.value | after.value:
         old, new = before.value.get(member, ABSENT), after.value.get(member, ABSENT)
-        if same(old, new):
+        if json_equal(old, new):
             continue
-        place = Place(entity=before.kind.entity, name=before.name, field=member, approved=approved).down(member)
-        for change in _member_changes(before, place, old, new, unstated_everywhere):
+        location = ChangeLocation(entity=before.kind.entity, name=before.name, field=member, approved=approved).child(
+            member
+        )
+        for change in _member_changes(before, location, old, new, unstated_everywhere):
             silent = False
             yield change
     if silent:
         # The digests differ, so something does. No rule may let it pass unseen.
-        place = Place(entity=before.kind.entity, name=before.name, field="", approved=approved)
-        yield place.change("changed", before.value, after.value)
+        location = ChangeLocation(entity=before.kind.entity, name=before.name, field="", approved=approved)
+        yield location.change("changed", before.value, after.value)
 
 
-def _member_changes(item: Item, place: Place, old: Any, new: Any, unstated_everywhere: bool) -> Iterator[Change]:
-    if item.kind is TOOL and place.field in ("inputSchema", "outputSchema"):
-        inputs = place.field == "inputSchema"
-        return schema_changes(place, old, new, inputs=inputs, unstated_everywhere=unstated_everywhere)
-    if item.kind is TOOL and place.field == "annotations":
-        return annotation_changes(place, old, new)
-    if item.kind is PROMPT and place.field == "arguments":
-        return _argument_changes(place, old, new)
-    if item.kind is RESOURCE and place.field == "size" and is_number(new):
-        return iter((place.change("content_fact_changed", old, new),))
-    return MEMBER_RULES.get(place.field, _other_changes)(place, old, new)
+def _member_changes(
+    item: Item, location: ChangeLocation, old: Any, new: Any, unstated_everywhere: bool
+) -> Iterator[Change]:
+    if item.kind is TOOL and location.field in ("inputSchema", "outputSchema"):
+        inputs = location.field == "inputSchema"
+        return schema_changes(location, old, new, inputs=inputs, unstated_everywhere=unstated_everywhere)
+    if item.kind is TOOL and location.field == "annotations":
+        return annotation_changes(location, old, new)
+    if item.kind is PROMPT and location.field == "arguments":
+        return _argument_changes(location, old, new)
+    if item.kind is RESOURCE and location.field == "size" and is_number(new):
+        return iter((location.change("content_fact_changed", old, new),))
+    return MEMBER_RULES.get(location.field, _other_changes)(location, old, new)
 
 
-def _other_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
-    yield from value_changes(place, old, new, "member_changed")
+def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield from value_changes(location, old, new, "member_changed")
 
 
-def _address_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+def _address_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """The address of a resource, or the template of one."""
     kind = "address_changed" if _leads_to(old) == _leads_to(new) else "address_moved"
-    yield place.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
+    yield location.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
 
 
 def _leads_to(address: Any) -> tuple[str, str]:
@@ -100,20 +102,24 @@ def _leads_to(address: Any) -> tuple[str, str]:
     return name, machine[1].lower() if machine else ""
 
 
-def picture_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+def picture_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """Icons: the host fetches and shows them, so their addresses must be of a harmless scheme."""
-    for change in value_changes(place, old, new, "icon_changed"):
-        where = Place(
-            entity=place.entity, name=place.name, field=place.field, path=change.path, approved=place.approved
+    for change in value_changes(location, old, new, "icon_changed"):
+        where = ChangeLocation(
+            entity=location.entity,
+            name=location.name,
+            field=location.field,
+            path=change.path,
+            approved=location.approved,
         )
         kind = "unsafe_address" if any(map(_is_unsafe, _addresses_in(change))) else "icon_changed"
         yield where.change(kind, change.before, change.after, ignored=_ORDINARY_IN_ADDRESSES)
 
 
-def website_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+def website_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """An address that a user may open."""
     kind = "unsafe_address" if _is_unsafe(new) or _scheme(new) == "data" else "address_changed"
-    yield place.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
+    yield location.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
 
 
 def _addresses_in(change: Change) -> list[Any]:
@@ -132,19 +138,19 @@ def _scheme(address: Any) -> str:
     return found[1].lower() if found else ""
 
 
-def _media_type_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
-    yield place.change("media_type_changed", old, new)
+def _media_type_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield location.change("media_type_changed", old, new)
 
 
-def _content_annotation_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+def _content_annotation_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """Annotations of content: for whom it is, how much it matters, when it was edited."""
     if not isinstance(old, dict) or not isinstance(new, dict):
-        yield from value_changes(place, old, new, "member_changed")
+        yield from value_changes(location, old, new, "member_changed")
         return
     for name in old | new:
         is_now = new.get(name, ABSENT)
         kind = "content_fact_changed" if name == "lastModified" and _is_date(is_now) else "member_changed"
-        yield from value_changes(place.down(name), old.get(name, ABSENT), is_now, kind)
+        yield from value_changes(location.child(name), old.get(name, ABSENT), is_now, kind)
 
 
 def _is_date(value: Any) -> bool:
@@ -155,44 +161,44 @@ def _is_date(value: Any) -> bool:
 # Arguments of a prompt
 
 
-def _argument_changes(place: Place, old: Any, new: Any) -> Iterator[Change]:
+def _argument_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     was, is_now = _by_name(old), _by_name(new)
     if was is None or is_now is None:
-        yield from value_changes(place, old, new, "member_changed")
+        yield from value_changes(location, old, new, "member_changed")
         return
     silent = True
     for name in was | is_now:
-        for change in _one_argument(place, was.get(name), is_now.get(name)):
+        for change in _one_argument(location, was.get(name), is_now.get(name)):
             silent = False
             yield change
     if silent:
-        yield place.change("order_changed" if was else "same_meaning", old, new)
+        yield location.change("order_changed" if was else "same_meaning", old, new)
 
 
 def _one_argument(
-    place: Place, old: tuple[int, dict[str, Any]] | None, new: tuple[int, dict[str, Any]] | None
+    location: ChangeLocation, old: tuple[int, dict[str, Any]] | None, new: tuple[int, dict[str, Any]] | None
 ) -> Iterator[Change]:
     if old is None and new is not None:
-        yield place.down(new[0]).change("argument_added", ABSENT, new[1])
+        yield location.child(new[0]).change("argument_added", ABSENT, new[1])
     elif old is not None and new is None:
-        yield place.down(old[0]).change("argument_removed", old[1], ABSENT)
+        yield location.child(old[0]).change("argument_removed", old[1], ABSENT)
     elif old is not None and new is not None:
         for member in old[1] | new[1]:
-            inner = place.down(new[0]).down(member)
+            inner = location.child(new[0]).child(member)
             yield from _argument_member(inner, old[1].get(member, ABSENT), new[1].get(member, ABSENT))
 
 
-def _argument_member(place: Place, old: Any, new: Any) -> Iterator[Change]:
-    if same(old, new):
+def _argument_member(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    if json_equal(old, new):
         return
-    if place.member in ("title", "description"):
-        yield from text_changes(place, old, new)
-    elif place.member == "required" and all(side is ABSENT or type(side) is bool for side in (old, new)):
+    if location.member in ("title", "description"):
+        yield from text_changes(location, old, new)
+    elif location.member == "required" and all(side is ABSENT or type(side) is bool for side in (old, new)):
         demanded = new is True
         kind = "argument_required" if demanded else "argument_optional"
-        yield place.change("same_meaning" if demanded == (old is True) else kind, old, new)
+        yield location.change("same_meaning" if demanded == (old is True) else kind, old, new)
     else:
-        yield from value_changes(place, old, new, "member_changed")
+        yield from value_changes(location, old, new, "member_changed")
 
 
 def _by_name(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | None:
@@ -221,3 +227,62 @@ MEMBER_RULES: dict[str, MemberRule] = {
     "annotations": _content_annotation_changes,
 }
 """How the members are compared that mean the same in every kind of item; any other is compared value by value."""
+
+
+HARMLESS_VALUE = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+"""For each hint the value that makes a tool look less dangerous; the protocol's default is the other one."""
+
+
+def annotation_changes(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
+    """Every changed hint of one tool."""
+    if not isinstance(before, dict | type(ABSENT)) or not isinstance(after, dict | type(ABSENT)):
+        yield from value_changes(location, before, after, "annotation_changed")
+        return
+    old = before if isinstance(before, dict) else {}
+    new = after if isinstance(after, dict) else {}
+    if not old and not new:
+        yield location.change("same_meaning", before, after)
+    for hint in old | new:
+        yield from _hint_changes(location.child(hint), old, new)
+
+
+def _hint_changes(location: ChangeLocation, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
+    hint = location.member
+    before, after = old.get(hint, ABSENT), new.get(hint, ABSENT)
+    if json_equal(before, after):
+        return
+    if hint == "title":
+        yield from text_changes(location, before, after)
+    elif hint not in HARMLESS_VALUE:
+        yield from value_changes(location, before, after, "annotation_changed")
+    elif _denies_hazard(hint, old, new):
+        yield location.change("annotation_toward_harmless", before, after)
+    elif before is ABSENT:
+        is_default = after is (not HARMLESS_VALUE[hint])
+        yield location.change("same_meaning" if is_default else "annotation_declared", before, after)
+    elif after is ABSENT:
+        yield location.change("annotation_withdrawn", before, after)
+    else:
+        yield location.change("annotation_changed", before, after)
+
+
+def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    if not _looks_harmless(hint, new.get(hint, ABSENT)):
+        return False
+    if _states_hazard(hint, old.get(hint, ABSENT)):
+        return True
+    # A tool that was stated to destroy and now also claims to read only: hosts look at the second hint first.
+    return (
+        hint == "readOnlyHint"
+        and not _looks_harmless(hint, old.get(hint, ABSENT))
+        and _states_hazard("destructiveHint", old.get("destructiveHint", ABSENT))
+    )
+
+
+def _looks_harmless(hint: str, value: Any) -> bool:
+    """Read as a careless host does: anything that counts as true is true."""
+    return value is not ABSENT and bool(value) is HARMLESS_VALUE[hint]
+
+
+def _states_hazard(hint: str, value: Any) -> bool:
+    return value is not ABSENT and bool(value) is not HARMLESS_VALUE[hint]

@@ -9,7 +9,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.json_pointer import escape_pointer_token
 
 
-def same(one: Any, other: Any) -> bool:
+def json_equal(one: Any, other: Any) -> bool:
     """Equality of JSON values: 1 is 1.0, but true is not 1, which Python's ``==`` takes for equal."""
     if one is other:
         return True
@@ -19,31 +19,31 @@ def same(one: Any, other: Any) -> bool:
         return (
             type(other) is dict
             and len(one) == len(other)
-            and all(name in other and same(value, other[name]) for name, value in one.items())
+            and all(name in other and json_equal(value, other[name]) for name, value in one.items())
         )
     if type(one) is list:
-        return type(other) is list and len(one) == len(other) and all(map(same, one, other))
+        return type(other) is list and len(one) == len(other) and all(map(json_equal, one, other))
     return bool(one == other)
 
 
-def identity(value: Any) -> bytes:
+def json_identity(value: Any) -> bytes:
     """A key for sets and tables: equal exactly where the values are the same."""
     return canonicalize(value)
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def strings_in(value: Any) -> Iterator[str]:
     """Every string in a value, member names included, in the order sent."""
     if type(value) is str:
         yield value
     elif type(value) is dict:
         for name, member in value.items():
             yield name
-            yield from texts_in(member)
+            yield from strings_in(member)
     elif type(value) is list:
         for element in value:
-            yield from texts_in(element)
+            yield from strings_in(element)
 
 
-def step(pointer: str, token: str | int) -> str:
+def child_pointer(pointer: str, token: str | int) -> str:
     """The JSON Pointer one level further down (RFC 6901)."""
     return f"{pointer}/{escape_pointer_token(token)}"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
+from pinwarden.surface.drift.json_values import json_identity, strings_in
+from pinwarden.surface.scan.plain_text import fold_word
 from pinwarden.surface.surface import RESOURCE, TEMPLATE, Item
 
 
@@ -15,8 +21,8 @@ class Pairing(Record):
     """Approved items and what stands in their place now, where these differ."""
     duplicates: list[tuple[Item | None, Item]] = field(default_factory=list)
     """Further items under a name that is taken, each with the approved item of that name, approved twice or not."""
-    gone: list[Item] = field(default_factory=list)
-    fresh: list[Item] = field(default_factory=list)
+    removed: list[Item] = field(default_factory=list)
+    added: list[Item] = field(default_factory=list)
     undigestable: list[tuple[Item | None, Item]] = field(default_factory=list)
     """Items now that have no digest, each with the approved item that it may be."""
 
@@ -29,12 +35,12 @@ def pair_items(before: Sequence[Item], after: Sequence[Item]) -> Pairing:
         if key in approved:
             _pair_group(pairing, approved[key], items)
         else:
-            pairing.fresh.append(items[0])
+            pairing.added.append(items[0])
             pairing.duplicates.extend((None, item) for item in items[1:])
     gone = {key: items for key, items in approved.items() if key not in offered}
     _settle_undigestable(pairing, gone, after)
-    pairing.gone.extend(item for items in gone.values() for item in items)
-    if pairing.gone and pairing.fresh and pairing.gone[0].kind in (RESOURCE, TEMPLATE):
+    pairing.removed.extend(item for items in gone.values() for item in items)
+    if pairing.removed and pairing.added and pairing.removed[0].kind in (RESOURCE, TEMPLATE):
         _pair_moved(pairing)
     return pairing
 
@@ -70,7 +76,7 @@ def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> 
     # Which of several a host calls depends on their order, so that even those that were approved are reported.
     further = [*settled, *left][1:]
     pairing.duplicates.extend((approved[0], item) for item in further)
-    pairing.gone.extend(unmatched[pairs:])
+    pairing.removed.extend(unmatched[pairs:])
 
 
 def _raw(item: Item) -> bytes:
@@ -87,11 +93,11 @@ def _settle_undigestable(pairing: Pairing, gone: dict[str, list[Item]], after: S
 
 def _pair_moved(pairing: Pairing) -> None:
     """A resource whose address changed keeps its name, if only one on each side has that name."""
-    old, new = _only_bearers(pairing.gone), _only_bearers(pairing.fresh)
+    old, new = _only_bearers(pairing.removed), _only_bearers(pairing.added)
     moved = old.keys() & new.keys()
     pairing.changed.extend((old[name], new[name]) for name in sorted(moved))
-    pairing.gone[:] = [item for item in pairing.gone if item.name not in moved]
-    pairing.fresh[:] = [item for item in pairing.fresh if item.name not in moved]
+    pairing.removed[:] = [item for item in pairing.removed if item.name not in moved]
+    pairing.added[:] = [item for item in pairing.added if item.name not in moved]
 
 
 def _only_bearers(items: Iterable[Item]) -> dict[str, Item]:
@@ -99,3 +105,184 @@ def _only_bearers(items: Iterable[Item]) -> dict[str, Item]:
     for item in items:
         bearers.setdefault(item.name, []).append(item)
     return {name: items[0] for name, items in bearers.items() if len(items) == 1}
+
+
+_LIKE_ENOUGH = 0.6
+_TELLING_WORDS = 3  # a shorter description fits many tools
+_MAX_WORDS = 60  # of a description; the first sentences say what a tool does
+_MAX_LOOKUPS = 8  # words of one new item that are looked up
+_MAX_BEARERS = 16  # approved items that one word may lead to
+_MAX_CANDIDATES = 6  # approved items that one new item is compared with in full
+_DESCRIPTION_WORD = re.compile(r"\w{3,}")
+_TRIGRAM = 3
+
+
+class _Traits(Record):
+    """What an item is recognised by."""
+
+    bare_name: str
+    name: frozenset[str]
+    pieces: frozenset[str]
+    """The trigrams of the bare name."""
+    words: frozenset[str]
+    parameters: frozenset[str]
+    body: bytes
+    """Everything but the name; empty if that is too little to know an item by."""
+
+    def marks(self) -> set[str]:
+        """The keys under which an item is found again; the prefix keeps a name from meeting a description."""
+        return {
+            *(f"n:{word}" for word in self.name),
+            *(f"w:{word}" for word in self.words),
+            *(f"p:{word}" for word in self.parameters),
+        }
+
+
+def find_renames(gone: Sequence[Item], fresh: Sequence[Item]) -> list[tuple[Item, Item]]:
+    """Pairs of an approved item that is gone and the new one that replaces it; each item is in one pair at most."""
+    if not gone or not fresh:
+        return []
+    old = dict(enumerate(map(_traits, gone)))
+    new = dict(enumerate(map(_traits, fresh)))
+    # 1. The same name in other dress, then the same item under another name.
+    pairs = _equal_pairs(old, new, lambda traits: traits.bare_name)
+    pairs += _equal_pairs(old, new, lambda traits: traits.body)
+    # 2. Of those that are left, the most alike.
+    index = _index(old)
+    scored: list[tuple[float, int, int]] = []
+    for number, traits in new.items():
+        for candidate in _candidates(traits, index):
+            likeness = _likeness(old[candidate], traits)
+            if likeness >= _LIKE_ENOUGH:
+                scored.append((-likeness, candidate, number))
+    pairs += _best_pairs(scored)
+    return [(gone[candidate], fresh[number]) for candidate, number in pairs]
+
+
+def _equal_pairs(
+    old: dict[int, _Traits], new: dict[int, _Traits], trait: Callable[[_Traits], str | bytes]
+) -> list[tuple[int, int]]:
+    """Pairs with an equal trait, taken out of both sides. An empty trait tells nothing."""
+    bearers: dict[str | bytes, deque[int]] = {}
+    for number, traits in old.items():
+        bearers.setdefault(trait(traits), deque()).append(number)
+    pairs: list[tuple[int, int]] = []
+    for number, traits in list(new.items()):
+        alike = bearers.get(trait(traits)) if trait(traits) else None
+        if alike:
+            pairs.append((alike.popleft(), number))
+            del old[pairs[-1][0]], new[number]
+    return pairs
+
+
+def _best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
+    """The most alike first; whoever is taken is taken."""
+    taken_old: set[int] = set()
+    taken_new: set[int] = set()
+    pairs: list[tuple[int, int]] = []
+    for _, candidate, number in sorted(scored):
+        if candidate not in taken_old and number not in taken_new:
+            taken_old.add(candidate)
+            taken_new.add(number)
+            pairs.append((candidate, number))
+    return pairs
+
+
+def _index(all_traits: dict[int, _Traits]) -> dict[str, list[int]]:
+    index: dict[str, list[int]] = {}
+    for number, traits in all_traits.items():
+        for mark in traits.marks():
+            index.setdefault(mark, []).append(number)
+    return index
+
+
+def _candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
+    known = sorted((mark for mark in traits.marks() if mark in index), key=lambda mark: (len(index[mark]), mark))
+    votes: dict[int, float] = {}
+    for mark in known[:_MAX_LOOKUPS]:
+        weight = 1 / len(index[mark])  # a word that few have says more
+        for number in index[mark][:_MAX_BEARERS]:
+            votes[number] = votes.get(number, 0.0) + weight
+    ranked = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
+    return [number for number, _ in ranked[:_MAX_CANDIDATES]]
+
+
+def _likeness(old: _Traits, new: _Traits) -> float:
+    """From 0 to 1. Names, descriptions and parameters count by how much they tell; what neither has does not."""
+    name = max(_overlap(old.name, new.name), _overlap(old.pieces, new.pieces))
+    parts = [(0.4, name)]
+    if old.words or new.words:
+        parts.append((0.35, _overlap(old.words, new.words)))
+    if old.parameters or new.parameters:
+        parts.append((0.25, _overlap(old.parameters, new.parameters)))
+    return sum(weight * value for weight, value in parts) / sum(weight for weight, _ in parts)
+
+
+def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+    """Dice's coefficient."""
+    total = len(one) + len(other)
+    return 2 * len(one & other) / total if total else 0.0
+
+
+def _traits(item: Item) -> _Traits:
+    value: dict[str, Any] = item.value
+    bare = name_skeleton(item.key)
+    description = value.get("description")
+    words = _DESCRIPTION_WORD.findall(description.lower())[:_MAX_WORDS] if isinstance(description, str) else []
+    rest = {member: content for member, content in value.items() if member != item.kind.key}
+    return _Traits(
+        bare_name=bare,
+        name=name_words(item.key),
+        pieces=frozenset(bare[start : start + _TRIGRAM] for start in range(max(1, len(bare) - _TRIGRAM + 1))),
+        words=frozenset(words),
+        parameters=_parameters(value),
+        body=json_identity(rest) if len(words) >= _TELLING_WORDS else b"",
+    )
+
+
+def _parameters(value: dict[str, Any]) -> frozenset[str]:
+    schema = value.get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if isinstance(properties, dict):
+        return frozenset(properties)
+    arguments = value.get("arguments")
+    names = (
+        [argument.get("name") for argument in arguments if isinstance(argument, dict)]
+        if isinstance(arguments, list)
+        else []
+    )
+    return frozenset(strings_in(names))
+
+
+_SEPARATORS = pattern(r"[\s_.\-/:]+")
+_DIGITS_LIKE_LETTERS = str.maketrans("01", "ol")
+_NAME_WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+
+
+def name_skeleton(name: str) -> str:
+    """What is left of a name without case, separators, invisible characters and disguised letters."""
+    return _SEPARATORS.sub("", fold_word(name)).translate(_DIGITS_LIKE_LETTERS)
+
+
+def find_look_alike_names(fresh: Iterable[str], present: Iterable[str]) -> dict[str, str]:
+    """For each of the ``fresh`` names that reads like a different ``present`` one, that other name."""
+    suspects = {name: name_skeleton(name) for name in fresh}
+    if not suspects:
+        return {}
+    wanted = set(suspects.values())
+    bearers: dict[str, list[str]] = {}
+    for name in present:
+        bare = name_skeleton(name)
+        if bare in wanted:
+            bearers.setdefault(bare, []).append(name)
+    found: dict[str, str] = {}
+    for name, bare in suspects.items():
+        others = [other for other in bearers.get(bare, ()) if other != name]
+        if others:
+            found[name] = min(others)
+    return found
+
+
+def name_words(name: str) -> frozenset[str]:
+    """The words a name is put together from, whichever way they are joined."""
+    return frozenset(word.lower() for word in _NAME_WORD.findall(name))

@@ -11,22 +11,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.json_values import identity, same
-from pinwarden.surface.drift.place import Place, value_changes
-from pinwarden.surface.drift.schema_keywords import KEYWORD_RULES, Rule, Schema, Walk, is_silent, sides, unknown
+from pinwarden.surface.drift.json_values import json_equal, json_identity
+from pinwarden.surface.drift.location import ChangeLocation, value_changes
+from pinwarden.surface.drift.schema_keywords import (
+    KEYWORD_RULES,
+    Rule,
+    Schema,
+    SchemaPosition,
+    is_silent,
+    keyword_values,
+    unknown_keyword,
+)
 
 
 def schema_changes(
-    place: Place, before: Any, after: Any, *, inputs: bool, unstated_everywhere: bool = False
+    location: ChangeLocation, before: Any, after: Any, *, inputs: bool, unstated_everywhere: bool = False
 ) -> Iterator[Change]:
     """Every change between two schemas; ``inputs`` if they describe a call's arguments and not a result."""
-    if same(before, after):
+    if json_equal(before, after):
         return
     if before is ABSENT or after is ABSENT:
-        yield place.change("schema_added" if before is ABSENT else "schema_removed", before, after)
+        yield location.change("schema_added" if before is ABSENT else "schema_removed", before, after)
         return
     yield from _schemas(
-        Walk(place=place, inputs=inputs, unstated_everywhere=inputs and unstated_everywhere), before, after
+        SchemaPosition(location=location, inputs=inputs, unstated_everywhere=inputs and unstated_everywhere),
+        before,
+        after,
     )
 
 
@@ -35,28 +45,28 @@ def is_closed(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("additionalProperties") is False
 
 
-def _schemas(walk: Walk, before: Any, after: Any) -> Iterator[Change]:
-    """Two schemas at the same place, both present."""
-    if same(before, after):
+def _schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Change]:
+    """Two schemas at the same location, both present."""
+    if json_equal(before, after):
         return
     if not isinstance(before, dict) or not isinstance(after, dict):
-        yield _boolean_schemas(walk, before, after)
+        yield _boolean_schemas(position, before, after)
         return
     for keyword in before | after:
-        if not same(before.get(keyword, ABSENT), after.get(keyword, ABSENT)):
-            yield from _RULES.get(keyword, unknown)(walk.down(keyword), before, after)
+        if not json_equal(before.get(keyword, ABSENT), after.get(keyword, ABSENT)):
+            yield from _RULES.get(keyword, unknown_keyword)(position.child(keyword), before, after)
 
 
-def _boolean_schemas(walk: Walk, before: Any, after: Any) -> Change:
+def _boolean_schemas(position: SchemaPosition, before: Any, after: Any) -> Change:
     if not isinstance(before, dict | bool) or not isinstance(after, dict | bool):
-        return walk.plain("keyword_changed", before, after)
+        return position.neutral("keyword_changed", before, after)
     if _takes_all(before) and _takes_all(after):
-        return walk.plain("same_meaning", before, after)
+        return position.neutral("same_meaning", before, after)
     if after is False:
-        return walk.narrower("schema_tightened", before, after)
+        return position.narrower("schema_tightened", before, after)
     if _takes_all(before):
-        return walk.narrower("schema_tightened" if is_silent(after) else "subschema_added", before, after)
-    return walk.wider("schema_loosened", before, after, silent=is_silent(after))
+        return position.narrower("schema_tightened" if is_silent(after) else "subschema_added", before, after)
+    return position.wider("schema_loosened", before, after, silent=is_silent(after))
 
 
 def _takes_all(schema: Any) -> bool:
@@ -66,170 +76,172 @@ def _takes_all(schema: Any) -> bool:
 # Keywords that hold schemas
 
 
-def _properties(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = sides(walk, before, after)
-    kinds = ("parameter_added", "parameter_removed") if walk.inputs else ("result_added", "result_removed")
-    yield from _named(walk, old, new, kinds)
+def _properties(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = keyword_values(position, before, after)
+    kinds = ("parameter_added", "parameter_removed") if position.inputs else ("result_added", "result_removed")
+    yield from _named(position, old, new, kinds)
 
 
-def _named_schemas(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = sides(walk, before, after)
-    yield from _named(walk, old, new, ("subschema_added", "subschema_removed"))
+def _named_schemas(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = keyword_values(position, before, after)
+    yield from _named(position, old, new, ("subschema_added", "subschema_removed"))
 
 
-def _named(walk: Walk, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
+def _named(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str]) -> Iterator[Change]:
     if not all(side is ABSENT or isinstance(side, dict) for side in (old, new)):
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
         return
     was = old if isinstance(old, dict) else {}
     is_now = new if isinstance(new, dict) else {}
     if not was and not is_now:
-        yield walk.plain("same_meaning", old, new)
+        yield position.neutral("same_meaning", old, new)
     for name in was | is_now:
-        inner = walk.down(name)
+        inner = position.child(name)
         if name not in was:
-            yield inner.plain(kinds[0], ABSENT, is_now[name])
+            yield inner.neutral(kinds[0], ABSENT, is_now[name])
         elif name not in is_now:
-            yield inner.plain(kinds[1], was[name], ABSENT)
+            yield inner.neutral(kinds[1], was[name], ABSENT)
         else:
             yield from _schemas(inner, was[name], is_now[name])
 
 
-def _one_schema(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def _one_schema(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """A keyword with one schema, whose absence lets everything through."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     if old is not ABSENT and new is not ABSENT:
-        yield from _items_as_list(walk, old, new) if isinstance(old, list) else _schemas(walk, old, new)
+        yield from _items_as_list(position, old, new) if isinstance(old, list) else _schemas(position, old, new)
     elif new is ABSENT:
         kind = "same_meaning" if _takes_all(old) else "subschema_removed"
-        yield walk.plain(kind, old, new) if _takes_all(old) else walk.wider(kind, old, new)
+        yield position.neutral(kind, old, new) if _takes_all(old) else position.wider(kind, old, new)
     elif _takes_all(new):
-        yield walk.plain("same_meaning", old, new)
+        yield position.neutral("same_meaning", old, new)
     else:
-        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
 
 
-def _items_as_list(walk: Walk, old: list[Any], new: Any) -> Iterator[Change]:
+def _items_as_list(position: SchemaPosition, old: list[Any], new: Any) -> Iterator[Change]:
     """``items`` with a list, as the older dialects write ``prefixItems``."""
     if isinstance(new, list):
-        yield from _positions(walk, old, new)
+        yield from _positions(position, old, new)
     else:
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
 
 
-def _prefix_items(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = sides(walk, before, after)
+def _prefix_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = keyword_values(position, before, after)
     if all(side is ABSENT or isinstance(side, list) for side in (old, new)):
-        yield from _positions(walk, [] if old is ABSENT else old, [] if new is ABSENT else new)
+        yield from _positions(position, [] if old is ABSENT else old, [] if new is ABSENT else new)
     else:
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
 
 
-def _positions(walk: Walk, old: list[Any], new: list[Any]) -> Iterator[Change]:
+def _positions(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
     if not old and not new:
-        yield walk.plain("same_meaning", old, new)
+        yield position.neutral("same_meaning", old, new)
     for number in range(max(len(old), len(new))):
-        inner = walk.down(number)
+        inner = position.child(number)
         if number >= len(old):
-            yield inner.plain("subschema_added", ABSENT, new[number])
+            yield inner.neutral("subschema_added", ABSENT, new[number])
         elif number >= len(new):
-            yield inner.plain("subschema_removed", old[number], ABSENT)
+            yield inner.neutral("subschema_removed", old[number], ABSENT)
         else:
             yield from _schemas(inner, old[number], new[number])
 
 
-def _rest(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def _rest(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """What becomes of members or elements that the schema does not name; absent means that all are taken."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     if _takes_all(old) and _takes_all(new):
-        yield walk.plain("same_meaning", old, new)
+        yield position.neutral("same_meaning", old, new)
     elif new is False and (_takes_all(old) or isinstance(old, dict)):
-        yield walk.narrower(_closed(walk, old, after), old, new)
+        yield position.narrower(_closed(position, old, after), old, new)
     elif _takes_all(old) and isinstance(new, dict):
-        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
-    elif old is False and new is ABSENT and walk.unstated_everywhere:
-        yield walk.wider("additional_properties_unstated", old, new)
+        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+    elif old is False and new is ABSENT and position.unstated_everywhere:
+        yield position.wider("additional_properties_unstated", old, new)
     elif isinstance(old, dict) and isinstance(new, dict) and new:
-        yield from _schemas(walk, old, new)
+        yield from _schemas(position, old, new)
     else:
-        yield walk.wider("additional_properties_opened", old, new, silent=is_silent(new))
+        yield position.wider("additional_properties_opened", old, new, silent=is_silent(new))
 
 
-def _closed(walk: Walk, old: Any, after: Schema) -> str:
+def _closed(position: SchemaPosition, old: Any, after: Schema) -> str:
     """The kind of change by which a schema refuses what it does not name.
 
     A tool without parameters takes no arguments either way. Any other object or list that names nothing can now only be
     empty, so its content is no longer the model's choice; nor is it where the schema described what it did not name.
     """
-    whole_call = walk.place.path == "/inputSchema/additionalProperties"
-    named = walk.place.member.endswith("Properties") and bool(after.get("properties"))
+    whole_call = position.location.path == "/inputSchema/additionalProperties"
+    named = position.location.member.endswith("Properties") and bool(after.get("properties"))
     mechanical = _takes_all(old) and (whole_call or named)
-    return "additional_properties_closed" if mechanical or not walk.inputs else "schema_tightened"
+    return "additional_properties_closed" if mechanical or not position.inputs else "schema_tightened"
 
 
-def _negation(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = sides(walk, before, after)
+def _negation(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = keyword_values(position, before, after)
     if old is ABSENT:
-        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif new is ABSENT:
-        yield walk.wider("subschema_removed", old, new)
+        yield position.wider("subschema_removed", old, new)
     else:
-        yield from _schemas(walk.turned(-1), old, new)
+        yield from _schemas(position.with_sense(-1), old, new)
 
 
-def _condition(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    old, new = sides(walk, before, after)
+def _condition(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    old, new = keyword_values(position, before, after)
     if old is ABSENT or new is ABSENT:
-        yield walk.plain("condition_changed", old, new)
+        yield position.neutral("condition_changed", old, new)
     else:
-        yield from _schemas(walk.turned(0), old, new)
+        yield from _schemas(position.with_sense(0), old, new)
 
 
-def _any_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    yield from _branches(walk, before, after, ("alternative_added", "alternative_removed"))
+def _any_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from _branches(position, before, after, ("alternative_added", "alternative_removed"))
 
 
-def _one_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def _one_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     # A value that two branches took was refused; without one of them it is let through.
-    yield from _branches(walk, before, after, ("alternative_added", "subschema_removed"))
+    yield from _branches(position, before, after, ("alternative_added", "subschema_removed"))
 
 
-def _all_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    yield from _branches(walk, before, after, ("subschema_added", "subschema_removed"))
+def _all_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from _branches(position, before, after, ("subschema_added", "subschema_removed"))
 
 
-def _branches(walk: Walk, before: Schema, after: Schema, kinds: tuple[str, str]) -> Iterator[Change]:
-    old, new = sides(walk, before, after)
+def _branches(position: SchemaPosition, before: Schema, after: Schema, kinds: tuple[str, str]) -> Iterator[Change]:
+    old, new = keyword_values(position, before, after)
     if not all(side is ABSENT or isinstance(side, list) for side in (old, new)):
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
     elif old is ABSENT:
-        yield walk.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
+        yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif new is ABSENT:
-        yield walk.wider("subschema_removed", old, new)
+        yield position.wider("subschema_removed", old, new)
     else:
-        yield from _branch_changes(walk, old, new, kinds)
+        yield from _branch_changes(position, old, new, kinds)
 
 
-def _branch_changes(walk: Walk, old: list[Any], new: list[Any], kinds: tuple[str, str]) -> Iterator[Change]:
+def _branch_changes(
+    position: SchemaPosition, old: list[Any], new: list[Any], kinds: tuple[str, str]
+) -> Iterator[Change]:
     gone, fresh = _unmatched(old, new), _unmatched(new, old)
     if not gone and not fresh:
-        yield walk.plain("order_changed", old, new)
+        yield position.neutral("order_changed", old, new)
     pairs = min(len(gone), len(fresh))
     for left, right in zip(gone[:pairs], fresh[:pairs], strict=True):
-        yield from _schemas(walk.down(right), old[left], new[right])
+        yield from _schemas(position.child(right), old[left], new[right])
     for number in fresh[pairs:]:
-        yield walk.down(number).wider(kinds[0], ABSENT, new[number], silent=is_silent(new[number]))
+        yield position.child(number).wider(kinds[0], ABSENT, new[number], silent=is_silent(new[number]))
     for number in gone[pairs:]:
-        inner = walk.down(number)
+        inner = position.child(number)
         judge = inner.narrower if kinds[1] == "alternative_removed" else inner.wider
         yield judge(kinds[1], old[number], ABSENT)
 
 
 def _unmatched(these: list[Any], those: list[Any]) -> list[int]:
     """The numbers of the entries that have no equal on the other side."""
-    equals = Counter(map(identity, those))
+    equals = Counter(map(json_identity, those))
     left: list[int] = []
-    for number, key in enumerate(map(identity, these)):
+    for number, key in enumerate(map(json_identity, these)):
         if equals[key]:
             equals[key] -= 1
         else:
@@ -237,8 +249,8 @@ def _unmatched(these: list[Any], those: list[Any]) -> list[int]:
     return left
 
 
-def _dependent_required(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
-    yield from value_changes(walk.place, *sides(walk, before, after), "required_changed")
+def _dependent_required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
+    yield from value_changes(position.location, *keyword_values(position, before, after), "required_changed")
 
 
 _RULES: dict[str, Rule] = {

@@ -16,10 +16,9 @@ from typing import Any
 
 from pinwarden.core.canonical import is_number
 from pinwarden.core.record import Record, replace
-from pinwarden.surface.drift.alarms import is_known_dialect, is_remote
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.json_values import identity, same
-from pinwarden.surface.drift.place import Place, text_changes, value_changes
+from pinwarden.surface.drift.json_values import json_equal, json_identity
+from pinwarden.surface.drift.location import ChangeLocation, is_known_dialect, is_remote, text_changes, value_changes
 
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
@@ -70,10 +69,10 @@ _SILENT_SCHEMAS = frozenset(
 )
 
 
-class Walk(Record):
+class SchemaPosition(Record):
     """Where in a schema we are and which way is wider there."""
 
-    place: Place
+    location: ChangeLocation
     sense: int = 1
     """1: more values here, more values in all. -1: under 'not', the reverse. 0: in a condition, unknown."""
     inputs: bool
@@ -81,17 +80,17 @@ class Walk(Record):
     unstated_everywhere: bool = False
     """All closed input schemas of the server lost ``additionalProperties`` at once."""
 
-    def down(self, token: str | int) -> Walk:
+    def child(self, token: str | int) -> SchemaPosition:
         """One level further down."""
-        return replace(self, place=self.place.down(token))
+        return replace(self, location=self.location.child(token))
 
-    def turned(self, by: int) -> Walk:
-        """The same place with the directions reversed (-1) or unknown (0)."""
+    def with_sense(self, by: int) -> SchemaPosition:
+        """The same location with the directions reversed (-1) or unknown (0)."""
         return replace(self, sense=self.sense * by)
 
-    def plain(self, kind: str, before: Any, after: Any) -> Change:
+    def neutral(self, kind: str, before: Any, after: Any) -> Change:
         """A change that means the same whichever way is wider."""
-        return self.place.change(kind, before, after)
+        return self.location.change(kind, before, after)
 
     def wider(self, kind: str, before: Any, after: Any, *, silent: bool = False) -> Change:
         """A change after which this part of the schema takes more values.
@@ -102,23 +101,23 @@ class Walk(Record):
         silent = silent or after is ABSENT or type(after) is bool or is_number(after)
         excluded = "negation_tightened" if self.inputs else "result_narrowed"
         kinds = {1: kind, -1: excluded if silent else "subschema_added", 0: "condition_changed"}
-        return self.place.change(kinds[self.sense], before, after)
+        return self.location.change(kinds[self.sense], before, after)
 
     def narrower(self, kind: str, before: Any, after: Any) -> Change:
         """A change after which this part of the schema takes fewer values."""
         if not self.inputs and kind in _NARROWING:
             kind = "result_narrowed"
         kinds = {1: kind, -1: "negation_loosened", 0: "condition_changed"}
-        return self.place.change(kinds[self.sense], before, after)
+        return self.location.change(kinds[self.sense], before, after)
 
 
-Rule = Callable[[Walk, Schema, Schema], Iterator[Change]]
-"""How one keyword of two schemas is compared; the walk stands on the keyword, whose values differ."""
+Rule = Callable[[SchemaPosition, Schema, Schema], Iterator[Change]]
+"""How one keyword of two schemas is compared; the position stands on the keyword, whose values differ."""
 
 
-def sides(walk: Walk, before: Schema, after: Schema) -> tuple[Any, Any]:
-    """The two values of the keyword that the walk stands on."""
-    return before.get(walk.place.member, ABSENT), after.get(walk.place.member, ABSENT)
+def keyword_values(position: SchemaPosition, before: Schema, after: Schema) -> tuple[Any, Any]:
+    """The two values of the keyword that the position stands on."""
+    return before.get(position.location.member, ABSENT), after.get(position.location.member, ABSENT)
 
 
 def is_silent(schema: Any) -> bool:
@@ -143,79 +142,79 @@ def _is_silent_keyword(keyword: str, value: Any) -> bool:
     return keyword in _SILENT_SCHEMAS and is_silent(value)
 
 
-def text(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def text(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Text for the model: title, description, $comment."""
-    yield from text_changes(walk.place, *sides(walk, before, after))
+    yield from text_changes(position.location, *keyword_values(position, before, after))
 
 
-def unknown(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """A keyword that we cannot judge."""
-    yield from value_changes(walk.place, *sides(walk, before, after), "keyword_changed")
+    yield from value_changes(position.location, *keyword_values(position, before, after), "keyword_changed")
 
 
-def default(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def default(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """The value that a missing one stands for."""
-    yield from value_changes(walk.place, *sides(walk, before, after), "default_changed")
+    yield from value_changes(position.location, *keyword_values(position, before, after), "default_changed")
 
 
-def examples(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def examples(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Values that a model imitates."""
-    yield from value_changes(walk.place, *sides(walk, before, after), "examples_changed")
+    yield from value_changes(position.location, *keyword_values(position, before, after), "examples_changed")
 
 
-def dialect(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def dialect(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """``$schema``: which published rules a schema follows."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     known = all(side is ABSENT or is_known_dialect(side) for side in (old, new))
-    yield walk.place.change("dialect_changed" if known else "dialect_unknown", old, new, ignored=_DESTINATION)
+    yield position.location.change("dialect_changed" if known else "dialect_unknown", old, new, ignored=_DESTINATION)
 
 
-def identifier(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def identifier(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """``$id``: a name in the form of an address, which nobody calls."""
-    yield walk.place.change("keyword_changed", *sides(walk, before, after), ignored=_DESTINATION)
+    yield position.location.change("keyword_changed", *keyword_values(position, before, after), ignored=_DESTINATION)
 
 
-def reference(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def reference(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """``$ref``: within the document, or out of it."""
-    old, new = sides(walk, before, after)
-    if is_remote(new) and new not in walk.place.approved.references:
-        yield walk.place.change("remote_reference", old, new, ignored=_DESTINATION)
+    old, new = keyword_values(position, before, after)
+    if is_remote(new) and new not in position.location.approved.references:
+        yield position.location.change("remote_reference", old, new, ignored=_DESTINATION)
     else:
-        yield walk.plain("reference_changed", old, new)
+        yield position.neutral("reference_changed", old, new)
 
 
-def header(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def header(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """``x-mcp-header``: the argument is sent as a header, too."""
-    old, new = sides(walk, before, after)
-    yield walk.plain("keyword_changed" if new is ABSENT else "header_exposed", old, new)
+    old, new = keyword_values(position, before, after)
+    yield position.neutral("keyword_changed" if new is ABSENT else "header_exposed", old, new)
 
 
-def upper_bound(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def upper_bound(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """A greatest value or size."""
-    yield _bound(walk, before, after, sign=1)
+    yield _bound(position, before, after, sign=1)
 
 
-def lower_bound(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def lower_bound(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """A least value or size."""
-    yield _bound(walk, before, after, sign=-1)
+    yield _bound(position, before, after, sign=-1)
 
 
-def _bound(walk: Walk, before: Schema, after: Schema, sign: int) -> Change:
-    old, new = sides(walk, before, after)
+def _bound(position: SchemaPosition, before: Schema, after: Schema, sign: int) -> Change:
+    old, new = keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
-        return walk.plain("keyword_changed", old, new)
-    least_size = walk.place.member in _LEAST_SIZES
+        return position.neutral("keyword_changed", old, new)
+    least_size = position.location.member in _LEAST_SIZES
     if least_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
-        return walk.plain("same_meaning", old, new)
+        return position.neutral("same_meaning", old, new)
     if new is ABSENT:
-        return walk.wider("bound_removed", old, new)
+        return position.wider("bound_removed", old, new)
     if old is not ABSENT and (new - old) * sign > 0:
-        return walk.wider("bound_loosened", old, new)
+        return position.wider("bound_loosened", old, new)
     if least_size:
-        return walk.narrower("more_demanded", old, new)
-    if _leaves_the_choice(walk.place.member, after, new * sign):
-        return walk.narrower("size_limited", old, new)
-    return walk.narrower("bound_added" if old is ABSENT else "bound_tightened", old, new)
+        return position.narrower("more_demanded", old, new)
+    if _leaves_the_choice(position.location.member, after, new * sign):
+        return position.narrower("size_limited", old, new)
+    return position.narrower("bound_added" if old is ABSENT else "bound_tightened", old, new)
 
 
 def _leaves_the_choice(keyword: str, schema: Schema, limit: Any) -> bool:
@@ -232,34 +231,34 @@ def _leaves_the_choice(keyword: str, schema: Schema, limit: Any) -> bool:
     return free and is_number(smallest) and bool(limit > max(1, smallest))
 
 
-def multiple_of(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def multiple_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """A step between accepted numbers: a multiple of it is tighter."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
     elif old is ABSENT:
-        yield walk.narrower("bound_added", old, new)
+        yield position.narrower("bound_added", old, new)
     elif new is ABSENT:
-        yield walk.wider("bound_removed", old, new)
+        yield position.wider("bound_removed", old, new)
     elif type(old) is int and type(new) is int and old > 0 and new % old == 0:
-        yield walk.narrower("bound_tightened", old, new)
+        yield position.narrower("bound_tightened", old, new)
     else:
-        yield walk.wider("bound_loosened", old, new)
+        yield position.wider("bound_loosened", old, new)
 
 
-def unique_items(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Whether an element may occur twice."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     was, is_now = old is True, new is True
     if not all(side is ABSENT or type(side) is bool for side in (old, new)):
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
     elif was == is_now:
-        yield walk.plain("same_meaning", old, new)
+        yield position.neutral("same_meaning", old, new)
     elif is_now:
         # Where several elements are demanded, their being different can leave one set of them.
-        yield walk.narrower("bound_added" if _demands_several(after) else "size_limited", old, new)
+        yield position.narrower("bound_added" if _demands_several(after) else "size_limited", old, new)
     else:
-        yield walk.wider("bound_removed", old, new)
+        yield position.wider("bound_removed", old, new)
 
 
 def _demands_several(schema: Schema) -> bool:
@@ -267,79 +266,79 @@ def _demands_several(schema: Schema) -> bool:
     return not is_number(least) or bool(least > 1)
 
 
-def enum(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def enum(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """The list of accepted values."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     if old is ABSENT and isinstance(new, list):
-        yield walk.narrower("values_prescribed", old, new)
+        yield position.narrower("values_prescribed", old, new)
     elif new is ABSENT:
-        yield walk.wider("enum_removed", old, new)
+        yield position.wider("enum_removed", old, new)
     elif not isinstance(old, list) or not isinstance(new, list):
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
     else:
-        approved, offered = set(map(identity, old)), set(map(identity, new))
+        approved, offered = set(map(json_identity, old)), set(map(json_identity, new))
         if offered == approved:
-            yield walk.plain("order_changed", old, new)
+            yield position.neutral("order_changed", old, new)
         elif offered < approved:
-            yield walk.narrower("enum_shrunk", old, new)
+            yield position.narrower("enum_shrunk", old, new)
         else:
-            added = [value for value in new if identity(value) not in approved]
-            yield walk.wider("enum_grown", old, new, silent=all(map(_is_silent_value, added)))
+            added = [value for value in new if json_identity(value) not in approved]
+            yield position.wider("enum_grown", old, new, silent=all(map(_is_silent_value, added)))
 
 
 def _is_silent_value(value: Any) -> bool:
     return value is None or type(value) is bool or is_number(value)
 
 
-def constant(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def constant(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """The one accepted value."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     if new is ABSENT:
-        yield walk.wider("constant_removed", old, new)
+        yield position.wider("constant_removed", old, new)
     elif old is not ABSENT:
-        yield walk.plain("constant_changed", old, new)
+        yield position.neutral("constant_changed", old, new)
     elif _was_a_choice(before, new):
-        yield walk.narrower("enum_shrunk", old, new)
+        yield position.narrower("enum_shrunk", old, new)
     else:
-        yield walk.narrower("values_prescribed", old, new)
+        yield position.narrower("values_prescribed", old, new)
 
 
 def _was_a_choice(before: Schema, value: Any) -> bool:
     choices = before.get("enum")
-    return isinstance(choices, list) and any(same(choice, value) for choice in choices)
+    return isinstance(choices, list) and any(json_equal(choice, value) for choice in choices)
 
 
-def pattern(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def pattern(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """How a string looks: pattern, format, encoding, media type."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     if old is ABSENT:
-        yield walk.narrower("values_prescribed", old, new)
+        yield position.narrower("values_prescribed", old, new)
     elif new is ABSENT:
-        yield walk.wider("pattern_removed", old, new)
+        yield position.wider("pattern_removed", old, new)
     else:
-        yield walk.plain("pattern_changed", old, new)
+        yield position.neutral("pattern_changed", old, new)
 
 
-def types(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def types(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """The types of accepted values. An integer is a number."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     was, is_now = _type_set(old), _type_set(new)
     if was is None or is_now is None:
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
     elif was == is_now:
-        yield walk.plain(
+        yield position.neutral(
             "order_changed" if isinstance(old, list) and isinstance(new, list) else "same_meaning", old, new
         )
     elif is_now < was and _all_of_types(before, is_now):
-        yield walk.plain("same_meaning", old, new)
+        yield position.neutral("same_meaning", old, new)
     elif is_now < was:
-        yield walk.narrower("type_narrowed", old, new)
+        yield position.narrower("type_narrowed", old, new)
     elif new is ABSENT:
-        yield walk.wider("type_removed", old, new)
+        yield position.wider("type_removed", old, new)
     elif was < is_now:
-        yield walk.wider("type_grown", old, new, silent=True)
+        yield position.wider("type_grown", old, new, silent=True)
     else:
-        yield walk.plain("type_changed", old, new)
+        yield position.neutral("type_changed", old, new)
 
 
 def _all_of_types(schema: Schema, names: frozenset[str]) -> bool:
@@ -359,27 +358,27 @@ def _type_set(value: Any) -> frozenset[str] | None:
     return frozenset(names) | ({"integer"} if "number" in names else set())
 
 
-def required(walk: Walk, before: Schema, after: Schema) -> Iterator[Change]:
+def required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
     """Which members must be there. Those of properties that went away went with them."""
-    old, new = sides(walk, before, after)
+    old, new = keyword_values(position, before, after)
     was, is_now = _name_set(old), _name_set(new)
     if was is None or is_now is None:
-        yield walk.plain("keyword_changed", old, new)
+        yield position.neutral("keyword_changed", old, new)
         return
     gained, lost = is_now - was, was - is_now
     if not gained and not lost:
-        yield walk.plain("order_changed" if was else "same_meaning", old, new)
+        yield position.neutral("order_changed" if was else "same_meaning", old, new)
         return
     lost -= _names_of(before) - _names_of(after)
     if gained and lost:
-        yield walk.plain("required_changed", old, new)
+        yield position.neutral("required_changed", old, new)
     elif lost:
-        yield walk.wider("parameter_optional" if walk.inputs else "promise_dropped", old, new, silent=True)
-    elif gained and walk.inputs:
-        yield walk.narrower("parameter_required", old, new)
+        yield position.wider("parameter_optional" if position.inputs else "promise_dropped", old, new, silent=True)
+    elif gained and position.inputs:
+        yield position.narrower("parameter_required", old, new)
     elif gained:
         # A name that no property has is not a promise but a text.
-        yield walk.narrower("result_promised" if gained <= _names_of(after) else "required_changed", old, new)
+        yield position.narrower("result_promised" if gained <= _names_of(after) else "required_changed", old, new)
 
 
 def _name_set(value: Any) -> frozenset[str] | None:
@@ -430,4 +429,4 @@ KEYWORD_RULES: dict[str, Rule] = {
     "type": types,
     "required": required,
 }
-"""Every keyword without schemas in it that we can judge; any other is ``unknown``."""
+"""Every keyword without schemas in it that we can judge; any other is ``unknown_keyword``."""

@@ -21,23 +21,23 @@ MAX_WORDS = 20_000
 _WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that the pieces put together are the text
 
 
-class Piece(NamedTuple):
+class DiffPiece(NamedTuple):
     """A stretch of text that both sides have, or only the first (delete), or only the second (insert)."""
 
     operation: Operation
     text: str
 
 
-def text_diff(before: str, after: str) -> list[Piece]:
+def text_diff(before: str, after: str) -> list[DiffPiece]:
     """The pieces of which both texts consist, ready to be shown.
 
     Invisible characters are written as ``<U+XXXX>``. Line feeds stay as they are; where they were put in or taken out
     they are written as well.
     """
-    return [Piece(operation, _shown(operation, text)) for operation, text in _merged(_steps(before, after))]
+    return [DiffPiece(operation, _shown(operation, text)) for operation, text in _merged(_steps(before, after))]
 
 
-def without_common(before: str, after: str, longest: int) -> tuple[str, str]:
+def omit_common_text(before: str, after: str, longest: int) -> tuple[str, str]:
     """Two texts of which at least one is too long to be shown, with what they have in common left out.
 
     Cutting both at the same length would show two equal texts, if they differ only further on.
@@ -48,13 +48,13 @@ def without_common(before: str, after: str, longest: int) -> tuple[str, str]:
     for operation, text in text_diff(before, after):
         for side in ("delete", "insert") if operation == "equal" else (operation,):
             sides[side].append(_ends(text, _COMMON) if operation == "equal" else text)
-    return cut_within("".join(sides["delete"]), longest), cut_within("".join(sides["insert"]), longest)
+    return shorten_middle("".join(sides["delete"]), longest), shorten_middle("".join(sides["insert"]), longest)
 
 
 _COMMON = 120  # characters around a difference that say where it is
 
 
-def cut_within(text: str, longest: int) -> str:
+def shorten_middle(text: str, longest: int) -> str:
     """A text that has at most about so many characters: its beginning and its end, and how much is between them."""
     return text if len(text) <= longest else _ends(text, longest)
 
@@ -70,7 +70,7 @@ def _shown(operation: Operation, text: str) -> str:
     return line_end.join(map(show_invisible, text.split("\n")))
 
 
-def _merged(steps: Iterator[Piece]) -> Iterator[Piece]:
+def _merged(steps: Iterator[DiffPiece]) -> Iterator[DiffPiece]:
     """Neighbours of one operation as one piece; between two equal stretches what is gone stands before what is new."""
     gone: list[str] = []
     new: list[str] = []
@@ -90,7 +90,7 @@ def _merged(steps: Iterator[Piece]) -> Iterator[Piece]:
 
 def _joined(
     *, equal: list[str] | None = None, delete: list[str] | None = None, insert: list[str] | None = None
-) -> Iterator[Piece]:
+) -> Iterator[DiffPiece]:
     operations: tuple[tuple[Operation, list[str] | None], ...] = (
         ("equal", equal),
         ("delete", delete),
@@ -98,25 +98,25 @@ def _joined(
     )
     for operation, texts in operations:
         if texts:
-            yield Piece(operation, "".join(texts))
+            yield DiffPiece(operation, "".join(texts))
             texts.clear()
 
 
-def _steps(before: str, after: str) -> Iterator[Piece]:
+def _steps(before: str, after: str) -> Iterator[DiffPiece]:
     old, new = _WORD.findall(before), _WORD.findall(after)
     # 1. What both begin and end with needs no search.
     start = _common(old, new)
     end = min(_common(old[::-1], new[::-1]), len(old) - start, len(new) - start)
-    yield Piece("equal", "".join(old[:start]))
+    yield DiffPiece("equal", "".join(old[:start]))
     # 2. The shortest script between, unless it is out of bounds.
     inner_old, inner_new = old[start : len(old) - end], new[start : len(new) - end]
     script = _script(inner_old, inner_new) if max(len(inner_old), len(inner_new)) <= MAX_WORDS else None
     if script is None:
-        yield Piece("delete", "".join(inner_old))
-        yield Piece("insert", "".join(inner_new))
+        yield DiffPiece("delete", "".join(inner_old))
+        yield DiffPiece("insert", "".join(inner_new))
     else:
         yield from script
-    yield Piece("equal", "".join(old[len(old) - end :]))
+    yield DiffPiece("equal", "".join(old[len(old) - end :]))
 
 
 def _common(old: list[str], new: list[str]) -> int:
@@ -128,7 +128,7 @@ def _common(old: list[str], new: list[str]) -> int:
     return count
 
 
-def _script(old: list[str], new: list[str]) -> list[Piece] | None:
+def _script(old: list[str], new: list[str]) -> list[DiffPiece] | None:
     """The shortest edit script, or None if it has more than ``MAX_DIFFERENCES`` steps."""
     reach = {1: 0}  # by diagonal (words of old minus words of new), how far into old one gets
     history: list[dict[int, int]] = []
@@ -150,9 +150,9 @@ def _advance(reach: dict[int, int], diagonal: int, differences: int) -> int:
     return reach[diagonal + 1] if down else reach[diagonal - 1] + 1
 
 
-def _backtrack(history: list[dict[int, int]], old: list[str], new: list[str]) -> list[Piece]:
+def _backtrack(history: list[dict[int, int]], old: list[str], new: list[str]) -> list[DiffPiece]:
     x, y = len(old), len(new)
-    steps: list[Piece] = []
+    steps: list[DiffPiece] = []
     for differences in range(len(history) - 1, -1, -1):
         reach, diagonal = history[differences], x - y
         down = diagonal == -differences or (diagonal != differences and reach[diagonal - 1] < reach[diagonal + 1])
@@ -160,13 +160,13 @@ def _backtrack(history: list[dict[int, int]], old: list[str], new: list[str]) ->
         start = reach[before] if differences else 0
         while x > start and y > start - before and x > 0 and y > 0 and old[x - 1] == new[y - 1]:
             x, y = x - 1, y - 1
-            steps.append(Piece("equal", old[x]))
+            steps.append(DiffPiece("equal", old[x]))
         if differences == 0:
             break
         if down:
             y -= 1
-            steps.append(Piece("insert", new[y]))
+            steps.append(DiffPiece("insert", new[y]))
         else:
             x -= 1
-            steps.append(Piece("delete", old[x]))
+            steps.append(DiffPiece("delete", old[x]))
     return steps[::-1]

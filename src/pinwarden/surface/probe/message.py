@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.surface.surface import Item, Kind
+from pinwarden.surface.surface import Item, ItemKind
 from pinwarden.system.probe_budget import probe_failed
 
 _UNREAD = frozenset({"result", "params"})  # members that are cut out and judged by their own text
@@ -29,14 +30,14 @@ class Message(Record):
         return isinstance(self.members.get("method"), str)
 
 
-class Page(Record):
+class ListPage(Record):
     """One page of a list. An empty string is a cursor; only its absence ends the list."""
 
     items: list[Item]
     cursor: str | None
 
 
-def read_message(text: bytes, limits: Limits) -> Message:
+def parse_message(text: bytes, limits: Limits) -> Message:
     """Read a message. One whose envelope is ambiguous is refused, whatever it holds."""
     try:
         members = strict_json.parse_json(text, limits)
@@ -47,7 +48,7 @@ def read_message(text: bytes, limits: Limits) -> Message:
     return Message(members=members, problem=None)
 
 
-def result_of(message: Message) -> dict[str, Any]:
+def parse_result(message: Message) -> dict[str, Any]:
     """The result of an answer that must be readable as a whole."""
     if message.problem is not None:
         raise probe_failed(
@@ -56,7 +57,7 @@ def result_of(message: Message) -> dict[str, Any]:
     return _result_object(message.members.get("result"))
 
 
-def page_of(message: Message, kind: Kind, limits: Limits, most: int | None = None) -> Page:
+def parse_page(message: Message, kind: ItemKind, limits: Limits, most: int | None = None) -> ListPage:
     """The items of one list answer, ``most`` at most; one that cannot be read strictly is kept as undigestable."""
     if message.problem is None:
         result = _result_object(message.members.get("result"))
@@ -64,16 +65,16 @@ def page_of(message: Message, kind: Kind, limits: Limits, most: int | None = Non
         if not isinstance(values, list):
             raise probe_failed("protocol", f"the server's answer to {kind.method} has no list of {kind.member}")
         _check_count(values, kind, most)
-        return Page(items=[Item.of(kind, value) for value in values], cursor=_cursor(result, kind))
+        return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_cursor(result, kind))
     texts = _members(message.members.get("result", b""), limits, message.problem, cut=kind.member)
     values = _member(texts, kind)
     elements = _elements(values, message.problem)
     _check_count(elements, kind, most)
-    items = [Item.of_text(kind, element, limits) for element in elements]
-    return Page(items=items, cursor=_cursor(texts, kind))
+    items = [Item.from_json_text(kind, element, limits) for element in elements]
+    return ListPage(items=items, cursor=_cursor(texts, kind))
 
 
-def _check_count(items: list[Any], kind: Kind, most: int | None) -> None:
+def _check_count(items: list[Any], kind: ItemKind, most: int | None) -> None:
     if most is not None and len(items) > most:
         raise PinwardenError(
             "PROBE_LIMIT", f"the server's answer to {kind.method} has {len(items)} items; {most} are read"
@@ -116,7 +117,7 @@ def _result_object(result: Any) -> dict[str, Any]:
     return result
 
 
-def _member(result: dict[str, Any], kind: Kind) -> Any:
+def _member(result: dict[str, Any], kind: ItemKind) -> Any:
     if result.get("resultType", "complete") != "complete":
         raise probe_failed("protocol", f"the server wants something before it answers {kind.method}")
     if kind.member not in result:
@@ -124,8 +125,42 @@ def _member(result: dict[str, Any], kind: Kind) -> Any:
     return result[kind.member]
 
 
-def _cursor(result: dict[str, Any], kind: Kind) -> str | None:
+def _cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
     cursor = result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
         raise probe_failed("protocol", f"the server's answer to {kind.method} has a nextCursor that is not a string")
     return cursor
+
+
+class NoMessage(Record):
+    """No message came. Which kind of silence decides whether another era or transport is worth a try."""
+
+    reason: Literal["quiet", "refused", "ended"]
+    """Nothing within the wait; an HTTP status instead of an answer; or the stream is over."""
+    detail: str
+    status: int | None = None
+
+
+class ProbeTransport(Protocol):
+    """One connection to one server."""
+
+    transport: str
+    line_based: bool
+    """One stream of lines each way: lines that are no message may come between, and questions need not wait."""
+
+    def send(
+        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+    ) -> None:
+        """Send one message. The headers matter to HTTP only."""
+
+    def receive(self, wait: float | None = None) -> bytes | NoMessage:
+        """The text of the next message; without ``wait``, for as long as the probe may take."""
+
+    def restart(self) -> None:
+        """Begin afresh after the server ended."""
+
+    def close(self) -> None:
+        """Let go of everything, politely."""
+
+    def abort(self) -> None:
+        """Let go of everything, now, from any thread."""

@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.visible import show_invisible
-from pinwarden.surface.probe.secret_mask import SecretMask, refuse_repeated
+from pinwarden.surface.probe.message import NoMessage, ProbeTransport
+from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets
 from pinwarden.surface.probe.session import ClientIdentity, Opening, Session, no_answer
-from pinwarden.surface.probe.wire import Silence, Wire
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.masking import mask_words
@@ -122,11 +122,11 @@ class _OpenWires:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._wires: set[Wire] = set()
+        self._wires: set[ProbeTransport] = set()
         self._aborted = False
 
     @contextmanager
-    def hold(self, wire: Wire) -> Iterator[None]:
+    def hold(self, wire: ProbeTransport) -> Iterator[None]:
         """Close the wire at the end, whatever happens."""
         try:
             with self._lock:
@@ -169,7 +169,7 @@ def _probe(target: Target, options: ProbeOptions, wires: _OpenWires) -> Surface:
         surface = _probe_stdio(target, options, wires)
     else:
         surface = _probe_http(target, options, wires)
-    refuse_repeated(surface, given_to(target, options))
+    refuse_echoed_secrets(surface, given_to(target, options))
     return surface
 
 
@@ -212,7 +212,7 @@ def _probe_stdio(target: StdioTarget, options: ProbeOptions, wires: _OpenWires) 
         # The wire is closed here, so that all the server wrote is there.
         tail = "" if wire is None else mask.text(wire.stderr_tail())
         raise mask.error(err, {"stderr": _lines_shown(tail)} if tail else {}) from err
-    if isinstance(surface, Silence):
+    if isinstance(surface, NoMessage):
         tail = mask.text(wire.stderr_tail())
         raise mask.error(no_answer("initialize", surface), {"stderr": _lines_shown(tail)} if tail else {})
     return surface
@@ -223,8 +223,7 @@ def _shown_command(command: Sequence[str]) -> str:
 
 
 def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
-    from pinwarden.surface.probe.sse import SseWire
-    from pinwarden.surface.probe.streamable import StreamableWire
+    from pinwarden.surface.probe.http_transports import SseWire, StreamableWire
     from pinwarden.system.net.http_client import HttpOptions
     from pinwarden.system.net.network_guard import NetworkRules
 
@@ -243,7 +242,7 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) ->
     allowance = ProbeBudget(options.limits, options.timeout)
     mask = _mask((target.url,), (*filled.headers.values(), http.address.path.partition("?")[2]))
     try:
-        refused: Silence | None = None
+        refused: NoMessage | None = None
         if target.transport != "sse":
             streamable = StreamableWire(http, allowance)
             with wires.hold(streamable):
@@ -256,7 +255,7 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) ->
         sse = SseWire(http, allowance)
         with wires.hold(sse):
             answer = _converse(sse, options, allowance, discover=False)
-        if isinstance(answer, Silence):
+        if isinstance(answer, NoMessage):
             raise no_answer("initialize", answer)
         return answer
     except PinwardenError as err:
@@ -280,11 +279,13 @@ def _check_sent(target: HttpTarget, options: ProbeOptions) -> None:
         )
 
 
-def _converse(wire: Wire, options: ProbeOptions, allowance: ProbeBudget, *, discover: bool) -> Surface | Silence:
+def _converse(
+    wire: ProbeTransport, options: ProbeOptions, allowance: ProbeBudget, *, discover: bool
+) -> Surface | NoMessage:
     """1. Find the era. 2. Read every list. 3. Put down what was seen, and how."""
     session = Session(wire, options.client, allowance)
     opening = session.open(discover=discover)
-    if isinstance(opening, Silence):
+    if isinstance(opening, NoMessage):
         return opening
     lists, unsettled = session.lists(opening)
     observed = _observed(wire, options.client, opening)
@@ -297,7 +298,7 @@ def _converse(wire: Wire, options: ProbeOptions, allowance: ProbeBudget, *, disc
     return Surface(server=opening.server, items=items, observed=observed)
 
 
-def _observed(wire: Wire, client: ClientIdentity, opening: Opening) -> dict[str, Any]:
+def _observed(wire: ProbeTransport, client: ClientIdentity, opening: Opening) -> dict[str, Any]:
     return {
         "client": client.to_json(),
         "era": opening.era,

@@ -38,15 +38,15 @@ class SecretMask:
         return self.text(value) if isinstance(value, str) else value
 
 
-def refuse_repeated(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
+def refuse_echoed_secrets(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
     """Refuse a surface that holds a value which the server was given: whatever is written down of it would hold it too.
 
     Only the value as it is, or as JSON spells it, is looked for. A server that means to give it away can disguise it.
     """
-    refuse_repeated_in([surface.server, [item.value for item in surface.all_items()]], given)
+    refuse_echoed_secrets_in([surface.server, [item.value for item in surface.all_items()]], given)
 
 
-def refuse_repeated_in(answers: Any, given: Iterable[tuple[str, str]]) -> None:
+def refuse_echoed_secrets_in(answers: Any, given: Iterable[tuple[str, str]]) -> None:
     """The same for anything else that a server says."""
     wanted = {
         part: name

@@ -15,8 +15,7 @@ from pinwarden import __version__
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.visible import show_invisible
-from pinwarden.surface.probe.message import Message, page_of, read_message, result_of
-from pinwarden.surface.probe.wire import Silence, Wire
+from pinwarden.surface.probe.message import Message, NoMessage, ProbeTransport, parse_message, parse_page, parse_result
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CAPABILITY,
@@ -30,7 +29,7 @@ from pinwarden.surface.protocol import (
     VERSION_META,
     VERSION_UNSUPPORTED,
 )
-from pinwarden.surface.surface import KINDS, Item, Kind
+from pinwarden.surface.surface import ITEM_KINDS, Item, ItemKind
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 
 _MAX_ID = 200  # characters of a server's request id that are sent back
@@ -67,7 +66,7 @@ class Listing(Record):
 class Session:
     """One conversation over one wire."""
 
-    def __init__(self, wire: Wire, client: ClientIdentity, allowance: ProbeBudget) -> None:
+    def __init__(self, wire: ProbeTransport, client: ClientIdentity, allowance: ProbeBudget) -> None:
         self.noise_lines = 0
         self._wire = wire
         self._client = client
@@ -77,21 +76,21 @@ class Session:
         self._last_id = 0
         self._strays = 0
         self._server_requests = 0
-        self._changed: set[Kind] = set()
+        self._changed: set[ItemKind] = set()
         self._stateless = False
         self._version_header: dict[str, str] = {}
         self._initialize_id: int | None = None
         self._initialize_answer: Message | None = None
 
-    def open(self, *, discover: bool) -> Opening | Silence:
+    def open(self, *, discover: bool) -> Opening | NoMessage:
         """Find the era. A silence says that ``initialize`` met no MCP server on this transport."""
         opening = self._discover() if discover else None
         return self._initialize() if opening is None else opening
 
-    def lists(self, opening: Opening) -> tuple[dict[Kind, Listing], list[str]]:
+    def lists(self, opening: Opening) -> tuple[dict[ItemKind, Listing], list[str]]:
         """Every list that is offered, and the names of those that went on changing while they were read."""
-        offered = [kind for kind in KINDS if _offers(opening.server["capabilities"], kind)]
-        found: dict[Kind, Listing] = {}
+        offered = [kind for kind in ITEM_KINDS if _offers(opening.server["capabilities"], kind)]
+        found: dict[ItemKind, Listing] = {}
         wanted = offered
         for _ in range(self._limits.max_rounds):
             self._changed.clear()
@@ -111,11 +110,11 @@ class Session:
         wanted = self._send("server/discover", {}, wait)
         self._stateless = False
         answer = self._answer({wanted}, wait)
-        if isinstance(answer, Silence) and answer.reason == "quiet" and self._wire.line_based:
+        if isinstance(answer, NoMessage) and answer.reason == "quiet" and self._wire.line_based:
             # Some old servers ignore what they do not know. One that is merely slow answers the first question first.
             self._initialize_id = self._send("initialize", self._hello())
             answer = self._answer({wanted, self._initialize_id}, None)
-        if isinstance(answer, Silence):
+        if isinstance(answer, NoMessage):
             if answer.status in (401, 403):
                 raise no_answer("server/discover", answer)
             if answer.reason == "ended":
@@ -136,7 +135,7 @@ class Session:
             if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
                 raise probe_failed("protocol", "the server speaks no protocol version that is known here")
             return None
-        result = result_of(answer)
+        result = parse_result(answer)
         versions = result.get("supportedVersions")
         if not isinstance(versions, list) or STATELESS_VERSIONS[0] not in versions:
             return None
@@ -145,14 +144,14 @@ class Session:
             era="discover", version=STATELESS_VERSIONS[0], server={**_stamped_info(result), **_facts(result)}
         )
 
-    def _initialize(self) -> Opening | Silence:
+    def _initialize(self) -> Opening | NoMessage:
         if self._initialize_id is None:
             self._initialize_id = self._send("initialize", self._hello())
         answer = self._initialize_answer or self._answer({self._initialize_id}, None)
-        if isinstance(answer, Silence):
+        if isinstance(answer, NoMessage):
             return answer
         _refuse_error("initialize", answer)
-        result = result_of(answer)
+        result = parse_result(answer)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_VERSIONS:
             raise probe_failed(
@@ -170,19 +169,19 @@ class Session:
             "clientInfo": {"name": self._client.name, "version": self._client.version},
         }
 
-    def _list(self, kind: Kind) -> Listing | None:
+    def _list(self, kind: ItemKind) -> Listing | None:
         items: list[Item] = []
         cursors: set[str] = set()
         params: dict[str, Any] = {}
         for page_number in range(1, self._limits.max_pages + 1):
             wanted = self._send(kind.method, params)
             answer = self._answer({wanted}, None)
-            if isinstance(answer, Silence):
+            if isinstance(answer, NoMessage):
                 raise no_answer(kind.method, answer)
             if page_number == 1 and _error_code(answer) == METHOD_NOT_FOUND:
                 return None
             _refuse_error(kind.method, answer)
-            page = page_of(answer, kind, self._json_limits)
+            page = parse_page(answer, kind, self._json_limits)
             items.extend(page.items)
             if len(items) > self._limits.max_items:
                 raise probe_limit_exceeded(kind.member, self._limits.max_items)
@@ -218,12 +217,12 @@ class Session:
         message = _encode({"jsonrpc": "2.0", "method": method})
         self._wire.send(message, self._version_header, expects_answer=False)
 
-    def _answer(self, wanted: set[int | None], wait: float | None) -> Message | Silence:
+    def _answer(self, wanted: set[int | None], wait: float | None) -> Message | NoMessage:
         """The answer to one of the requests; whatever else comes before it is counted and dealt with."""
         end = None if wait is None else monotonic() + wait
         while True:
             received = self._wire.receive(None if end is None else max(end - monotonic(), 0))
-            if isinstance(received, Silence):
+            if isinstance(received, NoMessage):
                 return received
             message = self._read(received)
             if message is None:
@@ -242,7 +241,7 @@ class Session:
                 raise probe_failed("protocol", "the server answered with something that is not a JSON-RPC message")
             self._count_noise()
             return None
-        message = read_message(text, self._json_limits)
+        message = parse_message(text, self._json_limits)
         if "jsonrpc" not in message.members and self._wire.line_based:
             self._count_noise()  # a log line that happens to be JSON
             return None
@@ -280,7 +279,7 @@ class Session:
             raise probe_failed("protocol", "the server writes text instead of messages to its standard output")
 
 
-def no_answer(method: str, silence: Silence) -> PinwardenError:
+def no_answer(method: str, silence: NoMessage) -> PinwardenError:
     """The error for a question that met silence."""
     details: dict[str, object] = {"method": method}
     if silence.status is not None:
@@ -327,7 +326,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
     return {member: result[member] for member in ("capabilities", "instructions") if member in result}
 
 
-def _offers(capabilities: Mapping[str, Any], kind: Kind) -> bool:
+def _offers(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
     return capabilities.get(CAPABILITY[kind]) not in (None, False)
 
 

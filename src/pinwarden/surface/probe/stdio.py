@@ -14,7 +14,7 @@ from typing import IO
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.surface.probe.wire import Silence
+from pinwarden.surface.probe.message import NoMessage
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 from pinwarden.system.processes import ProcessTree
 
@@ -52,7 +52,7 @@ class StdioWire:
         del headers, expects_answer, wait
         self._child.write(message + b"\n")
 
-    def receive(self, wait: float | None = None) -> bytes | Silence:
+    def receive(self, wait: float | None = None) -> bytes | NoMessage:
         """The next line that is not empty."""
         return self._child.next_line(wait)
 
@@ -131,15 +131,15 @@ class _Child:
             except OSError:
                 return
 
-    def next_line(self, wait: float | None) -> bytes | Silence:
+    def next_line(self, wait: float | None) -> bytes | NoMessage:
         """The next line that is not empty, for at most ``wait`` seconds."""
         end = None if wait is None else monotonic() + wait
         while not self._lines:
             if self._ended:
-                return Silence(reason="ended", detail=self._how_it_ended())
+                return NoMessage(reason="ended", detail=self._how_it_ended())
             left = None if end is None else end - monotonic()
             if left is not None and left <= 0:
-                return Silence(reason="quiet", detail="the server said nothing")
+                return NoMessage(reason="quiet", detail="the server said nothing")
             try:
                 chunk = self._chunks.get(timeout=self._allowance.remaining(left))
             except Empty:

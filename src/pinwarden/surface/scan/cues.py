@@ -11,22 +11,22 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from pinwarden.core.record import Record
-from pinwarden.surface.scan import characters
 from pinwarden.surface.scan import exfiltration as theft
-from pinwarden.surface.scan.encoded import (
-    TURNED_GATE,
-    encoded_texts,
+from pinwarden.surface.scan import hidden_text
+from pinwarden.surface.scan.hidden_text import (
+    ROTATED_WORDS,
+    find_encoded_texts,
+    find_filled_urls,
+    find_unseen_text,
     has_digits_for_letters,
     is_command,
     long_pieces,
-    turned_texts,
+    undo_rotations,
     with_letters_for_digits,
 )
-from pinwarden.surface.scan.markup import filled_addresses, unseen_text
 from pinwarden.surface.scan.other_languages import in_other_scripts
-from pinwarden.surface.scan.phrase_rule import Turn, compiled
-from pinwarden.surface.scan.phrase_rules import TURNS
-from pinwarden.surface.scan.plain_text import Plain, plain, spaced_letters
+from pinwarden.surface.scan.phrase_rules import PHRASE_RULES
+from pinwarden.surface.scan.plain_text import PhraseRule, PlainText, compile_phrase, plain, spaced_letters
 
 CUE_CODES = (
     "agent_instruction",
@@ -111,7 +111,7 @@ def may_hold_cues(texts: str, words: Words) -> bool:
     """Whether any of ``texts``, which double quotes part, can hold a cue; False is certain, True is not."""
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
-    if _names_destination(texts) or ("<" in texts and any(unseen_text(texts))):
+    if _names_destination(texts) or ("<" in texts and any(find_unseen_text(texts))):
         return True
     if words.longest >= _LONG_WORD and any(_payloads(long_pieces(texts))):
         return True
@@ -130,10 +130,10 @@ def may_hold_cues(texts: str, words: Words) -> bool:
     return any(_hold_turn(shown, turn, words) for turn in turns) or (stealing and _hold_theft(shown, words))
 
 
-def _hold_turn(texts: list[str], turn: Turn, words: Words) -> bool:
+def _hold_turn(texts: list[str], turn: PhraseRule, words: Words) -> bool:
     gate = [word for word in turn.gates[0] if word.encode() in words.known]
     candidates = [text for text in texts if any(word in text for word in gate)]
-    return any(compiled(pattern).search(text) for pattern in turn.patterns for text in candidates)
+    return any(compile_phrase(pattern).search(text) for pattern in turn.patterns for text in candidates)
 
 
 def _hold_theft(texts: list[str], words: Words) -> bool:
@@ -194,9 +194,9 @@ def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
         yield (code, *plain_text.original_span(start, end), mentioned)
     # 3. What markup keeps from a reader.
     if "<" in text:
-        yield from (("hidden_characters", start, end, False) for start, end in unseen_text(text))
+        yield from (("hidden_characters", start, end, False) for start, end in find_unseen_text(text))
     if "://" in text:
-        yield from (("exfiltration", start, end, False) for start, end in filled_addresses(text))
+        yield from (("exfiltration", start, end, False) for start, end in find_filled_urls(text))
     # 4. What is wrapped.
     if words.longest >= _LONG_WORD or not _is_flat(text) or _has_single_letters(Words(text)):
         yield from _payloads(text)
@@ -205,18 +205,18 @@ def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
 
 
 def _odd_characters(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    yield from (("terminal_escape", start, end, False) for start, end in characters.terminal_escapes(text))
+    yield from (("terminal_escape", start, end, False) for start, end in hidden_text.find_terminal_escapes(text))
     if not text.isascii():
-        yield from (("hidden_characters", start, end, False) for start, end in characters.hidden_characters(text))
-        yield from (("homoglyph", start, end, False) for start, end in characters.look_alikes(text))
+        yield from (("hidden_characters", start, end, False) for start, end in hidden_text.find_hidden_characters(text))
+        yield from (("homoglyph", start, end, False) for start, end in hidden_text.find_look_alike_words(text))
         yield from _tag_text(text)
         yield from ((code, start, end, False) for code, start, end in in_other_scripts(text))
 
 
-def _phrases(text: str, plain_text: Plain, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
+def _phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
     shown = plain_text.text
     for turn in _turns_for(words):
-        for found in chain.from_iterable(compiled(pattern).finditer(shown) for pattern in turn.patterns):
+        for found in chain.from_iterable(compile_phrase(pattern).finditer(shown) for pattern in turn.patterns):
             start, end = found.span()
             if start and shown[start].isalnum() and shown[start - 1].isalnum():
                 continue  # inside a word
@@ -238,16 +238,16 @@ def _phrases(text: str, plain_text: Plain, words: frozenset[bytes]) -> Iterator[
 def _secrets(shown: str) -> Iterator[tuple[int, int]]:
     for part in theft.secret_places(shown):
         yield part.start, part.end
-    for found in compiled(_NAMED_SECRET).finditer(shown):
+    for found in compile_phrase(_NAMED_SECRET).finditer(shown):
         yield found.span()
 
 
-def _turns_for(words: frozenset[bytes]) -> list[Turn]:
+def _turns_for(words: frozenset[bytes]) -> list[PhraseRule]:
     if words.isdisjoint(_TURN_GATES):
         return []
     numbers = {number for word in words & _TURN_GATES.keys() for number in _TURN_GATES[word]}
     return [
-        TURNS[number]
+        PHRASE_RULES[number]
         for number in sorted(numbers)
         if not any(gate.isdisjoint(words) for gate in _FURTHER_GATES[number])
     ]
@@ -259,18 +259,18 @@ def _encoded(words: Iterable[str]) -> frozenset[bytes]:
 
 def _turn_gates() -> dict[bytes, tuple[int, ...]]:
     gates: dict[bytes, list[int]] = {}
-    for number, turn in enumerate(TURNS):
+    for number, turn in enumerate(PHRASE_RULES):
         for word in turn.gates[0]:
             gates.setdefault(word.encode(), []).append(number)
     return {word: tuple(numbers) for word, numbers in gates.items()}
 
 
 _TURN_GATES = _turn_gates()
-_FURTHER_GATES = tuple(tuple(map(_encoded, turn.gates[1:])) for turn in TURNS)
+_FURTHER_GATES = tuple(tuple(map(_encoded, turn.gates[1:])) for turn in PHRASE_RULES)
 _THEFT_RARE = _encoded(theft.RARE_GATE)
 _THEFT_PAIRED = tuple(tuple(map(_encoded, gates)) for gates in theft.PAIRED_GATES)
 _THEFT_PAIRED_FIRST = frozenset[bytes]().union(*(gates[0] for gates in _THEFT_PAIRED))
-_TURNED = _encoded(TURNED_GATE)
+_TURNED = _encoded(ROTATED_WORDS)
 _GATES = frozenset().union(
     _TURN_GATES,
     _THEFT_RARE,
@@ -332,13 +332,13 @@ def _is_mentioned(shown: str, start: int, *, labels: bool = True) -> bool:
     return _REPORTED.search(lead) is not None and _COMMAND_AGAIN.search(lead) is None
 
 
-def _is_shouted(text: str, plain_text: Plain, phrase: str, start: int) -> bool:
+def _is_shouted(text: str, plain_text: PlainText, phrase: str, start: int) -> bool:
     first, last = plain_text.original_span(start, start + len(phrase.split(maxsplit=1)[0]))
     return text[first:last].isupper()
 
 
 def _payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    for start, end, content in encoded_texts(text):
+    for start, end, content in find_encoded_texts(text):
         if is_command(content) or _speaks(content):
             yield "encoded_payload", start, end, False
     for start, end, letters in spaced_letters(text):
@@ -352,7 +352,7 @@ def _may_be_turned(lower: str, words: Words) -> bool:
 
 def _is_turned(shown: str, words: Words) -> bool:
     """Whether lower-case text says something once its letters are turned back into what they stand for."""
-    if not words.known.isdisjoint(_TURNED) and any(map(_speaks, turned_texts(shown))):
+    if not words.known.isdisjoint(_TURNED) and any(map(_speaks, undo_rotations(shown))):
         return True
     return has_digits_for_letters(shown) and _gives_orders(with_letters_for_digits(shown), shown)
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
-from pinwarden.surface.scan.phrase_rule import compiled
-from pinwarden.surface.scan.plain_text import word_set
+from pinwarden.surface.scan.plain_text import compile_phrase, word_set
 
 _URL = r"(?:https?|wss?|ftp)://[^\s'\"`<>)\]]{3,200}"
 _EMAIL = r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,4}\b"
@@ -272,7 +271,7 @@ def secret_places(text: str) -> list[Part]:
 
 def _named_places(text: str) -> Iterator[tuple[int, int]]:
     for expression in _PLACES:
-        for found in compiled(expression).finditer(text):
+        for found in compile_phrase(expression).finditer(text):
             start, end = found.span()
             if start and (text[start - 1].isalnum() or text[start - 1] == "*"):
                 continue  # inside a word, or a pattern of file names
@@ -296,7 +295,7 @@ def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
 def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
     word = token[0]
     for kind, expression in _OPENINGS.get(word, ()):
-        found = compiled(expression).match(text, token.start(), end)
+        found = compile_phrase(expression).match(text, token.start(), end)
         if found is not None:
             return Part(kind=kind, text=found[0], start=found.start(), end=found.end())
     if word in _KINDS:

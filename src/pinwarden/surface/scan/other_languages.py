@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from pinwarden.surface.scan.phrase_rule import Turn, turn
+from pinwarden.surface.scan.plain_text import PhraseRule, phrase_rule
 
 _SOME = r"(?:\w{1,16} ){0,2}"
 
-LATIN_SCRIPT: tuple[Turn, ...] = (
-    turn(
+LATIN_SCRIPT_PHRASES: tuple[PhraseRule, ...] = (
+    phrase_rule(
         "agent_instruction",
         "anweisungen instruktionen befehle regeln vorgaben instructies opdrachten regels aanwijzingen instruktioner "
         "instrukser instruksjoner anvisningar regler",
@@ -30,7 +30,7 @@ LATIN_SCRIPT: tuple[Turn, ...] = (
         rf"|tidligere|ovanstaende|ovenstaende|forrige) {_SOME}(?:instruktioner|instrukser|instruksjoner|anvisningar"
         r"|regler)\b",
     ),
-    turn(
+    phrase_rule(
         "agent_instruction",
         "instructions consignes directives regles instrucciones ordenes reglas indicaciones directrices istruzioni "
         "regole direttive indicazioni instrucoes ordens regras diretrizes orientacoes instructiunile regulile",
@@ -46,7 +46,7 @@ LATIN_SCRIPT: tuple[Turn, ...] = (
         rf"|regras|diretrizes|orientacoes) {_SOME}(?:anteriores|previas|recebidas|iniciais)\b",
         rf"(?:ignora|ignorati|uita|uitati) (?:toate )?(?:instructiunile|regulile) {_SOME}(?:anterioare|precedente)\b",
     ),
-    turn(
+    phrase_rule(
         "agent_instruction",
         "instrukcje instrukcji polecenia polecen zasady zasad pokyny instrukce prikazy pravidla talimatlari talimatlar "
         "komutlari kurallari yonergeleri instruksi perintah arahan aturan huong utasitasokat ohjeet",
@@ -62,7 +62,7 @@ LATIN_SCRIPT: tuple[Turn, ...] = (
         rf"hagyd figyelmen kivul {_SOME}(?:korabbi|elozo) {_SOME}utasitasokat\b",
         rf"(?:unohda|ohita) (?:kaikki )?(?:aiemmat|edelliset) {_SOME}ohjeet\b",
     ),
-    turn(
+    phrase_rule(
         "concealment",
         "benutzer nutzer anwender gebruiker anvandaren brugeren brukeren",
         r"ohne (?:es |dies |das )?(?:dem |den |die |der )?(?:be)?(?:nutzer|anwender)(?:in|n)? (?:davon |daruber |es "
@@ -78,7 +78,7 @@ LATIN_SCRIPT: tuple[Turn, ...] = (
         r"(?:anvandaren|brugeren|brukeren)\b",
         negatable=False,
     ),
-    turn(
+    phrase_rule(
         "concealment",
         "usuario utente utilisateur utilizador",
         r"no (?:se |le |lo |selo |nada ){0,3}(?:digas|diga|informes|informe|menciones|mencione|cuentes|cuente|reveles"
@@ -100,7 +100,7 @@ LATIN_SCRIPT: tuple[Turn, ...] = (
         r"utilisateur\b",
         negatable=False,
     ),
-    turn(
+    phrase_rule(
         "concealment",
         "uzytkownikowi uzytkownika uzytkownik kullaniciya pengguna uzivateli uzivatele nguoi",
         rf"nie (?:mow|mowiac|informuj|informujac|wspominaj|ujawniaj|powiadamiaj) {_SOME}uzytkownik\w{{0,4}}\b",

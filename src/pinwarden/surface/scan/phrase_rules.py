@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pinwarden.surface.scan.authority_phrases import LURES
-from pinwarden.surface.scan.concealment_phrases import CONCEALMENT
-from pinwarden.surface.scan.order_phrases import ORDERS
-from pinwarden.surface.scan.other_languages import LATIN_SCRIPT
-from pinwarden.surface.scan.phrase_rule import Turn, turn
+from pinwarden.surface.scan.deception_phrases import AUTHORITY_PHRASES, CONCEALMENT_PHRASES
+from pinwarden.surface.scan.order_phrases import ORDER_PHRASES
+from pinwarden.surface.scan.other_languages import LATIN_SCRIPT_PHRASES
+from pinwarden.surface.scan.plain_text import PhraseRule, phrase_rule
 
-_POSING = (
-    turn(
+_IMPERSONATION_PHRASES = (
+    phrase_rule(
         "impersonation",
         "im inst sys endoftext eot turn system assistant begin",
         r"<\|(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id|end_header_id|begin_of_text"
@@ -19,7 +18,7 @@ _POSING = (
         r"<(?:start|end)_of_turn>",
         negatable=False,
     ),
-    turn(
+    phrase_rule(
         "impersonation",
         "important critical urgent system secret hidden assistant developer admin override directive mandatory "
         "instructions instruction",
@@ -28,7 +27,7 @@ _POSING = (
         r"</[ ]?(?:instructions?|rules?)[ ]?>",
         negatable=False,
     ),
-    turn(
+    phrase_rule(
         "impersonation",
         "tool function functions human description tools role & result results response output reminder calls call "
         "human description tool tools function functions system assistant developer",
@@ -41,7 +40,7 @@ _POSING = (
         r"(?:must|have to|shall|ignore|always|never|reveal|do not|don't)\b",
         negatable=False,
     ),
-    turn(
+    phrase_rule(
         "impersonation",
         "system admin assistant developer ai hidden internal administrator security",
         r"\[ ?(?:system|admin(?:istrator)?|assistant|developer|ai|hidden|internal)[ _](?:override|instructions?"
@@ -53,7 +52,7 @@ _POSING = (
         r"|command|alert) ?:",
         negatable=False,
     ),
-    turn(
+    phrase_rule(
         "impersonation",
         "system assistant developer admin override rule rules",
         r"(?:system|assistant|developer|admin) ?: ",
@@ -62,7 +61,7 @@ _POSING = (
         negatable=False,
         shouted=True,
     ),
-    turn(
+    phrase_rule(
         "impersonation",
         "note attention memo reminder instruction instructions directive directives notice & ai assistant assistants "
         "agent agents model models llm llms language claude gpt chatgpt gemini copilot",
@@ -77,13 +76,13 @@ _POSING = (
 
 # Code that acts as soon as an agent copies it into a call.
 
-_CODE = (
-    turn(
+_CODE_PHRASES = (
+    phrase_rule(
         "agent_instruction",
         "curl wget & run execute launch paste",
         r"(?:run|execute|launch|paste)[ ][\"'`]{0,3}(?:sudo )?(?:curl|wget)\b[^\n]{0,120}?\|[ ]?(?:ba|z|da)?sh\b",
     ),
-    turn(
+    phrase_rule(
         "agent_instruction",
         "rm chmod dev nc sudoers nopasswd bash cron ufw setenforce iptables & rf fr 777 tcp e all i d disable 0 f",
         r"rm -[rf]{2} (?:--no-preserve-root )?[~/]",
@@ -97,9 +96,9 @@ _CODE = (
         r"iptables -f\b",
         r"/etc/cron\.d/",
     ),
-    turn("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
-    turn("agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"),
-    turn(
+    phrase_rule("agent_instruction", "drop & table", r"[;'] ?drop table \w"),
+    phrase_rule("agent_instruction", "union & select", r"union (?:all )?select \w{1,32}(?:, ?\w{1,32}){0,4} from\b"),
+    phrase_rule(
         "agent_instruction",
         "script onerror onload javascript os popen",
         r"<script\b[^>]{0,80}>",
@@ -108,11 +107,18 @@ _CODE = (
         r"os\.system\(",
         r"subprocess\.popen\(",
     ),
-    turn(
+    phrase_rule(
         "agent_instruction",
         "jsonrpc",
         r"jsonrpc[\"'] ?: ?[\"']2\.0[\"'][^\n]{0,200}?[\"']method[\"'] ?: ?[\"'](?:sampling|tools|notifications)/",
     ),
 )
 
-TURNS: tuple[Turn, ...] = (*ORDERS, *CONCEALMENT, *_POSING, *_CODE, *LURES, *LATIN_SCRIPT)
+PHRASE_RULES: tuple[PhraseRule, ...] = (
+    *ORDER_PHRASES,
+    *CONCEALMENT_PHRASES,
+    *_IMPERSONATION_PHRASES,
+    *_CODE_PHRASES,
+    *AUTHORITY_PHRASES,
+    *LATIN_SCRIPT_PHRASES,
+)

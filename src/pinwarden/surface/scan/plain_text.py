@@ -6,11 +6,13 @@ space, ``i g n o r e`` becomes ``ignore``. Every character of the result knows i
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.record import Record
 from pinwarden.core.visible import INVISIBLE
 
 # By Latin letter, what Cyrillic, Greek, Armenian, Cherokee and phonetic letters most fonts draw like it.
@@ -71,7 +73,7 @@ LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _DRAWN_LIKE.ite
 _CONTROL = pattern("[\x00-\x08\x0e-\x1b\x7f]")
 _UNEVEN_SPACE = pattern(r"\s{2,}|[^\S ]")
 # Punctuation without guile, and what it comes down to; one character for one, so that places stay.
-HARMLESS = str.maketrans(
+PLAIN_PUNCTUATION = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
         **dict.fromkeys("\u2010\u2011", "-"),
@@ -89,7 +91,7 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-class Plain:
+class PlainText:
     """The plain form of a text, and the way back to where each of its characters came from."""
 
     __slots__ = ("_original", "_origins", "text")
@@ -105,18 +107,18 @@ class Plain:
             if len(self.text) == len(self._original):
                 return start, end
             # Few texts are ever asked.
-            self._origins = _folded(self._original)._origins or ()
+            self._origins = _fold_text(self._original)._origins or ()
         if start >= len(self._origins):
             return len(self._original), len(self._original)
         return self._origins[start], self._origins[max(start, end - 1)] + 1
 
 
-def plain(text: str) -> Plain:
+def plain(text: str) -> PlainText:
     """The plain form of ``text``, in lower case."""
-    shown = text if text.isascii() else text.translate(HARMLESS)
+    shown = text if text.isascii() else text.translate(PLAIN_PUNCTUATION)
     if not shown.isascii() or _CONTROL.search(shown) or _SPACED_LETTERS.search(shown):
-        return _folded(text)
-    return Plain(_UNEVEN_SPACE.sub(" ", shown.lower()), text)
+        return _fold_text(text)
+    return PlainText(_UNEVEN_SPACE.sub(" ", shown.lower()), text)
 
 
 @lru_cache(maxsize=4096)  # the letters of one alphabet, again and again
@@ -133,7 +135,7 @@ def fold_letter(character: str) -> str:
         return ","  # decomposition would make more of them than one character
     decomposed = unicodedata.normalize("NFKD", character)
     kept = "".join(LOOK_ALIKES.get(part, part) for part in decomposed if not unicodedata.combining(part))
-    return kept.translate(HARMLESS).lower()
+    return kept.translate(PLAIN_PUNCTUATION).lower()
 
 
 def fold_word(word: str) -> str:
@@ -147,7 +149,7 @@ def spaced_letters(text: str) -> Iterator[tuple[int, int, str]]:
         yield found.start(), found.end(), found[0][::2].lower()
 
 
-def _folded(text: str) -> Plain:
+def _fold_text(text: str) -> PlainText:
     joined = {place for found in _SPACED_LETTERS.finditer(text) for place in range(found.start() + 1, found.end(), 2)}
     characters: list[str] = []
     origins: list[int] = []
@@ -159,4 +161,39 @@ def _folded(text: str) -> Plain:
                 continue
             characters.append(plain_character)
             origins.append(place)
-    return Plain("".join(characters), text, tuple(origins))
+    return PlainText("".join(characters), text, tuple(origins))
+
+
+WORDS_2 = r"(?:[\w'/]{1,20} ){0,2}"
+WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"
+"""Up to so many words, whatever they are, each with the gap after it."""
+
+# What may stand between two words of a turn: a space, emphasis, quotes, or the joints of an identifier.
+_GAP = r"[ _*`'\"\-]{1,3}"
+_LONE_SPACE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.| (?![?*+{])")
+
+
+@cache  # most turns are never tried, and compiling all of them takes longer than scanning a server
+def compile_phrase(pattern: str) -> re.Pattern[str]:
+    """A pattern in which one space stands for any gap between words."""
+    return re.compile(_LONE_SPACE.sub(lambda found: _GAP if found[0] == " " else found[0], pattern))
+
+
+class PhraseRule(Record):
+    """One turn of phrase and the code of the cue that it is."""
+
+    code: str
+    gates: tuple[frozenset[str], ...]
+    """Sets of words; the text must hold at least one word of each set."""
+    patterns: tuple[str, ...]
+    """Each begins with plain words or marks, by which the engine skips ahead."""
+    negatable: bool
+    """Whether ``never`` or ``do not`` before it makes it harmless."""
+    shouted: bool
+    """Whether it counts only in capitals, as in ``SYSTEM:``."""
+
+
+def phrase_rule(code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False) -> PhraseRule:
+    """A turn whose gate is written as words, with ``&`` between the sets."""
+    gates = tuple(frozenset(words.split()) for words in gate.split("&"))
+    return PhraseRule(code=code, gates=gates, patterns=patterns, negatable=negatable, shouted=shouted)

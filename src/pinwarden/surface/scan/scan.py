@@ -7,17 +7,21 @@ tools that shadow those of another server.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import orjson
+
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record, replace
+from pinwarden.surface.drift.json_values import json_equal
 from pinwarden.surface.scan import toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_hold_cues
-from pinwarden.surface.scan.plain_text import fold_word
-from pinwarden.surface.scan.shadowing import Neighbourhood
-from pinwarden.surface.scan.strings import VOCABULARY, pieces_of, places_of
-from pinwarden.surface.surface import TOOL, Surface
+from pinwarden.surface.scan.plain_text import PLAIN_PUNCTUATION, fold_word, plain, word_set
+from pinwarden.surface.scan.toolpin import CALL_GATE
+from pinwarden.surface.surface import TOOL, Item, Surface
 
 Severity = Literal["info", "warning"]
 _MAX_EXCERPT = 120
@@ -66,8 +70,8 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
 
     ``neighbours`` are the other servers that the same agent uses, by name; with them, tools that shadow are found.
     """
-    names = Counter(item.name for item in surface.list_of(TOOL))
-    scanner = _Scanner(siblings=toolpin.ToolNames(names), beside=Neighbourhood.around(surface, neighbours))
+    names = Counter(item.name for item in surface.items_of_kind(TOOL))
+    scanner = _Scanner(siblings=toolpin.ToolNames(names), beside=OtherServers.from_surfaces(surface, neighbours))
     findings: list[Finding] = []
     if surface.server:
         findings += scanner.findings_in("server", "", surface.server)
@@ -76,7 +80,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
         if item.kind is TOOL:
             findings += [
                 _shadowing(why, excerpt).found("tool", item.name, "/description")
-                for why, excerpt in scanner.beside.clones_of(item)
+                for why, excerpt in scanner.beside.find_clones(item)
             ]
     findings += _duplicates(names, "tool")
     findings += _alike(names)
@@ -124,7 +128,7 @@ class _Scanner:
 
     __slots__ = ("_facts", "_innocent", "_siblings", "_suspect", "beside")
 
-    def __init__(self, siblings: toolpin.ToolNames, beside: Neighbourhood) -> None:
+    def __init__(self, siblings: toolpin.ToolNames, beside: OtherServers) -> None:
         self.beside = beside
         self._siblings = siblings
         self._facts: dict[str, tuple[_Fact, ...]] = {}
@@ -135,7 +139,7 @@ class _Scanner:
         """Every finding in the strings of one item."""
         if not self._is_suspect(value):
             return
-        for path, text in places_of(value):
+        for path, text in strings_with_pointers(value):
             facts = self._facts.get(text)
             if facts is None:
                 facts = self._facts[text] = tuple(self._facts_of(text))
@@ -145,7 +149,7 @@ class _Scanner:
 
     def _is_suspect(self, value: Any) -> bool:
         """One look at all new strings together settles for nearly every item that nothing is there."""
-        unknown = frozenset(pieces_of(value)) - self._innocent
+        unknown = frozenset(text_pieces(value)) - self._innocent
         fresh = unknown - self._suspect
         if len(fresh) == len(unknown) and not self._may_say_something('"'.join(fresh)):
             self._innocent |= fresh
@@ -160,7 +164,7 @@ class _Scanner:
             may_hold_cues(texts, words)
             or toolpin.may_earn_advisories(texts, words.have)
             or (words.have(toolpin.CALL_GATE) and any(self._siblings.commanded_in(texts)))
-            or self.beside.may_be_referred_to(words.have)
+            or self.beside.can_be_referenced(words.have)
         )
 
     def _facts_of(self, text: str) -> Iterator[_Fact]:
@@ -173,7 +177,7 @@ class _Scanner:
         for sibling, start, end in self._siblings.commanded_in(text):
             yield _advised(toolpin.cross_tool(sibling), text[start:end], sibling)
         yield from _cued(cues)
-        for why, excerpt in self.beside.references_in(text):
+        for why, excerpt in self.beside.find_references(text):
             yield _shadowing(why, excerpt)
 
 
@@ -205,3 +209,186 @@ def _alike(names: Iterable[str]) -> Iterator[Finding]:
             yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).found(
                 "tool", name, "/name"
             )
+
+
+# What schemas are made of. These strings say nothing of their own, wherever they stand.
+VOCABULARY = word_set(
+    "type description title name properties required items enum const default examples additionalProperties "
+    "inputSchema outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
+    "exclusiveMinimum exclusiveMaximum minLength maxLength minItems maxItems pattern format anyOf oneOf allOf not "
+    "$schema $ref $defs definitions patternProperties propertyNames additionalItems uniqueItems multipleOf nullable "
+    "arguments uri uriTemplate mimeType _meta icons src sizes theme execution taskSupport string number integer "
+    "boolean object array null"
+) | {
+    "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+}
+
+
+_ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
+
+
+def text_pieces(value: Any) -> list[str]:
+    """Texts of which one holds every phrase that a string of ``value`` holds; and others.
+
+    They are cut from the JSON text of the value, which is made far faster than its strings are collected. One look
+    at them can settle that nothing is to be found. Quotes inside them are single ones, and lines one line.
+    """
+    try:
+        data = orjson.dumps(value)
+    except (TypeError, ValueError):  # a lone surrogate, a huge integer, too many levels
+        return _collected(value)
+    escapes = data.count(b"\\")
+    if escapes:
+        if escapes != sum(map(data.count, _ESCAPES)):
+            return _collected(value)
+        for escape, character in _ESCAPES.items():
+            data = data.replace(escape, character)
+    text = data.decode()
+    return (text if text.isascii() else text.translate(PLAIN_PUNCTUATION)).split('"')
+
+
+def _collected(value: Any) -> list[str]:
+    return [text.replace('"', "'").translate(PLAIN_PUNCTUATION) for _, text in strings_with_pointers(value)]
+
+
+def strings_with_pointers(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
+    """JSON Pointer and text of the same strings, in the order sent. A member name has the pointer of its member."""
+    waiting: list[tuple[str, Any]] = [(pointer, value)]
+    while waiting:
+        place, here = waiting.pop()
+        if type(here) is str:
+            if here not in VOCABULARY:
+                yield place, here
+        elif type(here) is dict:
+            inner = [(f"{place}/{escape_pointer_token(name)}", name, member) for name, member in here.items()]
+            yield from ((within, name) for within, name, _ in inner if name not in VOCABULARY)
+            waiting += [(within, member) for within, _, member in reversed(inner)]
+        elif type(here) is list:
+            waiting += [(f"{place}/{number}", here[number]) for number in range(len(here) - 1, -1, -1)]
+
+
+_ALIKE = 0.6
+"""Share of common words from which two descriptions say the same. Honest namesakes stay below one half."""
+_MIN_WORDS = 3  # two words in common prove nothing
+_DESCRIPTION_WORD = re.compile(r"[^\W_]{2,}")
+_FILLERS = word_set(
+    "a an the of to in on for and or with by from into at as is are be it its this that tool function via using use "
+    "used given specified"
+)
+_USE_COMMAND = re.compile(
+    r"\b(?:call|use|invoke|run|execute|trigger|supersedes?|replaces?|overrides?|instead of|rather than|never use)"
+    r"[\s`'\"*]{1,4}(?:the[\s`'\"*]{1,4})?(?=([^\s`'\"*,;()]{1,256})([`'\"]?\s+tool\b|[`'\"])?)",
+    re.IGNORECASE,
+)
+_REFERENCE_GATE = CALL_GATE | {
+    b"execute",
+    b"trigger",
+    b"supersede",
+    b"supersedes",
+    b"replace",
+    b"replaces",
+    b"override",
+    b"overrides",
+    b"instead",
+    b"rather",
+}
+
+
+class OtherServers(Record):
+    """The tools of other servers, by the way their names look."""
+
+    tools: Mapping[str, tuple[tuple[str, Item], ...]]
+    own: frozenset[str]
+
+    @classmethod
+    def from_surfaces(cls, surface: Surface, neighbours: Sequence[tuple[str, Surface]]) -> OtherServers:
+        """The tools of all neighbours that are not the same server seen twice."""
+        tools: dict[str, list[tuple[str, Item]]] = {}
+        own_digest = surface.digest if neighbours else None
+        for server, neighbour in neighbours:
+            if own_digest is not None and neighbour.digest == own_digest:
+                continue
+            for item in neighbour.items_of_kind(TOOL):
+                tools.setdefault(fold_word(item.name), []).append((server, item))
+        own = frozenset(fold_word(item.name) for item in surface.items_of_kind(TOOL)) if tools else frozenset[str]()
+        return cls(tools={name: tuple(items) for name, items in tools.items()}, own=own)
+
+    def find_clones(self, item: Item) -> Iterator[tuple[str, str]]:
+        """Why and by what text ``item`` is a copy of a neighbour's tool: the look of its name, and what it says."""
+        if not self.tools:
+            return
+        for server, other in self.tools.get(fold_word(item.name), ()):
+            share = _common_share(_description(item), _description(other))
+            if share >= _ALIKE:
+                yield f"name and description of {other.name} of {server}", _description(item)
+
+    def can_be_referenced(self, has: Callable[[frozenset[bytes]], bool]) -> bool:
+        """Whether text can command the use of a neighbour's tool; ``has`` tells of its words."""
+        return bool(self.tools) and has(_REFERENCE_GATE)
+
+    def find_references(self, text: str) -> Iterator[tuple[str, str]]:
+        """Why and by what words ``text`` commands to use a neighbour's tool, or to leave it for another."""
+        for found in _USE_COMMAND.finditer(text) if self.tools else ():
+            name = fold_word(found[1].rstrip(".:!?"))
+            if name in self.own or name not in self.tools:
+                continue
+            if not _is_distinctive(name) and not found[2]:
+                continue  # "use search": a verb, or a tool? Only a mark or the word "tool" tells
+            server, item = self.tools[name][0]
+            yield f"directs the agent to or from {item.name} of {server}", found[0] + found[1]
+
+
+def _is_distinctive(name: str) -> bool:
+    return not name.isalpha()
+
+
+def _description(item: Item) -> str:
+    text = item.value.get("description") if isinstance(item.value, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def _common_share(one: str, other: str) -> float:
+    """How much two descriptions have in common: shared words by all words, fillers aside."""
+    mine, theirs = (frozenset(_DESCRIPTION_WORD.findall(plain(text).text)) - _FILLERS for text in (one, other))
+    if len(mine & theirs) < _MIN_WORDS:
+        return 0.0
+    return len(mine & theirs) / len(mine | theirs)
+
+
+WARNING = "warning"
+
+
+def new_warnings(seen: Surface, approved: Iterable[Surface] = ()) -> tuple[Finding, ...]:
+    """The warnings about a surface, without those that an approved surface earned with the same item.
+
+    An item that changed earns its warnings again: the scan names one place per kind of warning, so a text that was
+    approved with one could hold more of the same kind now.
+    """
+    warnings = tuple(finding for finding in scan(seen) if finding.severity == WARNING)
+    for surface in approved if warnings else ():
+        before = frozenset(scan(surface))
+        warnings = tuple(each for each in warnings if each not in before or not _is_unchanged(each, surface, seen))
+    return warnings
+
+
+def _is_unchanged(finding: Finding, approved: Surface, seen: Surface) -> bool:
+    """Whether what the finding is about is the same in both surfaces."""
+    if finding.entity == "server":
+        member = server_member(finding)
+        return json_equal((approved.server or {}).get(member), (seen.server or {}).get(member))
+    before, now = _digests(approved, finding), _digests(seen, finding)
+    return None not in now and before == now
+
+
+def server_member(finding: Finding) -> str:
+    """The member of the server's facts that a finding is about: its own first step."""
+    return finding.path.removeprefix("/").partition("/")[0].replace("~1", "/").replace("~0", "~")
+
+
+def _digests(surface: Surface, finding: Finding) -> list[str | None]:
+    items = (item for item in surface.all_items() if (item.kind.entity, item.name) == (finding.entity, finding.name))
+    return [None if item.digest is None else str(item.digest) for item in items]

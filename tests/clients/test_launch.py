@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.clients.launch.launched import DANGERS, Launched, what_runs
-from pinwarden.clients.launch.own_command import OwnStart, own_start, own_words
+from pinwarden.clients.launch.parse import DANGERS, Launch, parse_launch
+from pinwarden.clients.launch.run_command import LockedStart, parse_locked_start, pinwarden_arguments
 from pinwarden.system.command_words import name_set
 from pinwarden.system.target import HttpTarget, StdioTarget
 
@@ -15,11 +15,11 @@ SHA = "sha256:" + "3c" * 32
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def run(line: str) -> Launched:
-    return what_runs(StdioTarget(command=tuple(line.split(" "))))
+def run(line: str) -> Launch:
+    return parse_launch(StdioTarget(command=tuple(line.split(" "))))
 
 
-def shape(found: Launched) -> tuple[str, str, str | None, bool]:
+def shape(found: Launch) -> tuple[str, str, str | None, bool]:
     return found.kind, found.identity, found.version, found.pinned
 
 
@@ -166,7 +166,7 @@ def test_what_is_dangerous_about_a_command_is_named(line: str, dangers: tuple[st
 def test_a_shell_with_text_is_a_danger_however_it_is_wrapped(
     command: tuple[str, ...], dangers: tuple[str, ...]
 ) -> None:
-    assert what_runs(StdioTarget(command=command)).dangers == dangers
+    assert parse_launch(StdioTarget(command=command)).dangers == dangers
 
 
 def test_a_bridge_is_the_address_it_leads_to_and_keeps_its_own_pin() -> None:
@@ -178,12 +178,12 @@ def test_a_bridge_is_the_address_it_leads_to_and_keeps_its_own_pin() -> None:
 
 
 def test_an_address_is_shown_without_its_query() -> None:
-    found = what_runs(HttpTarget(url="https://mcp.example/x?api_key=secret"))
-    assert found == Launched(kind="url", identity="https://mcp.example/x", runner="http")
+    found = parse_launch(HttpTarget(url="https://mcp.example/x?api_key=secret"))
+    assert found == Launch(kind="url", identity="https://mcp.example/x", runner="http")
 
 
 def test_env_splits_a_line_where_it_is_told_to() -> None:
-    found = what_runs(StdioTarget(command=("/usr/bin/env", "-S", "npx notes@1.0.0")))
+    found = parse_launch(StdioTarget(command=("/usr/bin/env", "-S", "npx notes@1.0.0")))
     assert shape(found) == ("npm", "notes", "1.0.0", True)
 
 
@@ -192,7 +192,7 @@ def test_a_redirecting_variable_before_the_command_is_a_danger() -> None:
 
 
 def test_a_whole_line_as_the_command_is_understood() -> None:
-    assert shape(what_runs(StdioTarget(command=("npx -y notes@1.0.0",)))) == ("npm", "notes", "1.0.0", True)
+    assert shape(parse_launch(StdioTarget(command=("npx -y notes@1.0.0",)))) == ("npm", "notes", "1.0.0", True)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_package_has_an_identifier_that_its_spellings_share(line: str, purl: s
 @given(st.lists(st.text(st.characters(exclude_characters="\0")), min_size=1, max_size=8))
 def test_any_words_are_judged_without_failing(words: list[str]) -> None:
     words[0] = words[0] or "x"
-    found = what_runs(StdioTarget(command=tuple(words)))
+    found = parse_launch(StdioTarget(command=tuple(words)))
     assert list(found.dangers) == [code for code in DANGERS if code in found.dangers]
 
 
@@ -233,7 +233,7 @@ def test_any_words_are_judged_without_failing(words: list[str]) -> None:
     )
 )
 def test_wrappers_in_any_order_end(words: list[str]) -> None:
-    what_runs(StdioTarget(command=tuple(words)))
+    parse_launch(StdioTarget(command=tuple(words)))
 
 
 class TestOwnStarts:
@@ -262,13 +262,13 @@ class TestOwnStarts:
         ],
     )
     def test_a_start_through_us_is_recognised_however_the_program_is_found(self, line: str) -> None:
-        found = own_start(line.split(" "))
+        found = parse_locked_start(line.split(" "))
         assert found is not None
         assert (found.name, found.client) == ("notes", None)
 
     @pytest.mark.parametrize("text", ["pinwarden run notes", "exec pinwarden run notes", "env A=1 pinwarden run notes"])
     def test_a_start_through_us_in_a_shell_is_recognised(self, text: str) -> None:
-        found = own_start(["bash", "-lc", text])
+        found = parse_locked_start(["bash", "-lc", text])
         assert found is not None
         assert found.name == "notes"
 
@@ -276,14 +276,14 @@ class TestOwnStarts:
         "line", ["npx pinwarden run notes", "node pinwarden run notes", "python server.py pinwarden run notes"]
     )
     def test_another_program_is_not_taken_for_us(self, line: str) -> None:
-        assert own_words(line.split(" ")) is None
+        assert pinwarden_arguments(line.split(" ")) is None
 
     def test_options_are_read_on_both_sides_of_the_name(self) -> None:
         line = "pinwarden run --client=claude notes --require-lock --project /srv -- --root ."
-        expected = OwnStart(
+        expected = LockedStart(
             name="notes", client="claude", project="/srv", requires_lock=True, arguments=("--root", ".")
         )
-        assert own_start(line.split(" ")) == expected
+        assert parse_locked_start(line.split(" ")) == expected
 
     def test_a_command_behind_us_is_what_runs(self) -> None:
         found = run("pinwarden run --name notes -- npx -y notes@1.0.0")

@@ -1,9 +1,4 @@
-"""What in newly seen text looks like an attack, measured against what was approved for the same item.
-
-A class of cues that the approved text already has is no news: a tool that always named a password file is not
-attacked because its wording improved. A destination is compared by its host, since one approved address must not
-open the way to any other.
-"""
+"""A location inside an item, and how a difference there becomes a ``Change``."""
 
 from __future__ import annotations
 
@@ -12,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from pinwarden.surface.drift.changes import CUE_ORDER
-from pinwarden.surface.drift.json_values import texts_in
+from pinwarden.core.record import Record, replace
+from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, CUE_ORDER, Change
+from pinwarden.surface.drift.json_values import child_pointer, json_equal, strings_in
 from pinwarden.surface.scan.cues import ATTACK_CODES, find_cues
 
 HEADER_KEYWORD = "x-mcp-header"
@@ -35,7 +31,7 @@ _BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNO
 _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 
 
-class Approved:
+class ApprovedText:
     """What the approved text of one item already says; looked up when first asked, which for most is never."""
 
     __slots__ = ("_seen", "_value")
@@ -45,7 +41,7 @@ class Approved:
         self._seen: tuple[frozenset[str], frozenset[str], frozenset[str]] | None = None
 
     @property
-    def classes(self) -> frozenset[str]:
+    def cue_codes(self) -> frozenset[str]:
         """The classes of cues in it."""
         return self._read()[0]
 
@@ -61,7 +57,7 @@ class Approved:
 
     def _read(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         if self._seen is None:
-            found = list(_cues_in(texts_in(self._value), mentioned=True))
+            found = list(_cues_in(strings_in(self._value), mentioned=True))
             self._seen = (
                 frozenset(code for code, _ in found),
                 frozenset(host for code, host in found if code == "destination"),
@@ -70,26 +66,26 @@ class Approved:
         return self._seen
 
 
-def new_cues(texts: Iterable[str], approved: Approved, ignored: frozenset[str] = frozenset()) -> tuple[str, ...]:
+def new_cues(texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """The classes of cues in ``texts`` that the approved text has not, worst first."""
     found = {(code, host) for code, host in _cues_in(texts, mentioned=True) if code not in ignored}
     fresh = {code for code, host in found if _is_news(code, host, approved)}
     return tuple(code for code in CUE_ORDER if code in fresh)
 
 
-def cues_of_new_item(value: Any) -> tuple[str, ...]:
+def new_item_cues(value: Any) -> tuple[str, ...]:
     """The classes of cues that make an item suspicious which nobody has seen before, worst first.
 
     A new item is held for review whatever it says. That it works with addresses or with keys is what tools are for,
     and one that guards against attacks has to name them; to work with both addresses and keys is another matter.
     """
-    found = {code for code, _ in _cues_in(texts_in(value), mentioned=False)}
+    found = {code for code, _ in _cues_in(strings_in(value), mentioned=False)}
     if found <= _ORDINARY_IN_NEW_ITEMS and found != _ORDINARY_IN_NEW_ITEMS:
         return ()
     return tuple(code for code in CUE_ORDER if code in found)
 
 
-def schema_alarms(value: Any, approved: Approved) -> tuple[str, ...]:
+def schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
     """The kinds of change that new schema parts amount to by themselves: remote references, exposed headers."""
     kinds: list[str] = []
     if any(reference not in approved.references for reference in _remote_references(value)):
@@ -109,8 +105,8 @@ def is_known_dialect(value: Any) -> bool:
     return isinstance(value, str) and value.removesuffix("#") in KNOWN_DIALECTS
 
 
-def _is_news(code: str, host: str, approved: Approved) -> bool:
-    return host not in approved.hosts if code == "destination" else code not in approved.classes
+def _is_news(code: str, host: str, approved: ApprovedText) -> bool:
+    return host not in approved.hosts if code == "destination" else code not in approved.cue_codes
 
 
 def _cues_in(texts: Iterable[str], *, mentioned: bool) -> Iterator[tuple[str, str]]:
@@ -151,3 +147,79 @@ def _keywords_in(value: Any, named: bool = False) -> Iterator[tuple[str, Any]]:
     elif type(value) is list:
         for element in value:
             yield from _keywords_in(element)
+
+
+_SCHEMAS = frozenset({"inputSchema", "outputSchema"})
+
+
+class ChangeLocation(Record):
+    """Where in which item, and what that item was approved to say."""
+
+    entity: str
+    name: str
+    field: str
+    path: str = ""
+    member: str = ""
+    """The last step of the path, if it is the name of a member."""
+    approved: ApprovedText
+
+    def child(self, token: str | int) -> ChangeLocation:
+        """One level further down."""
+        return replace(self, path=child_pointer(self.path, token), member=token if isinstance(token, str) else "")
+
+    def change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
+        """The change of that kind at this location, raised to critical if what is new there looks like an attack.
+
+        ``ignored`` are the classes of cues that are ordinary at such a location.
+        """
+        return self.change_with(kind, before, after, self._alarms(before, after, ignored))
+
+    def change_with(self, kind: str, before: Any, after: Any, alarms: Iterable[str] = (), note: str = "") -> Change:
+        """The change at this location with the kinds that raise it. The first critical one gives the kind."""
+        kinds = list(dict.fromkeys([kind, *alarms]))
+        chosen = next((row for row in map(CHANGE_KINDS.__getitem__, kinds) if row.severity == CRITICAL), None)
+        row = chosen or CHANGE_KINDS[kind]
+        reasons = [row.reason, *(CHANGE_KINDS[other].reason for other in kinds if other != row.kind), note]
+        return Change(
+            entity=self.entity,
+            name=self.name,
+            field=self.field,
+            path=self.path,
+            kind=row.kind,
+            severity=row.severity,
+            before=before,
+            after=after,
+            reason=" ".join(filter(None, reasons)),
+        )
+
+    def _alarms(self, before: Any, after: Any, ignored: frozenset[str]) -> Iterator[str]:
+        if after is ABSENT:
+            return
+        texts = strings_in(after)
+        if before is ABSENT and self.member:
+            texts = iter((self.member, *texts))
+        for code in new_cues(texts, self.approved, ignored):
+            yield f"new_{code}"
+        if self.field in _SCHEMAS:
+            yield from schema_alarms(after, self.approved)
+
+
+def value_changes(location: ChangeLocation, before: Any, after: Any, kind: str) -> Iterator[Change]:
+    """Every differing leaf of two values of which no more is known, each as a change of that kind."""
+    if json_equal(before, after):
+        return
+    if type(before) is dict and type(after) is dict and before and after:
+        for name in before | after:
+            yield from value_changes(location.child(name), before.get(name, ABSENT), after.get(name, ABSENT), kind)
+    elif type(before) is list and type(after) is list and len(before) == len(after):
+        for number, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from value_changes(location.child(number), old, new, kind)
+    else:
+        yield location.change(kind, before, after)
+
+
+def text_changes(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
+    """Text that a model or user reads: any difference counts."""
+    if not json_equal(before, after):
+        kind = "text_added" if before is ABSENT else "text_removed" if after is ABSENT else "text_changed"
+        yield location.change(kind, before, after)

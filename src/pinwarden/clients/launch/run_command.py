@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pinwarden.clients.launch.launched import OWN_RUN_VALUES, PROGRAM, command_words, inner_words
-from pinwarden.clients.launch.packages import UV_VALUES
+from pinwarden.clients.launch.launchers import UV_VALUES
+from pinwarden.clients.launch.parse import OWN_RUN_VALUES, PROGRAM, command_words, unwrap_command
 from pinwarden.core.record import Record
 from pinwarden.system.command_words import parse_options, program_name, split_command_line
 
@@ -18,7 +18,7 @@ _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
 _BEFORE_COMMAND = frozenset({"exec", "command", "nohup"})
 
 
-class OwnStart(Record):
+class LockedStart(Record):
     """What a ``pinwarden run`` command says about the server that it starts."""
 
     name: str
@@ -32,16 +32,16 @@ class OwnStart(Record):
     """What stands after ``--``."""
 
 
-def own_start(command: Sequence[str]) -> OwnStart | None:
+def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
     """What a command starts from the lock; None if it does not start a locked server through us."""
-    words = own_words(command)
+    words = pinwarden_arguments(command)
     if words is None or words[:1] != ["run"]:
         return None
     place = words.index("--") if "--" in words else len(words)
     options, rest = _options(words[1:place])
     if not rest:
         return None
-    return OwnStart(
+    return LockedStart(
         name=rest[0],
         client=options.get("--client"),
         project=options.get("--project"),
@@ -51,11 +51,11 @@ def own_start(command: Sequence[str]) -> OwnStart | None:
     )
 
 
-def own_words(command: Sequence[str]) -> list[str] | None:
+def pinwarden_arguments(command: Sequence[str]) -> list[str] | None:
     """The words that Pinwarden is given by a command, however the program is found; None if it is another program."""
     words = list(command)
     for _ in range(_MOST_SHELLS):
-        words = inner_words(words)
+        words = unwrap_command(words)
         if not words or program_name(words[0]) not in _SHELLS:
             break
         text = next(
@@ -117,18 +117,18 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def started_through_us(command: Sequence[str]) -> str | None:
+def locked_server_name(command: Sequence[str]) -> str | None:
     """The name of the locked server that a command starts, wherever the program lies; None if it starts none."""
-    start = own_start(command)
+    start = parse_locked_start(command)
     return None if start is None else start.name
 
 
 def is_enforced_start(command: Sequence[str], name: str) -> bool:
     """Whether a command is the one that ``pinwarden enforce`` writes for this server: our program by its bare name."""
-    return command[0] == PROGRAM and started_through_us(command) == name
+    return command[0] == PROGRAM and locked_server_name(command) == name
 
 
-class RunStart(Record):
+class RunCommand(Record):
     """What a ``pinwarden run`` command says about where its server belongs, with or without a command of its own."""
 
     name: str | None
@@ -139,14 +139,14 @@ class RunStart(Record):
     """What stands after ``--``."""
 
 
-def run_start(command: Sequence[str]) -> RunStart | None:
+def parse_run_command(command: Sequence[str]) -> RunCommand | None:
     """The ``pinwarden run`` within a command line; None if there is none."""
     words = command_words(command)
     for place in (*(number for number, word in enumerate(words) if word == "--"), len(words)):
-        ours = own_words(words[:place]) if place else None
+        ours = pinwarden_arguments(words[:place]) if place else None
         if ours is not None and ours[:1] == ["run"]:
             options, rest = _options(ours[1:])
-            return RunStart(
+            return RunCommand(
                 name=rest[0] if rest else options.get("--name"),
                 names_project="--project" in options or "--file" in options,
                 command=tuple(words[place + 1 :]),

@@ -13,7 +13,7 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.system.command_words import is_absolute
 from pinwarden.system.target import url_without_query
 
-Kind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "module", "script", "path", "shell"]
+LaunchKind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "module", "script", "path", "shell"]
 
 DANGERS: Mapping[str, str] = MappingProxyType(
     {
@@ -39,10 +39,10 @@ _WEB = pattern(r"(?:https?|wss?)://", re.IGNORECASE)
 _LOOPBACK = pattern(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|$)", re.IGNORECASE)
 
 
-class Launched(Record):
+class Launch(Record):
     """What a command runs, as far as its text says."""
 
-    kind: Kind
+    kind: LaunchKind
     identity: str
     """Name of the package or image, the address without its query, the module or the path."""
     version: str | None = None
@@ -52,7 +52,7 @@ class Launched(Record):
     """Whether the text alone names one release (a digest for images, a commit for sources)."""
     runner: str = ""
     """The launcher: npx, uvx, docker, node."""
-    via: Launched | None = None
+    via: Launch | None = None
     """The package that connects to the address, where ``kind`` is ``url`` and a package does that."""
     dangers: tuple[str, ...] = ()
     """Codes of ``DANGERS``, in the order of that table."""
@@ -85,17 +85,17 @@ class Launched(Record):
             return f"pkg:{self.kind}/{quote(name, safe='/')}{version}"
         return None
 
-    def and_dangers(self, dangers: Iterable[str]) -> Launched:
+    def with_dangers(self, dangers: Iterable[str]) -> Launch:
         """The same with more dangers: each once, in the order of the table."""
         codes = {*self.dangers, *dangers}
         return replace(self, dangers=tuple(code for code in DANGERS if code in codes))
 
 
-def address(url: str, runner: str) -> Launched:
+def launch_of_url(url: str, runner: str) -> Launch:
     """What answers at an address."""
     plain = url.lower().startswith(("http://", "ws://")) and not _LOOPBACK.match(url)
     dangers = ("unencrypted_address",) if plain else ()
-    return Launched(kind="url", identity=url_without_query(url), runner=runner, dangers=dangers)
+    return Launch(kind="url", identity=url_without_query(url), runner=runner, dangers=dangers)
 
 
 def is_address(word: str) -> bool:
@@ -103,18 +103,18 @@ def is_address(word: str) -> bool:
     return bool(_WEB.match(word))
 
 
-def script(runner: str, words: Sequence[str]) -> Launched:
+def launch_of_script(runner: str, words: Sequence[str]) -> Launch:
     """A file that an interpreter runs: the first of the words."""
     path = words[0] if words else ""
     if is_address(path):
-        found = Launched(kind="source", identity=url_without_query(path), runner=runner)
-        return found.and_dangers(["download_and_run", *address(path, runner).dangers])
-    found = Launched(kind="script", identity=path, runner=runner)
-    return found.and_dangers(["relative_path"] if path and not is_absolute(path) else []).and_dangers(
-        in_temporary(path)
+        found = Launch(kind="source", identity=url_without_query(path), runner=runner)
+        return found.with_dangers(["download_and_run", *launch_of_url(path, runner).dangers])
+    found = Launch(kind="script", identity=path, runner=runner)
+    return found.with_dangers(["relative_path"] if path and not is_absolute(path) else []).with_dangers(
+        temporary_path_risk(path)
     )
 
 
-def in_temporary(path: str) -> list[str]:
+def temporary_path_risk(path: str) -> list[str]:
     """The danger of a path that anybody can write to."""
     return ["temporary_path"] if _TEMPORARY.search(path) else []

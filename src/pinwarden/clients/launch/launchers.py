@@ -1,0 +1,440 @@
+"""Launchers that fetch a package and run it: those of Node, Deno, Python and .NET."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from pinwarden.clients.launch.launch import Launch, is_address, launch_of_script, launch_of_url, temporary_path_risk
+from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.record import replace
+from pinwarden.system.command_words import name_set, parse_options
+from pinwarden.system.target import url_without_query
+
+_NPM_EXACT = pattern(r"v?(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
+_NPM_NAME = pattern(r"(?:@[A-Za-z0-9._~-]+/)?[A-Za-z0-9._~-]+")
+_PYPI_EXACT = pattern(r"[0-9][0-9A-Za-z.!+_-]*")
+_PYPI_SPEC = pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_NUGET_EXACT = pattern(r"\d+(?:\.\d+){1,3}(?:-[0-9A-Za-z.-]+)?")
+_SOURCE = pattern(r"git\+|git:|git@|github:|gitlab:|bitbucket:|gist:|https?:|ssh:|hg\+|svn\+")
+_UNENCRYPTED = pattern(r"(?:[a-z]+\+)?http://|git:")
+_LOCAL = pattern(r"[./~]|file:|[A-Za-z]:[\\/]")
+_COMMIT = pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
+"""Packages that only pass on to an address: that address is what answers."""
+
+_NPX_VALUES = name_set(
+    "-p --package -c --call --registry --prefix --cache --userconfig --globalconfig -w --workspace --node-arg -n "
+    "--script-shell --allow-build"
+)
+_NPX_LONG = {"-p": "--package", "-c": "--call", "-w": "--workspace"}
+_NPX_IGNORED = name_set("-y --yes -q --quiet -s --silent")
+_NPM_INDEXES = ("--registry", "--userconfig", "--globalconfig")
+_DENO_VALUES = name_set("-c --config --import-map --lock --cert --location --seed -L --log-level --env-file")
+UV_VALUES = name_set(
+    "--from --with -w --with-editable --with-requirements --index-url -i --index --default-index --extra-index-url "
+    "--find-links -f -p --python --directory --project --cache-dir --config-file --refresh-package --constraints -c "
+    "--overrides --resolution --prerelease --exclude-newer --env-file --python-preference --link-mode --extra --group "
+    "--package -P --upgrade-package --allow-insecure-host --index-strategy --keyring-provider --color --spec "
+    "--pip-args -m --module --python-platform --only-group --no-group --build-constraints -b --torch-backend"
+)
+UV_INDEXES = (
+    "--index-url",
+    "-i",
+    "--index",
+    "--default-index",
+    "--extra-index-url",
+    "--find-links",
+    "-f",
+    "--allow-insecure-host",
+    "--config-file",
+    "--pip-args",
+)
+_UV_LONG = {
+    "--spec": "--from",
+    "-w": "--with",
+    "-i": "--index-url",
+    "-f": "--find-links",
+    "-p": "--python",
+    "-c": "--constraints",
+    "-b": "--build-constraints",
+    "-P": "--upgrade-package",
+    "-m": "--module",
+}
+_UV_IGNORED = name_set("-q --quiet --no-progress")
+_NUGET_VALUES = name_set("--version --source --add-source --configfile --framework -v --verbosity")
+_NUGET_INDEXES = ("--source", "--add-source", "--configfile")
+
+
+def npx(name: str, words: Sequence[str]) -> Launch:
+    """``npx``, ``bunx``, ``pnpm dlx``, ``yarn dlx``, ``npm exec``."""
+    options = parse_options(words, _NPX_VALUES)
+    named = options.get("-p", "--package")
+    spec = named or (options.rest[0] if options.rest else "")
+    arguments = options.rest if named else options.rest[1:]
+    dangers = []
+    # npx takes its own options after the package as well, where a person overlooks them.
+    if options.has(*_NPM_INDEXES) or any(word.partition("=")[0] in _NPM_INDEXES for word in arguments):
+        dangers.append("other_index")
+    if options.has("-c", "--call"):
+        dangers.append("inline_code")
+    program = options.rest[0] if named and options.rest else None
+    found = npm_package(spec, name).with_dangers(dangers)
+    settings = options.settings(_NPX_LONG, ignored=_NPX_IGNORED, first_of="--package")
+    found = replace(found, program=program, arguments=tuple(options.rest[1:]), settings=settings)
+    return _bridged(found, arguments)
+
+
+def npm_package(spec: str, runner: str) -> Launch:
+    """What npm understands by one word: a package with a version or range, a repository, a folder."""
+    if _SOURCE.match(spec):
+        return _source(spec, runner)
+    if not spec or _LOCAL.match(spec):
+        return _local(spec, runner)
+    name, _, version = spec[1:].partition("@")
+    name = spec[0] + name
+    if version.startswith("npm:"):  # an alias: another package under this name
+        return npm_package(version.removeprefix("npm:"), runner)
+    if version and (_SOURCE.match(version) or _LOCAL.match(version)):
+        return npm_package(version, runner)
+    if not _NPM_NAME.fullmatch(name):
+        return _source(spec, runner)  # user/repository on GitHub
+    pinned = bool(_NPM_EXACT.fullmatch(version))
+    return Launch(kind="npm", identity=name, version=version or None, pinned=pinned, runner=runner)
+
+
+def npm(name: str, words: Sequence[str]) -> Launch:
+    """``npm``, ``pnpm`` and ``yarn``, of which some verbs are other names of ``npx``."""
+    options = parse_options(words, _NPX_VALUES)
+    before = [word for word in words[: len(words) - len(options.rest)] if word != "--"]
+    verb = options.rest[0] if options.rest else ""
+    if verb in ("exec", "x", "dlx"):
+        return npx(f"{name} {verb}", [*before, *options.rest[1:]])
+    identity = " ".join([name, *options.rest[:2]])
+    return Launch(kind="script", identity=identity, runner=name, dangers=("relative_path",))
+
+
+def node(name: str, words: Sequence[str]) -> Launch:
+    """``node``, ``tsx`` and ``bun``."""
+    words = list(words)
+    if name == "bun" and words[:1] == ["x"]:
+        return npx("bunx", words[1:])
+    if name == "bun" and words[:1] == ["run"]:
+        words = words[1:]
+    preloads = ("-r", "--require", "--import", "--loader", "--experimental-loader", "--preload")
+    options = parse_options(words, frozenset(preloads) | {"-C", "--conditions", "--env-file"})
+    dangers = ["preload"] if options.has(*preloads) else []
+    if options.has("-e", "--eval", "-p", "--print", "-pe"):
+        return Launch(kind="shell", identity=name, runner=name).with_dangers(["inline_code", *dangers])
+    return launch_of_script(name, options.rest).with_dangers(dangers)
+
+
+def deno(name: str, words: Sequence[str]) -> Launch:
+    """``deno run``."""
+    if list(words[:1]) == ["eval"]:
+        return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
+    words = words[1:] if words and words[0] in ("run", "serve", "x") else words
+    options = parse_options(words, _DENO_VALUES)
+    source, _, spec = (options.rest[0] if options.rest else "").partition(":")
+    if source == "npm":
+        return _bridged(npm_package(spec.removeprefix("/"), name), options.rest[1:])
+    if source == "jsr":
+        return replace(npm_package(spec.removeprefix("/"), name), kind="jsr")
+    return launch_of_script(name, options.rest)
+
+
+def uvx(name: str, words: Sequence[str]) -> Launch:
+    """``uvx``, ``uv tool run`` and ``pipx run``."""
+    options = parse_options(words, UV_VALUES)
+    spec = options.get("--from", "--spec") or (options.rest[0] if options.rest else "")
+    found = pypi_package(spec, name).with_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
+    program = options.rest[0] if options.has("--from", "--spec") and options.rest else None
+    settings = (*options.settings(_UV_LONG, ignored=_UV_IGNORED, first_of="--from"), *_refinements(spec))
+    found = replace(found, program=program, arguments=tuple(options.rest[1:]), settings=settings)
+    return _bridged(found, options.rest[1:])
+
+
+def pypi_package(spec: str, runner: str) -> Launch:
+    """What Python's installers understand by one word: a requirement, a repository, a folder."""
+    name, direct, place = spec.partition(" @ ")
+    if direct:
+        spec = place.strip()
+    if _SOURCE.match(spec):
+        return _source(spec, runner)
+    found = _PYPI_SPEC.fullmatch(spec)
+    if not found or _LOCAL.match(spec):
+        return _local(spec, runner)
+    name, constraint = found[1], found[3].strip()
+    exact = re.fullmatch(r"(?:={2,3}|@)\s*([^,;\s]+)\s*(?:;.*)?", constraint, re.DOTALL)  # uvx takes name@version too
+    version = exact[1] if exact else constraint
+    pinned = bool(exact and _PYPI_EXACT.fullmatch(version))
+    return Launch(kind="pypi", identity=name, version=version or None, pinned=pinned, runner=runner)
+
+
+def _refinements(spec: str) -> Iterator[str]:
+    """What a requirement asks for beyond a name and a version: extras, and markers."""
+    found = _PYPI_SPEC.fullmatch(spec)
+    if found is None:
+        return
+    extras = sorted(extra.strip().lower() for extra in (found[2] or "").strip("[]").split(",") if extra.strip())
+    yield from (f"extra={extra}" for extra in extras)
+    marker = found[3].partition(";")[2].strip()
+    if marker:
+        yield f"marker={marker}"
+
+
+def pipx(name: str, words: Sequence[str]) -> Launch:
+    """``pipx run``; its other verbs start no server."""
+    if list(words[:1]) == ["run"]:
+        return uvx("pipx run", words[1:])
+    return Launch(kind="path", identity=name, runner=name)
+
+
+def dnx(name: str, words: Sequence[str]) -> Launch:
+    """``dnx`` and ``dotnet tool exec``."""
+    options = parse_options(words, _NUGET_VALUES)
+    later = parse_options(options.rest[1:], _NUGET_VALUES)
+    package, _, version = (options.rest[0] if options.rest else "").partition("@")
+    version = version or options.get("--version") or later.get("--version") or ""
+    pinned = bool(_NUGET_EXACT.fullmatch(version))
+    found = Launch(kind="nuget", identity=package, version=version or None, pinned=pinned, runner=name)
+    other = options.has(*_NUGET_INDEXES) or later.has(*_NUGET_INDEXES)
+    return found.with_dangers(["other_index"] if other else [])
+
+
+def dotnet(name: str, words: Sequence[str]) -> Launch:
+    """``dotnet``: a tool, a project, or a built file."""
+    if list(words[:2]) in (["tool", "exec"], ["tool", "execute"]):
+        return dnx("dotnet tool exec", words[2:])
+    if list(words[:1]) == ["run"]:
+        return Launch(kind="script", identity="dotnet run", runner=name, dangers=("relative_path",))
+    return launch_of_script(name, words)
+
+
+def _local(spec: str, runner: str) -> Launch:
+    path = spec.removeprefix("file:")
+    found = Launch(kind="script", identity=path, runner=runner)
+    return found.with_dangers(["relative_path"] if path.startswith(".") else []).with_dangers(temporary_path_risk(path))
+
+
+def _source(spec: str, runner: str) -> Launch:
+    """A repository or archive. Only a commit says which content."""
+    identity, mark, reference = spec.partition("#")
+    if not mark and "@" in spec.rpartition("/")[2]:
+        identity, _, reference = spec.rpartition("@")
+    reference = reference.partition("&")[0]
+    pinned = bool(_COMMIT.fullmatch(reference))
+    dangers = ("unencrypted_address",) if _UNENCRYPTED.match(spec) else ()
+    shown = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # what stands before @ may be a token
+    return Launch(
+        kind="source", identity=shown, version=reference or None, pinned=pinned, runner=runner, dangers=dangers
+    )
+
+
+def _bridged(found: Launch, arguments: Sequence[str]) -> Launch:
+    """The address behind a package that does nothing but connect to it."""
+    url = next((word for word in arguments if is_address(word)), None)
+    if found.identity not in BRIDGES or url is None:
+        return found
+    return replace(launch_of_url(url, found.runner), via=found).with_dangers(found.dangers)
+
+
+_IMAGE = pattern(
+    r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
+)
+_SHA256 = pattern(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_DOCKER_VALUES = name_set("-H --host -c --context --config -l --log-level")
+_RUN_FLAGS = name_set(
+    "--rm --init --privileged --detach --interactive --tty --read-only --no-healthcheck --oom-kill-disable "
+    "--publish-all --sig-proxy --disable-content-trust --tls-verify --quiet --help --rmi --replace --env-host "
+    "--no-hosts --http-proxy --use-api-socket"
+)
+_RUN_SHORT_FLAGS = frozenset("itdPq")
+_RUN_LONG = {
+    "-i": "--interactive",
+    "-t": "--tty",
+    "-d": "--detach",
+    "-P": "--publish-all",
+    "-q": "--quiet",
+    "-e": "--env",
+    "-v": "--volume",
+    "-p": "--publish",
+    "-u": "--user",
+    "-w": "--workdir",
+    "-m": "--memory",
+    "-c": "--cpu-shares",
+    "-l": "--label",
+    "-h": "--hostname",
+    "-a": "--attach",
+    "--net": "--network",
+}
+_RUN_IGNORED = name_set("--rm --interactive --quiet")
+_CLUSTER = pattern(r"-[itdPq]+[^itdPq]")  # flags before an option with a value, such as -ie NAME
+_HOST_PATHS = pattern(
+    r"(?:^|source=|src=)(?:/|~/?|/etc|/root|/home|[A-Za-z]:[\\/]?)(?::|,|$)|(?:docker|podman|containerd)\.sock"
+)
+_HOST_SPACES = ("--network", "--net", "--pid", "--ipc", "--uts", "--userns")
+
+_FETCHES = pattern(r"\b(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|certutil|bitsadmin)\b", re.IGNORECASE)
+_RUNS = pattern(
+    r"\|\s{0,99}(?:sudo\s{1,99})?(?:[^\s|]{0,200}/)?(?:sh|bash|zsh|dash|python[0-9.]*|node|perl|ruby|iex|invoke-expression)\b|"
+    r"\b(?:iex|invoke-expression|eval|source)\b|<\(|\$\(|`|"
+    r"(?:&&|;)\s{0,99}(?:chmod|(?:[^\s;&]{0,200}/)?(?:sh|bash|python[0-9.]*|node)\b|\./|/)",
+    re.IGNORECASE,
+)
+_OPERATORS = pattern(r"&&|\|\||[|;`\n]|\$\(|(?:^|\s)&(?:\s|$)|(?:^|\s)(?:>>?|<<?)\s*\S")
+_LONE_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<"})
+# A command after an operator: "a; b" and "x && y", but neither "text/html;q=1" nor a|b in a pattern.
+_COMMAND_AFTER = pattern(r"&&|\|\||\$\([^)]|`[^`]+`|;\s{1,99}\S|\s\|\s|\n\s{0,99}\S")
+
+
+def docker(name: str, words: Sequence[str]) -> Launch:
+    """``docker run`` and ``podman run``."""
+    engine = parse_options(words, _DOCKER_VALUES)
+    rest = list(engine.rest)
+    if rest[:1] == ["container"]:
+        rest = rest[1:]
+    if rest[:1] != ["run"]:
+        return Launch(kind="path", identity=" ".join([name, *rest[:2]]), runner=name)
+    image, options, place = _image_and_options(rest[1:])
+    is_plain = not engine.values and not any(map(_CLUSTER.match, rest[1 : 1 + place]))
+    dangers = ["container_privileges"] if any(_reaches_machine(*option) for option in options) else []
+    found = _IMAGE.fullmatch(image)
+    digest = found["digest"] if found else None
+    return Launch(
+        kind="oci",
+        identity=found["name"] if found else image,
+        version=found["tag"] if found else None,
+        digest=digest,
+        pinned=bool(digest and _SHA256.fullmatch(digest)),
+        runner=name,
+        options=tuple(rest[1 : 1 + place]),
+        settings=tuple(_container_settings(options)) if is_plain else None,
+        arguments=tuple(rest[2 + place :]),
+    ).with_dangers(dangers)
+
+
+def python(name: str, words: Sequence[str]) -> Launch:
+    """``python -m module``, ``python file``, ``python -c code``."""
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        word = words[place]
+        # Python ends its own options at -m and -c, which may stand in a cluster: -um module.
+        cluster = re.fullmatch(r"-[A-Za-z]*?([mc])(.*)", word, re.DOTALL)
+        if cluster and not word.startswith(("-X", "-W", "--")):
+            if cluster[1] == "c":
+                return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
+            module = cluster[2] or (words[place + 1] if place + 1 < len(words) else "")
+            return Launch(kind="module", identity=module, runner=name)
+        place += 2 if word in ("-X", "-W") else 1
+    return launch_of_script(name, words[place:])
+
+
+def interpreter(name: str, words: Sequence[str]) -> Launch:
+    """Perl, Ruby and the like: a file, or code in the command."""
+    if any(re.fullmatch(r"-[A-Za-z]*[erE]", word) for word in words[:3]):
+        return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
+    return launch_of_script(name, [word for word in words if not word.startswith("-")])
+
+
+def shell(name: str, words: Sequence[str]) -> Launch:
+    """``sh -c text``, or a script file."""
+    for place, word in enumerate(words):
+        if re.fullmatch(r"-[A-Za-z]*c", word):
+            return text_in_shell(name, words[place + 1] if place + 1 < len(words) else "")
+        if not word.startswith("-"):
+            return launch_of_script(name, words[place:])
+    return text_in_shell(name, "")
+
+
+def powershell(name: str, words: Sequence[str]) -> Launch:
+    """PowerShell takes everything as text unless it is told of a file."""
+    for place, word in enumerate(words):
+        if word.lower() in ("-file", "-f", "/file"):
+            return launch_of_script(name, words[place + 1 :])
+    return text_in_shell(name, " ".join(words))
+
+
+def fetcher(name: str, _: Sequence[str]) -> Launch:
+    """A program that fetches, where a server was expected."""
+    return Launch(kind="path", identity=name, runner=name, dangers=("download_and_run",))
+
+
+def text_in_shell(name: str, text: str) -> Launch:
+    """A shell with text to run."""
+    dangers = ["shell_command"]
+    if _OPERATORS.search(text):
+        dangers.append("shell_text")
+    if _fetches_and_runs(text):
+        dangers.append("download_and_run")
+    return Launch(kind="shell", identity=name, runner=name).with_dangers(dangers)
+
+
+def dangers_in_arguments(words: Sequence[str]) -> list[str]:
+    """Operators matter where a client starts commands through a shell; an address with & in it is no command."""
+    suspects = [word for word in words if not is_address(word)]
+    if not any(word.strip() in _LONE_OPERATORS or _COMMAND_AFTER.search(word) for word in suspects):
+        return []
+    return ["shell_text", "download_and_run"] if _fetches_and_runs(" ".join(suspects)) else ["shell_text"]
+
+
+def _fetches_and_runs(text: str) -> bool:
+    return bool(_FETCHES.search(text) and _RUNS.search(text))
+
+
+def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]], int]:
+    """The image, the options before it, and its place among the words."""
+    options: list[tuple[str, str]] = []
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        word = words[place]
+        place += 1
+        if word == "--":
+            break
+        name, complete, value = word.partition("=") if word.startswith("--") else _short_option(word)
+        if not complete and name not in _RUN_FLAGS:
+            value = words[place] if place < len(words) else ""
+            place += 1
+        options.append((name, value))
+    return (words[place] if place < len(words) else ""), options, place
+
+
+def _short_option(word: str) -> tuple[str, str, str]:
+    """The last option of a cluster such as ``-ite``, whether it needs no more words, and its attached value."""
+    for place, letter in enumerate(word[1:], start=1):
+        if letter not in _RUN_SHORT_FLAGS:
+            attached = word[place + 1 :].removeprefix("=")
+            return f"-{letter}", attached[:1], attached
+    return word, "=", ""
+
+
+def _container_settings(options: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The options of a container in one spelling and order, without those that every server has."""
+    spelled = [pair for name, value in options for pair in _separate_flags(name, value)]
+    for name, value in sorted(spelled, key=_without_value):  # of one variable or option, a later value overrules
+        if name not in _RUN_IGNORED:
+            yield f"{name}={value}"
+
+
+def _without_value(option: tuple[str, str]) -> tuple[str, str]:
+    name, value = option
+    return name, value.partition("=")[0] if name == "--env" else ""
+
+
+def _separate_flags(name: str, value: str) -> Iterator[tuple[str, str]]:
+    if name.startswith("--") or len(name) == 2:
+        yield _RUN_LONG.get(name, name), value
+        return
+    for letter in name[1:]:
+        yield _RUN_LONG.get(f"-{letter}", f"-{letter}"), ""
+
+
+def _reaches_machine(name: str, value: str) -> bool:
+    if name == "--privileged":
+        return value != "false"
+    if name in _HOST_SPACES:
+        return value == "host"
+    if name in ("-v", "--volume", "--mount"):
+        return bool(_HOST_PATHS.search(value))
+    return name in ("--cap-add", "--device") or (name == "--security-opt" and "unconfined" in value)

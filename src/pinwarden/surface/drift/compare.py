@@ -1,0 +1,272 @@
+"""The semantic difference between two surfaces: what changed, where, and how much it matters.
+
+``compare`` has no memory. It is given the approved surface each time, so a tool that was removed and comes back is
+held against the text that was approved, and a surface that was blocked never becomes the measure of the next one.
+The order of items and members, the form of numbers, pages, cache hints and the protocol's era are no difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pinwarden.core.versions import is_exact
+from pinwarden.core.visible import show_invisible
+from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
+from pinwarden.surface.drift.item import MemberRule, item_changes, picture_changes, website_changes
+from pinwarden.surface.drift.json_values import json_equal, strings_in
+from pinwarden.surface.drift.location import (
+    ApprovedText,
+    ChangeLocation,
+    new_cues,
+    new_item_cues,
+    schema_alarms,
+    text_changes,
+    value_changes,
+)
+from pinwarden.surface.drift.pairing import Pairing, find_look_alike_names, find_renames, pair_items
+from pinwarden.surface.drift.schema import is_closed
+from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, Surface
+
+__all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
+
+_CALLED_BY_NAME = (TOOL, PROMPT)
+_ENOUGH_TO_BE_A_HABIT = 3  # closed input schemas that must lose the member together
+_MAX_SHOWN_NAME = 80
+
+
+def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
+    """Every change from the approved surface to the one seen now, the worst first.
+
+    An item now that has no digest is always reported, even if it was there before: it cannot have been approved. So
+    are items of one name.
+    """
+    changes = [*server_changes(before.server, after.server), *_undigestable_server(after)]
+    for kind in ITEM_KINDS:
+        changes.extend(_list_changes(kind, before, after))
+    return sort_changes(changes)
+
+
+def _list_changes(kind: ItemKind, before: Surface, after: Surface) -> Iterator[Change]:
+    # 1. Say which item is which.
+    pairing = pair_items(before.items_of_kind(kind), after.items_of_kind(kind))
+    # 2. Compare those that are in both lists.
+    unstated = kind is TOOL and bool(pairing.changed) and _unstated_everywhere(before, after)
+    for old, new in pairing.changed:
+        yield from item_changes(old, new, unstated_everywhere=unstated)
+    # 3. Judge those that are in one of them.
+    yield from _removed(pairing)
+    yield from _added(kind, pairing, before, after)
+    # 4. Report those that nobody can tell apart or read.
+    for approved, item in pairing.duplicates:
+        yield _whole(item, "duplicate").change_with("duplicate_name", _value(approved), item.value)
+    for approved, item in pairing.undigestable:
+        note = _cause(item.problem)
+        yield _whole(item, "undigestable").change_with("undigestable", _value(approved), item.value, note=note)
+
+
+def _undigestable_server(after: Surface) -> Iterator[Change]:
+    problem = after.server_problem
+    if problem is not None:
+        location = ChangeLocation(entity="server", name="", field="undigestable", approved=ApprovedText(ABSENT))
+        yield location.change_with("undigestable", ABSENT, dict(after.server or {}), note=_cause(problem))
+
+
+def _removed(pairing: Pairing) -> Iterator[Change]:
+    for item in pairing.removed:
+        yield _whole(item, "removed").change_with("item_removed", item.value, ABSENT)
+
+
+def _added(kind: ItemKind, pairing: Pairing, before: Surface, after: Surface) -> Iterator[Change]:
+    if not pairing.added:
+        return
+    doubles: dict[str, str] = {}
+    predecessors: dict[str, Item] = {}
+    if kind in _CALLED_BY_NAME:
+        present = [item.key for item in after.items_of_kind(kind) if item.digest is not None]
+        doubles = find_look_alike_names([item.key for item in pairing.added], present)
+        predecessors = {new.key: old for old, new in find_renames(pairing.removed, pairing.added)}
+    within_release = is_same_release(before.server, after.server)
+    for item in pairing.added:
+        old = predecessors.get(item.key)
+        yield _one_added(item, old, doubles.get(item.key), within_release)
+
+
+def _one_added(item: Item, old: Item | None, double: str | None, within_release: bool) -> Change:
+    approved = ApprovedText(_value(old))
+    cues = new_item_cues(item.value) if old is None else new_cues(strings_in(item.value), approved)
+    kinds = [f"new_{code}" for code in cues]
+    kinds += schema_alarms(item.value, approved)
+    notes: list[str] = []
+    if old is not None:
+        kinds.insert(0, _kind_of_rename(old, item, within_release))
+        notes.append(f"Approved as {_shown(old.key)}.")
+    if double is not None:
+        kinds.insert(0, "look_alike_name")
+        notes.append(f"Compare {_shown(double)}.")
+    first = "renamed_in_release" if "renamed_in_release" in kinds else "item_added"
+    return _whole(item, "added").change_with(first, _value(old), item.value, kinds, note=" ".join(notes))
+
+
+def _kind_of_rename(old: Item, new: Item, within_release: bool) -> str:
+    """Within one release no name has a reason to change. A new release may rename, if nothing else looks bad."""
+    if within_release or any(change.severity == CRITICAL for change in item_changes(old, new)):
+        return "renamed"
+    return "renamed_in_release"
+
+
+def _unstated_everywhere(before: Surface, after: Surface) -> bool:
+    """Whether the input schemas that were closed have all lost the member that closed them, and are more than a few.
+
+    That is what a new schema generator does. Who opens one tool for a new argument leaves the others alone.
+    """
+    now = {item.key: item.value.get("inputSchema") for item in after.items_of_kind(TOOL) if item.digest is not None}
+    closed = [
+        item.key
+        for item in before.items_of_kind(TOOL)
+        if item.digest is not None and item.key in now and is_closed(item.value.get("inputSchema"))
+    ]
+    return len(closed) >= _ENOUGH_TO_BE_A_HABIT and all(
+        isinstance(now[key], dict) and "additionalProperties" not in now[key] for key in closed
+    )
+
+
+def _whole(item: Item, field: str) -> ChangeLocation:
+    return ChangeLocation(entity=item.kind.entity, name=item.name, field=field, approved=ApprovedText(ABSENT))
+
+
+def _value(item: Item | None) -> object:
+    return ABSENT if item is None else item.value
+
+
+def _cause(problem: str | None) -> str:
+    return f"({show_invisible(problem)})" if problem else ""
+
+
+def _shown(name: str) -> str:
+    return f"'{show_invisible(name[:_MAX_SHOWN_NAME])}'"
+
+
+_NOTICES = frozenset({"listChanged", "subscribe"})
+_MAX_VERSION = 40
+_MAX_WORDS_IN_VERSION = 2  # 1.0.0-alpha.1+build.7
+_VERSION_PART = re.compile(r"[0-9A-Za-z]+")
+
+
+def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
+    """Every change of the server's own members; if an answer was not recorded, only new text that a model follows."""
+    if after is None:
+        return
+    if before is None:
+        yield from _unrecorded_before(after)
+        return
+    approved = ApprovedText(dict(before))
+    for member in dict(before) | dict(after):
+        old, new = before.get(member, ABSENT), after.get(member, ABSENT)
+        if not json_equal(old, new):
+            location = ChangeLocation(entity="server", name="", field=member, approved=approved).child(member)
+            yield from _SERVER_RULES.get(member, _other_changes)(location, old, new)
+
+
+def _unrecorded_before(after: Mapping[str, Any]) -> Iterator[Change]:
+    """What nobody approved and a model reads now: the instructions, and an attack in what the server calls itself.
+
+    A list of tools alone may be held against a whole surface, so capabilities and an ordinary identity are no news.
+    """
+    for member in ("instructions", "serverInfo"):
+        value = after.get(member)
+        alarms = [f"new_{code}" for code in new_item_cues(value)]
+        if alarms or (member == "instructions" and value):
+            location = ChangeLocation(entity="server", name="", field=member, approved=ApprovedText(ABSENT)).child(
+                member
+            )
+            yield location.change_with("text_added", ABSENT, value, alarms)
+
+
+def is_same_release(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
+    """Whether both answers come from one release, as far as anybody said: what is not stated is not another one."""
+    old, new = _version(before), _version(after)
+    return old is ABSENT or new is ABSENT or json_equal(old, new)
+
+
+def _version(server: Mapping[str, Any] | None) -> Any:
+    info = (server or {}).get("serverInfo")
+    return info.get("version", ABSENT) if isinstance(info, dict) else ABSENT
+
+
+def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield from value_changes(location, old, new, "member_changed")
+
+
+def _capability_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    """Down to the first member that appeared, went or changed."""
+    if json_equal(old, new):
+        return
+    if location.member in _NOTICES and all(side is ABSENT or type(side) is bool for side in (old, new)):
+        yield location.change("notice_changed", old, new)
+    elif _is_empty(old) and _is_empty(new) and location.path == "/capabilities":
+        yield location.change("same_meaning", old, new)
+    elif _may_be_walked(old, location) and _may_be_walked(new, location):
+        was = old if isinstance(old, dict) else {}
+        is_now = new if isinstance(new, dict) else {}
+        for name in was | is_now:
+            yield from _capability_changes(location.child(name), was.get(name, ABSENT), is_now.get(name, ABSENT))
+    elif old is ABSENT:
+        yield location.change("capability_added", old, new)
+    elif new is ABSENT:
+        yield location.change("capability_removed", old, new)
+    else:
+        yield location.change("capability_changed", old, new)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is ABSENT or value == {}
+
+
+def _may_be_walked(value: Any, location: ChangeLocation) -> bool:
+    """Only the whole member may be absent and still be walked, so that each capability is named by itself."""
+    return isinstance(value, dict) or (value is ABSENT and location.path == "/capabilities")
+
+
+def _identity_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    if new is ABSENT:
+        yield location.change("identity_unstated", old, new)
+    elif not isinstance(old, dict) or not isinstance(new, dict):
+        yield location.change("identity_changed", old, new)
+    else:
+        for member in old | new:
+            was, is_now = old.get(member, ABSENT), new.get(member, ABSENT)
+            if not json_equal(was, is_now):
+                yield from _IDENTITY_RULES.get(member, _other_changes)(location.child(member), was, is_now)
+
+
+def _name_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield location.change("identity_changed", old, new)
+
+
+def _version_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
+    yield location.change("version_changed" if new is ABSENT or _is_version(new) else "member_changed", old, new)
+
+
+def _is_version(value: Any) -> bool:
+    """Whether a value is a version and not a sentence in its place: short, numbers first, hardly a word."""
+    if not isinstance(value, str) or len(value) > _MAX_VERSION or not is_exact(value):
+        return False
+    words = [part for part in _VERSION_PART.findall(value) if part.isalpha()]
+    return len(words) <= _MAX_WORDS_IN_VERSION
+
+
+_IDENTITY_RULES: dict[str, MemberRule] = {
+    "name": _name_changes,
+    "title": text_changes,
+    "description": text_changes,
+    "version": _version_changes,
+    "websiteUrl": website_changes,
+    "icons": picture_changes,
+}
+_SERVER_RULES: dict[str, MemberRule] = {
+    "instructions": text_changes,
+    "capabilities": _capability_changes,
+    "serverInfo": _identity_changes,
+}

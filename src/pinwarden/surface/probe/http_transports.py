@@ -1,0 +1,211 @@
+"""MCP over Streamable HTTP: each message is a POST, answered with JSON or with a stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from urllib.parse import urljoin
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.surface.probe.event_stream import Event, EventParser
+from pinwarden.surface.probe.message import NoMessage
+from pinwarden.system.net.http_client import HttpClient, HttpOptions, HttpRequest, HttpResponse, NoResponse
+from pinwarden.system.probe_budget import ProbeBudget, probe_failed
+from pinwarden.system.target import HttpAddress
+
+_ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+_EVENTS = "text/event-stream"
+_MAX_SESSION_ID = 1024
+_GOODBYE_SECONDS = 2.0
+_OVER = NoMessage(reason="ended", detail="the server's answer ended without a message")
+_HUNG_UP = NoMessage(reason="ended", detail="the server closed the connection before its answer was complete")
+_QUIET = NoMessage(reason="quiet", detail="the server said nothing")
+
+
+class StreamableWire:
+    """One MCP endpoint. The session id of the older revisions is kept here and shown to nobody."""
+
+    transport = "streamable-http"
+    line_based = False
+
+    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
+        self._allowance = allowance
+        self._client = HttpClient(options, allowance)
+        self._session: dict[str, str] = {}
+        self._version: Mapping[str, str] = {}
+        self._messages: Iterator[bytes] = iter(())
+        self._response: HttpResponse | None = None
+        self._silence = _OVER
+
+    def send(
+        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+    ) -> None:
+        """Post one message. The answer to a question is then ready to be received."""
+        if expects_answer:
+            self._let_go()
+        sent = {**_ACCEPT, **self._session, **headers}
+        request = HttpRequest(method="POST", address=self._client.address, headers=sent, body=message, wait=wait)
+        try:
+            response = self._client.request(request)
+            if expects_answer:
+                self._remember(response, headers)
+                self._expect(response)
+            else:
+                response.close()
+        except NoResponse as unanswered:
+            if expects_answer:
+                self._silence = _HUNG_UP if unanswered.hung_up else _QUIET
+
+    def receive(self, wait: float | None = None) -> bytes | NoMessage:
+        """The next message of the answer to the last question."""
+        del wait  # the question was sent with it
+        try:
+            return next(self._messages, self._silence)
+        except NoResponse as unanswered:
+            return _HUNG_UP if unanswered.hung_up else _QUIET
+
+    def restart(self) -> None:
+        """Forget the last answer."""
+        self._let_go()
+        self._session = {}
+
+    def close(self) -> None:
+        """End the session, if there is one, and let go of all connections."""
+        self._let_go()
+        if self._session and not self._allowance.is_expired:
+            with suppress(PinwardenError, NoResponse):
+                headers = {**self._session, **self._version}
+                address = self._client.address
+                goodbye = HttpRequest(method="DELETE", address=address, headers=headers, wait=_GOODBYE_SECONDS)
+                self._client.request(goodbye).close()
+        self._client.close()
+
+    def abort(self) -> None:
+        """Cut all connections."""
+        self._client.abort()
+
+    def _remember(self, response: HttpResponse, headers: Mapping[str, str]) -> None:
+        self._version = {name: value for name, value in headers.items() if name == "MCP-Protocol-Version"}
+        session = response.header("mcp-session-id")
+        if session and not self._session and len(session) <= _MAX_SESSION_ID and session.isprintable():
+            self._session = {"Mcp-Session-Id": session}
+
+    def _expect(self, response: HttpResponse) -> None:
+        self._silence = _OVER
+        if response.content_type == _EVENTS and response.status < 400:
+            self._response = response
+            self._messages = self._events(response)
+            return
+        body = response.body(self._allowance.limits.max_message_bytes).strip()
+        if body.startswith(b"{") or (response.status < 300 and body):
+            self._messages = iter((body,))
+        else:
+            self._silence = NoMessage(reason="refused", detail=f"HTTP status {response.status}", status=response.status)
+
+    def _events(self, response: HttpResponse) -> Iterator[bytes]:
+        parser = EventParser(self._allowance.limits.max_message_bytes)
+        for chunk in response.chunks():
+            yield from (event.data for event in parser.feed(chunk) if event.name == "message")
+
+    def _let_go(self) -> None:
+        self._messages = iter(())
+        self._silence = _OVER
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
+
+
+_MAX_REPLY = 1 << 16
+
+
+class SseWire:
+    """The stream is opened with the first message; its first event says where to post."""
+
+    transport = "sse"
+    line_based = False
+
+    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
+        self._allowance = allowance
+        self._client = HttpClient(options, allowance)
+        self._response: HttpResponse | None = None
+        self._events: Iterator[Event] = iter(())
+        self._endpoint: HttpAddress | None = None
+
+    def send(
+        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+    ) -> None:
+        """Post one message; its answer comes on the stream."""
+        if self._endpoint is None:
+            self._response = self._open()
+            self._events = self._read(self._response)
+            self._endpoint = self._find_endpoint()
+        sent = {"Content-Type": "application/json", **headers}
+        request = HttpRequest(method="POST", address=self._endpoint, headers=sent, body=message, wait=wait)
+        try:
+            response = self._client.request(request)
+        except NoResponse as unanswered:
+            raise probe_failed("ended", "the server did not take a message") from unanswered
+        if response.status >= 400 and expects_answer:
+            response.close()
+            raise probe_failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
+        with suppress(NoResponse):  # what a server says beside the stream does not matter
+            response.body(_MAX_REPLY)
+
+    def receive(self, wait: float | None = None) -> bytes | NoMessage:
+        """The next message of the stream."""
+        del wait  # nothing else could be tried meanwhile
+        with suppress(NoResponse):
+            for event in self._events:
+                if event.name == "message":
+                    return event.data
+        return NoMessage(reason="ended", detail="the server ended its stream")
+
+    def restart(self) -> None:
+        """Nothing to begin afresh: the stream is the session."""
+
+    def close(self) -> None:
+        """End the stream."""
+        if self._response is not None:
+            self._response.close()
+        self._client.close()
+
+    def abort(self) -> None:
+        """Cut all connections."""
+        self._client.abort()
+
+    def _open(self) -> HttpResponse:
+        try:
+            headers = {"Accept": "text/event-stream"}
+            response = self._client.request(HttpRequest(method="GET", address=self._client.address, headers=headers))
+        except NoResponse as unanswered:
+            raise probe_failed("ended", "the server did not open its stream of events") from unanswered
+        if response.status != 200 or response.content_type != "text/event-stream":
+            response.close()
+            details = {"status": response.status}
+            raise probe_failed("refused", f"no stream of events there: HTTP status {response.status}", details)
+        return response
+
+    def _read(self, response: HttpResponse) -> Iterator[Event]:
+        parser = EventParser(self._allowance.limits.max_message_bytes)
+        for chunk in response.chunks():
+            yield from parser.feed(chunk)
+
+    def _find_endpoint(self) -> HttpAddress:
+        try:
+            event = next(self._events, None)
+        except NoResponse as unanswered:
+            raise probe_failed("ended", "the stream of events ended before it began") from unanswered
+        if event is None or event.name != "endpoint":
+            raise probe_failed("protocol", "the stream of events does not begin with the endpoint")
+        base = self._client.address
+        text = event.data.decode("utf-8", "replace")
+        try:
+            endpoint = HttpAddress.parse(urljoin(f"{base.scheme}://{base.host_header}{base.path}", text))
+        except (PinwardenError, ValueError) as err:
+            raise probe_failed("protocol", "the endpoint that the server names is not a web address") from err
+        if endpoint.origin != base.origin:
+            # Our headers would go to whomever the server likes.
+            raise PinwardenError(
+                "ADDRESS_REFUSED", "the endpoint is on another host than its stream", data={"reason": "endpoint"}
+            )
+        return endpoint
