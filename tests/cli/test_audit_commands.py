@@ -321,7 +321,7 @@ def test_an_empty_log_is_clean(empty: ReviewWorld) -> None:
     empty.use()
     assert empty.json("audit", "verify")["entries"] == 0
     assert (empty.run("audit", "tail").out, empty.run("audit", "tail").err) == ("", "no events are recorded yet\n")
-    assert empty.run("audit", "tail", "--kind", "blocked").err == "no such event is recorded\n"
+    assert empty.run("audit", "tail", "--kind", "blocked").err == "no matching events are recorded\n"
     assert (empty.run("audit", "export").out, empty.run("review", "list").code) == ("", 0)
 
 

@@ -28,7 +28,7 @@ HOSTILE = (
 def row(**members: Any) -> Row:
     parts = {
         "code": "text_changed",
-        "level": "review",
+        "severity": "review",
         "entity": "tool",
         "name": "search",
         "path": "/description",
@@ -44,7 +44,7 @@ def report(*rows: Row, exit_code: int = 0, **members: Any) -> Report:
 
 def hostile_report(text: str, exit_code: int = 1) -> Report:
     texts = {"entity": text, "name": text, "path": text, "message": text, "before": text, "after": text, "file": text}
-    rows = [row(level=level, line=1, column=1, **texts) for level in ROW_SEVERITIES]
+    rows = [row(severity=level, line=1, column=1, **texts) for level in ROW_SEVERITIES]
     rows.append(row(excerpt=text))
     return report(*rows, exit_code=exit_code, subject=text, summary=text, notes=(text,), facts={"text": "-"})
 
@@ -86,7 +86,7 @@ def suite_of(output: str) -> ET.Element:
 
 class TestJUnit:
     def test_each_row_is_a_test_case_and_those_that_need_a_decision_fail(self) -> None:
-        rows = [row(level=level, code=f"code_{level}", name=f"tool-{level}") for level in ROW_SEVERITIES]
+        rows = [row(severity=level, code=f"code_{level}", name=f"tool-{level}") for level in ROW_SEVERITIES]
         suite = suite_of(render(report(*rows, exit_code=1), "junit"))
         outcomes = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
         assert outcomes == {
@@ -97,12 +97,12 @@ class TestJUnit:
         }
 
     def test_warnings_fail_where_nothing_worse_explains_the_exit_code(self) -> None:
-        rows = (row(level="warning"), row(level="info"))
+        rows = (row(severity="warning"), row(severity="info"))
         assert suite_of(render(report(*rows, exit_code=1), "junit")).get("failures") == "1"
         assert suite_of(render(report(*rows, exit_code=0), "junit")).get("failures") == "0"
 
     def test_rows_of_a_command_that_is_clean_do_not_fail(self) -> None:
-        suite = suite_of(render(report(row(level="critical")), "junit"))
+        suite = suite_of(render(report(row(severity="critical")), "junit"))
         assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
 
     def test_without_rows_the_command_itself_is_the_case(self) -> None:
@@ -130,8 +130,8 @@ class TestJUnit:
 
 class TestGitHub:
     def test_each_row_is_a_command_with_its_place_after_the_summary(self) -> None:
-        rows = [row(level=level) for level in ROW_SEVERITIES]
-        placed = row(level="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
+        rows = [row(severity=level) for level in ROW_SEVERITIES]
+        placed = row(severity="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
         title = "tool search /description"
         told = workflow_commands(render(report(*rows, placed, exit_code=1, notes=("a note",)), "github"))
         message = "Text that the model or the user reads is different. (text_changed)"

@@ -265,9 +265,9 @@ def test_a_gateway_without_tokens_does_not_listen_to_the_world(project: Project)
 
 def test_a_gateway_that_others_reach_without_tls_says_that_tokens_can_be_read(project: Project) -> None:
     audit = ("--audit", str(project.root / "open.sqlite"))
-    assert "tokens reach this address unencrypted" not in check(project, *audit)[2]
+    assert "tokens are sent unencrypted" not in check(project, *audit)[2]
     assert project("gateway", "token", "add", "laptop", *audit).code == 0
-    assert "tokens reach this address unencrypted" in check(project, *audit, "--listen", "0.0.0.0:0")[2]
+    assert "tokens are sent unencrypted" in check(project, *audit, "--listen", "0.0.0.0:0")[2]
 
 
 def test_a_gateway_that_only_watches_says_so(project: Project) -> None:
@@ -351,7 +351,7 @@ def test_servers_that_cannot_start_or_of_which_nothing_is_approved_are_named(tmp
     assert facts["not_served"] == {
         "gone": f"there is no program {str(tmp_path / 'no-such-program')!a} [PROGRAM_UNKNOWN]"
     }
-    assert "far: nothing that it tells is approved, so all of it is withheld; see pinwarden approve far" in err
+    assert "far: everything is blocked, because nothing is approved; run: pinwarden approve far" in err
     (tmp_path / "mcp-lock.json").unlink()
     project.lock({"gone": {"command": "no-such-program"}}, unasked=True)
     code, facts, _ = check(project)

@@ -412,7 +412,7 @@ def test_show_says_why_it_is_held_and_where_an_approval_would_go(locked: ReviewW
     lines = locked.run("review", "show", name).out.splitlines()
     assert lines[:6] == [
         "notes: tool search",
-        "held     review: Text that the model or the user reads is different. (text_changed)",
+        "blocked  review: Text that the model or the user reads is different. (text_changed)",
         f"approved {review['expected'][0]}",
         f"served   {review['digest']}",
         f"seen     first {review['opened']}, last {review['last_seen']}",
@@ -802,7 +802,7 @@ def test_a_person_goes_through_what_waits(locked: ReviewWorld) -> None:
         "2 of 3  notes: tool search",
         "3 of 3  notes: tool twice",
     ]
-    assert out.count(b"definition, as it was served") == 3  # what is new as a whole, and once more when asked
+    assert out.count(b"definition, as the server sent it") == 3  # what is new as a whole, and once more when asked
     assert out.count(b"1 change approved by reviewer") == 1
     assert out.endswith(b"1 approved, 1 rejected; 1 change still to review\n")
     assert err.count(b"approve (a), reject (r), definition (d), skip (s), quit (q)?") == 4

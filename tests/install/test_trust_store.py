@@ -193,7 +193,7 @@ def test_folders_missing_files_and_other_json_are_told_for_what_they_are(run: Ru
     for given, told in (("folder", "is a folder, not a key"), ("none", "there is no file"), ("other.json", "is JSON")):
         code, error = run("add", str(tmp_path / given), "--role", "verifier")
         assert (code, told in error["error"]["message"]) == (3, True), error
-    assert run("add", "a+b", "--role", "registry")[1]["error"]["hint"].startswith("A registry is given as name+id+key")
+    assert run("add", "a+b", "--role", "registry")[1]["error"]["hint"].startswith("Give a registry as name+id+key")
     assert not store.exists()
 
 

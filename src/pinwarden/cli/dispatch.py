@@ -15,7 +15,6 @@ from typing import NoReturn
 from pinwarden.cli.commands import COMMANDS, Command, load_command
 from pinwarden.cli.streams import silence_stdout
 from pinwarden.core.errors import CODES, EXIT_CLEAN, EXIT_UNCHECKED, PinwardenError
-from pinwarden.core.visible import neutralize_log_commands
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _STDERR_LINES = 10
@@ -202,7 +201,7 @@ def _report(err: PinwardenError, invocation: _Invocation) -> None:
     """Print the error to stdout in the chosen format, and for people to stderr."""
     from pinwarden.cli.layout import wrap
     from pinwarden.cli.render import render_error
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.visible import neutralize_log_commands, show_invisible
 
     if err.code == "USAGE" and invocation.command and err.hint == CODES["USAGE"].hint:
         err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {invocation.command} --help", data=err.data)

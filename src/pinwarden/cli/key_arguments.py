@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.system.repository import read_file_at_revision
 
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
@@ -230,6 +229,7 @@ def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, Pub
     """The time of the newest known signature: as given, or as in a git revision, whichever is later."""
     from pinwarden.core.timestamps import parse_timestamp
     from pinwarden.lock.signature import newest_signature
+    from pinwarden.system.repository import read_file_at_revision
 
     given = None
     if args.signed_since:

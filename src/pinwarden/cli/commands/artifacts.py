@@ -82,8 +82,8 @@ def verify(args: Namespace) -> int:
     project = project_from(args)
     entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
     ask = _probe_function(args, project) if args.live else None
-    with open_fetch_context(args, project, "downloading") as shop:
-        report = verify_server(entry, now=now(), ask=ask, shop=None if args.offline else shop)
+    with open_fetch_context(args, project, "downloading") as context:
+        report = verify_server(entry, now=now(), ask=ask, shop=None if args.offline else context)
     return emit(report, args.format)
 
 
@@ -119,8 +119,8 @@ def prove(args: Namespace) -> int:
 
     project, scripts = project_from(args), tuple(args.allow_script)
     allowed = AllowedScripts(names=scripts, by=approver_from(args).by if scripts else "")
-    with open_fetch_context(args, project, "downloading and hashing") as shop:
-        report = prove(project, args.server, shop, now(), allowed)
+    with open_fetch_context(args, project, "downloading and hashing") as context:
+        report = prove(project, args.server, context, now(), allowed)
     return emit(report, args.format)
 
 
@@ -157,9 +157,9 @@ def fetch(args: Namespace) -> int:
     from pinwarden.project.fetch import How, fetch
 
     project = project_from(args)
-    with open_fetch_context(args, project, "downloading") as shop, open_pinned_bundles(args) as bundles:
+    with open_fetch_context(args, project, "downloading") as context, open_pinned_bundles(args) as bundles:
         how = How(frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox)
-        report = fetch(project, args.server, shop, how)
+        report = fetch(project, args.server, context, how)
     return emit(report, args.format)
 
 

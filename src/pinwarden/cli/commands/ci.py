@@ -199,8 +199,8 @@ def _run_checks(args: Namespace, project: Project) -> Checked:
     from pinwarden.cli.fetch_arguments import open_fetch_context
     from pinwarden.core.record import replace
 
-    with open_fetch_context(args, project, "downloading and hashing") as shop:
-        return check_project(project, policies, replace(gate, workshop=shop))
+    with open_fetch_context(args, project, "downloading and hashing") as context:
+        return check_project(project, policies, replace(gate, workshop=context))
 
 
 def _refuse_single_project_options(args: Namespace, projects: Sequence[Project]) -> None:

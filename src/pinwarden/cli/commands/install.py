@@ -160,5 +160,5 @@ def _install_image(args: Namespace) -> int:
         writing=LockWriting(now=now(), approver=approver_from(args, by_command("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
-    with open_fetch_context(args, project, "resolving the tag") as shop:
-        return emit(install_image(wanted, shop), args.format)
+    with open_fetch_context(args, project, "resolving the tag") as context:
+        return emit(install_image(wanted, context), args.format)

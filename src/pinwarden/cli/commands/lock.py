@@ -85,8 +85,8 @@ def lock(args: Namespace) -> int:
     from pinwarden.project.project import load_policies
 
     project = project_from(args)
-    with _open_verification(args, project) as shop:
-        writing = replace(_lock_writing(args, by_command("lock")), shop=shop)
+    with _open_verification(args, project) as context:
+        writing = replace(_lock_writing(args, by_command("lock")), shop=context)
         report = lock_from_registry(project, _lock_request(args), load_policies(project), writing)
     return emit(report, args.format)
 
@@ -115,8 +115,8 @@ def add(args: Namespace) -> int:
     from pinwarden.project.project import load_policies
 
     project, wanted = project_from(args), _lock_request(args)
-    with _open_verification(args, project) as shop:
-        writing = replace(_lock_writing(args, by_command("add")), shop=shop)
+    with _open_verification(args, project) as context:
+        writing = replace(_lock_writing(args, by_command("add")), shop=context)
         locked = lock_from_registry(project, wanted, load_policies(project), writing)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client configuration was changed"
@@ -193,8 +193,8 @@ def update(args: Namespace) -> int:
 
     project = project_from(args)
     writing = _lock_writing(args, YES, approves=args.yes)
-    with open_fetch_context(args, project, "looking up releases") as shop:
-        wish = Wish(names=args.server, agreed=args.yes, shop=shop)
+    with open_fetch_context(args, project, "looking up releases") as context:
+        wish = Wish(names=args.server, agreed=args.yes, shop=context)
         report = update(project, wish, load_policies(project), writing)
         report = _update_bundles(args, project, writing, report)
     return emit(report, args.format)
@@ -217,8 +217,8 @@ def outdated(args: Namespace) -> int:
     from pinwarden.project.update import outdated
 
     project = project_from(args)
-    with open_fetch_context(args, project, "looking up releases") as shop:
-        report = outdated(project, shop, offline=args.offline)
+    with open_fetch_context(args, project, "looking up releases") as context:
+        report = outdated(project, context, offline=args.offline)
     return emit(report, args.format)
 
 
@@ -271,8 +271,8 @@ def _open_verification(args: Namespace, project: Project) -> Iterator[Workshop |
     if not args.verify or args.offline:
         yield None
         return
-    with open_fetch_context(args, project, "downloading") as shop:
-        yield shop
+    with open_fetch_context(args, project, "downloading") as context:
+        yield context
 
 
 def _enforce(args: Namespace, project: Project, report: Report) -> Report:
@@ -284,10 +284,10 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     from pinwarden.system.clock import now
 
     names = [args.server]
-    with open_fetch_context(args, project, "downloading and hashing") as shop:
-        done = prove(project, names, shop, now())
+    with open_fetch_context(args, project, "downloading and hashing") as context:
+        done = prove(project, names, context, now())
         if done.exit_code == EXIT_CLEAN:
-            done = fetch(project, names, shop, How(frozen=True))
+            done = fetch(project, names, context, How(frozen=True))
         if done.exit_code == EXIT_CLEAN:
             done = enforce(project, names, now())
     if done.exit_code != EXIT_CLEAN:

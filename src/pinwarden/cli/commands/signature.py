@@ -155,7 +155,7 @@ def lock_sign(args: Namespace) -> int:
     """
     if (len(args.key) > 1 or args.add) and not args.dsse:
         raise PinwardenError(
-            "USAGE", "ToolPin's format has room for one signature only", hint="Use --dsse for several signatures."
+            "USAGE", "ToolPin's format can contain only one signature", hint="Use --dsse for several signatures."
         )
     from pinwarden.project.lock_signatures import Signing, sign_lock
     from pinwarden.system.clock import now

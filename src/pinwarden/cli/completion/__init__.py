@@ -1,4 +1,4 @@
-"""Completion scripts for shells. A script holds every command and option, so that no TAB starts pinwarden."""
+"""Shell completion scripts. A script contains every command and option; pressing Tab does not start pinwarden."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def completion_script(shell: str, commands: tuple[Command, ...]) -> str:
-    """The script for one of the shells."""
+    """The completion script for a shell."""
     function: Callable[[tuple[Command, ...]], str] = import_module(f"pinwarden.cli.completion.{shell}").script
     return function(commands)
 
 
 def quoted(text: str) -> str:
-    """Text between single quotes, as bash and zsh read it."""
+    """Text in single quotes, for bash and zsh."""
     return "'" + text.replace("'", "'\\''") + "'"

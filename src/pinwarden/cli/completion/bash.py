@@ -1,4 +1,4 @@
-"""For bash, from 3.2 on; bash-completion is not needed."""
+"""Completion for bash 3.2 and later, without bash-completion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _pinwarden_words() {
     COMPREPLY=($(compgen -P "$prefix" -W "$1" -- "$cur"))
 }
 
-# Readline itself completes names of files best; bash before 4 cannot be told to.
+# Readline completes file names best; bash before 4 cannot delegate to it.
 _pinwarden_files() {
     compopt -o default 2>/dev/null || COMPREPLY=($(compgen -P "$prefix" -f -- "$cur"))
 }
@@ -57,7 +57,7 @@ complete -F _pinwarden pinwarden
 
 
 def script(commands: tuple[Command, ...]) -> str:
-    """The whole script."""
+    """The completion script."""
     return "\n".join([_HEAD + _first(commands), _name(commands), _after_dashes(commands), _arguments(commands), _TAIL])
 
 
@@ -72,7 +72,7 @@ def _first(commands: tuple[Command, ...]) -> str:
 
 
 def _name(commands: tuple[Command, ...]) -> str:
-    """Which command it is, and what can make it one of two words."""
+    """Find the command, and offer second words."""
     below = second_words(commands)
     two = "|".join(quoted(command.name) for inner in below.values() for command in inner)
     rows = "\n".join(

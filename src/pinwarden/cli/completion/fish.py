@@ -1,4 +1,4 @@
-"""For fish, from 3.0 on."""
+"""Completion for fish 3.0 and later."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ function __pinwarden_program_arguments
 end
 
 complete -c pinwarden -f
-complete -c pinwarden -n __pinwarden_first -l help -s h -d 'tell about all commands'
+complete -c pinwarden -n __pinwarden_first -l help -s h -d 'show all commands'
 complete -c pinwarden -n __pinwarden_first -l version -s V -d 'print the version'
 complete -c pinwarden -n __pinwarden_program -a '(__fish_complete_command)'
 complete -c pinwarden -n __pinwarden_program_arguments -F
@@ -47,12 +47,12 @@ complete -c pinwarden -n __pinwarden_program_arguments -F
 
 
 def script(commands: tuple[Command, ...]) -> str:
-    """The whole script."""
+    """The completion script."""
     below = second_words(commands)
     two = " ".join(_quoted(command.name) for inner in below.values() for command in inner)
     taking = " ".join(_quoted(command.name) for command in commands if command.takes_command)
     lines = [_HEAD.replace("TWO", two).replace("TAKING", taking).rstrip()]
-    for word, summary in {**first_words(commands), "help": "tell about all commands"}.items():
+    for word, summary in {**first_words(commands), "help": "show all commands"}.items():
         lines.append(f"complete -c pinwarden -n __pinwarden_first -a {_quoted(word)} -d {_quoted(summary)}")
     for first, inner in below.items():
         when = _quoted(f"__pinwarden_second {first}")

@@ -1,4 +1,4 @@
-"""For zsh: a file for a folder in ``fpath``, which can also be sourced after ``compinit``."""
+"""Completion for zsh: a file for a folder in ``fpath``, which can also be sourced after ``compinit``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAIL = """\
     return code
 }
 
-# Sourced, it says for which command it is; as an autoloaded function it is called.
+# A sourced script registers the function; an autoloaded one is called.
 if [[ $funcstack[1] == _pinwarden ]]; then
     _pinwarden "$@"
 else
@@ -33,19 +33,19 @@ fi
 
 
 def script(commands: tuple[Command, ...]) -> str:
-    """The whole script."""
+    """The completion script."""
     return _HEAD + "\n".join(
         [_first(commands), _name(commands), _after_dashes(commands), _arguments(commands), _TAIL],
     )
 
 
 def _first(commands: tuple[Command, ...]) -> str:
-    words = {**first_words(commands), "help": "tell about all commands"}
+    words = {**first_words(commands), "help": "show all commands"}
     return f"""\
     if ((CURRENT == 2)); then
         found=({_described(words)})
         _describe -t commands command found && code=0
-        found=('--help:tell about all commands' '--version:print the version')
+        found=('--help:show all commands' '--version:print the version')
         _describe -o -t options option found && code=0
         return code
     fi
@@ -53,7 +53,7 @@ def _first(commands: tuple[Command, ...]) -> str:
 
 
 def _name(commands: tuple[Command, ...]) -> str:
-    """Which command it is, and what can make it one of two words."""
+    """Find the command, and offer second words."""
     below = second_words(commands)
     two = "|".join(quoted(command.name) for inner in below.values() for command in inner)
     rows = "\n".join(

@@ -1,4 +1,4 @@
-"""One report, several faces: text, JSON, SARIF, Markdown, JUnit, annotations of a GitHub workflow."""
+"""Renders a report as text, JSON, SARIF, Markdown, JUnit XML or GitHub annotations; one module per format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
 
 
 def render(report: Report, form: str, *, colour: bool = False) -> str:
-    """The report as text in one of the formats. Only the module of that format is loaded."""
+    """Render a report in one of the formats. Only the module of that format is imported."""
     if form == "text":
         from pinwarden.cli.render.text import render_text
 
@@ -24,7 +24,7 @@ def render(report: Report, form: str, *, colour: bool = False) -> str:
 
 
 def render_error(err: PinwardenError, command: str, form: str) -> str:
-    """A command that failed, as a whole document of the format; nothing in text, where stderr tells it."""
+    """Render an error as a complete document of the format. Empty for text: stderr shows it."""
     if form == "text" or form not in FORMATS:
         return ""
     function: Callable[[PinwardenError, str], str] = import_module(f"pinwarden.cli.render.{form}").render_error

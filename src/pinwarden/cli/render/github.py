@@ -1,7 +1,7 @@
-"""Annotations of a GitHub workflow: one workflow command per row, shown beside the file that it names.
+"""GitHub workflow annotations: one workflow command per row, which GitHub shows beside the file.
 
-A line of output is a command when it begins with ``::``, or holds ``##[`` and does not. Whatever a server wrote
-stands inside a command of ours, on one line, so it cannot begin another.
+GitHub treats an output line as a command if it begins with ``::`` or contains ``##[``. Text from servers is always
+inside one of our commands, on a single line, so it cannot start another.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
 _COMMANDS = {"critical": "error", "review": "warning", "warning": "warning", "info": "notice"}
-_MAX_TEXT = 2000  # of the texts in a row; the whole annotation may have 64 KiB
+_MAX_TEXT = 2000  # characters of each text in a row; an annotation may have 64 KiB
 
 
 def render(report: Report) -> str:
-    """The summary first, because only the first ten commands of each kind are shown; then rows and notes."""
+    """Summary, rows, notes. The summary is first because GitHub shows only ten commands of each kind."""
     title = f"pinwarden {report.command}"
     lines = [_command("error" if report.exit_code else "notice", {"title": title}, report.summary)]
     lines += [_row(report, row) for row in report.rows]
@@ -29,7 +29,7 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """One command, whose title is the code."""
+    """One command with the error code as its title."""
     return _command("error", {"title": err.code}, f"{command}: {_cut(err.message)}", f"hint: {err.hint}") + "\n"
 
 
@@ -47,8 +47,8 @@ def _row(report: Report, row: Row) -> str:
     if before is not None and after is not None:
         before, after = omit_common_text(before, after, _MAX_TEXT)
     texts = (("before", before), ("after", after), ("text", row.excerpt))
-    said = [f"{name}: {_cut(text)}" for name, text in texts if text]
-    return _command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *said)
+    details = [f"{name}: {_cut(text)}" for name, text in texts if text]
+    return _command(_COMMANDS[row.severity], properties, f"{row.message} ({row.code})", *details)
 
 
 def _command(name: str, properties: dict[str, str], *lines: str) -> str:
@@ -57,7 +57,7 @@ def _command(name: str, properties: dict[str, str], *lines: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Line breaks and other characters without a mark are spelt out before; only the percent sign is left to escape."""
+    """Escape a text. ``show_invisible`` already escapes line breaks, so only the percent sign is left."""
     return show_invisible(text).replace("%", "%25")
 
 

@@ -1,4 +1,4 @@
-"""The facts of a report as JSON."""
+"""JSON: the facts of a report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def render(report: Report) -> str:
-    """JSON with invisible characters spelt out, so that it is safe to look at."""
+    """The facts as JSON, with invisible characters escaped so that it is safe to print."""
     return json_for_log(json.dumps(report.facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def render_error(err: PinwardenError, _command: str) -> str:
-    """The error under its own member, so that it cannot be taken for the facts of a report."""
+    """The error under the member ``error``, which no report has."""
     report = {"error": {"code": err.code, "message": err.message, "hint": err.hint, "data": dict(err.data)}}
     return json_for_log(json.dumps(report, indent=2)) + "\n"

@@ -1,6 +1,6 @@
-"""JUnit XML: for the test view of a build server. The suite fails exactly when the command does.
+"""JUnit XML, for the test view of CI systems. The suite fails exactly when the command does.
 
-Only elements and attributes that Jenkins' schema knows (junit-10.xsd of its xUnit plugin).
+Uses only elements and attributes in Jenkins' schema (junit-10.xsd of its xUnit plugin).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report) -> str:
-    """One suite with one test case per row; without rows, one that stands for the command itself."""
+    """One suite with one test case per row, or one for the command itself if there are no rows."""
     failing = _failing(report)
     kind = "error" if report.exit_code == EXIT_UNCHECKED else "failure"
     cases = [line for row in report.rows for line in _case(report, row, kind if row.severity in failing else "")]
@@ -35,27 +35,27 @@ def render(report: Report) -> str:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """One suite with one test case, which the error ended; a refusal is a failure, as in a report."""
+    """One suite with one test case. A refusal is a failure, as in a report; anything else an error."""
     refused = err.exit_code == EXIT_REFUSED
     kind = "failure" if refused else "error"
-    told = _lines(err.message, f"hint: {err.hint}")
+    body = _lines(err.message, f"hint: {err.hint}")
     case = [
         f"<testcase{_attributes(classname=command.replace(' ', '.'), name=err.code)}>",
-        f"  <{kind}{_attributes(type=err.code, message=err.message)}>{told}</{kind}>",
+        f"  <{kind}{_attributes(type=err.code, message=err.message)}>{body}</{kind}>",
         "</testcase>",
     ]
     counts = _attributes(tests="1", failures=str(int(refused)), errors=str(int(not refused)))
     return _document(command, counts, _attributes(name="code", value=err.code), case, (err.message,))
 
 
-def _document(suite: str, counts: str, about: str, cases: Iterable[str], said: Iterable[str]) -> str:
+def _document(suite: str, counts: str, about: str, cases: Iterable[str], output: Iterable[str]) -> str:
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuites name="pinwarden"{counts}>',
         f'  <testsuite{_attributes(name=suite)}{counts} skipped="0">',
         f"    <properties><property{about}/></properties>",
         *(f"    {line}" for line in cases),
-        f"    <system-out>{_lines(*said)}</system-out>",
+        f"    <system-out>{_lines(*output)}</system-out>",
         "  </testsuite>",
         "</testsuites>",
     ]
@@ -63,7 +63,7 @@ def _document(suite: str, counts: str, about: str, cases: Iterable[str], said: I
 
 
 def _failing(report: Report) -> tuple[str, ...]:
-    """The levels that made the command fail: what needs a decision, else warnings, else whatever there is."""
+    """The levels that made the command fail: those that need a decision, else warnings, else all."""
     if report.exit_code == 0:
         return ()
     present = {row.severity for row in report.rows}
@@ -74,13 +74,13 @@ def _failing(report: Report) -> tuple[str, ...]:
 
 
 def _case(report: Report, row: Row, kind: str) -> list[str]:
-    place = row.file or report.file
-    parts = (row.entity, row.name, row.path, f"in {place}" if place else "")
+    file = row.file or report.file
+    parts = (row.entity, row.name, row.path, f"in {file}" if file else "")
     name = " ".join(part for part in parts if part) or row.code
     opening = f"<testcase{_attributes(classname=f'pinwarden.{report.command}.{row.code}', name=name)}>"
     line = "" if row.line is None else f":{row.line}"
     texts = (("before", row.before), ("after", row.after), ("text", row.excerpt))
-    at = [f"at {place}{line}"] if place else []
+    at = [f"at {file}{line}"] if file else []
     body = _lines(
         f"{row.severity}: {row.message}", *at, *(f"{side}: {text}" for side, text in texts if text is not None)
     )
@@ -105,5 +105,5 @@ def _lines(*texts: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that is legal in XML and cannot become markup: what XML forbids is among what is spelt out."""
+    """Escape a text for XML. ``show_invisible`` escapes the characters that XML does not allow."""
     return escape(neutralize_log_commands(show_invisible(text)))

@@ -1,4 +1,4 @@
-"""A report for a pull request comment."""
+"""Markdown, for a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
 _SIGNS = {"critical": "🛑 critical", "review": "🔍 review", "warning": "⚠️ warning", "info": "ℹ️ info"}  # noqa: RUF001
-_WWW = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes a link of it without any scheme
-_MAX_ROWS = 200  # comments have a size limit; what is left out is said
-_MAX_COMMENT = 60_000  # GitHub takes 65,536 characters, and posts nothing of a longer comment
+_WWW = re.compile(r"(www)\.", re.IGNORECASE)  # GitHub makes it a link even without a scheme
+_MAX_ROWS = 200  # comments have a size limit; the rest is counted
+_MAX_COMMENT = 60_000  # characters; GitHub refuses comments above 65,536
 _MAX_TABLE = 40_000
 _MAX_CELL = 600
 _MAX_NOTES = 20
-_MAX_PIECE = 2000  # of a text that stayed, went or came; marks take up more room than the text itself
+_MAX_PIECE = 2000  # characters of an unchanged, removed or added text; escaping makes it longer
 
 
 def render(report: Report) -> str:
-    """A heading, a table, and the changed texts below it."""
+    """A heading, a table of the rows, and the changed texts below it."""
     lines = [
         f"### Pinwarden {report.command}: {_safe(_cell(report.subject))}",
         "",
@@ -43,14 +43,14 @@ def render(report: Report) -> str:
 
 
 def _rows(rows: tuple[Row, ...]) -> list[str]:
-    """As many rows of the table as there is room for beside the texts."""
+    """As many rows as fit into the budget of the table."""
     lines: list[str] = []
-    room = _MAX_TABLE
+    budget = _MAX_TABLE
     for row in rows:
         what = f"{_safe(_cell(row.entity))} {_quoted(_cell(row.name))}"
         line = f"| {_SIGNS[row.severity]} | {what} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
-        room -= len(line) + 1
-        if room < 0:
+        budget -= len(line) + 1
+        if budget < 0:
             break
         lines.append(line)
     return lines
@@ -61,28 +61,28 @@ def _cell(text: str) -> str:
 
 
 def _within_size(lines: list[str], texts: list[list[str]], notes: list[str]) -> list[str]:
-    """The table, and as many of the texts below it as a comment has room for."""
-    room = _MAX_COMMENT - sum(len(line) + 1 for line in (*lines, *notes))
+    """The lines, followed by as many texts as fit into a comment."""
+    budget = _MAX_COMMENT - sum(len(line) + 1 for line in (*lines, *notes))
     left_out = 0
-    for each in filter(None, texts):
-        room -= sum(len(line) + 1 for line in each)
-        if room < 0 or left_out:
+    for text in filter(None, texts):
+        budget -= sum(len(line) + 1 for line in text)
+        if budget < 0 or left_out:
             left_out += 1
         else:
-            lines += each
+            lines += text
     return [*lines, f"…and {left_out} more texts, which are too long for a comment.", ""] if left_out else lines
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """A section that says that there is no report, and why."""
+    """A section with the error in place of a report."""
     heading = f"### {command.capitalize()} did not finish"
     return f"{heading}\n\n**{_safe(err.message)}** (`{err.code}`)\n\n> {_safe(err.hint)}\n"
 
 
 def _where(row: Row) -> str:
-    """The file with its line, and the place in it or in the item."""
+    """The file with its line, and the location in it or in the item."""
     file = "" if row.file is None else row.file if row.line is None else f"{row.file}:{row.line}"
-    return " ".join(_quoted(_cell(place)) for place in (file, row.path) if place)
+    return " ".join(_quoted(_cell(location)) for location in (file, row.path) if location)
 
 
 def _quoted(text: str) -> str:
@@ -90,7 +90,7 @@ def _quoted(text: str) -> str:
 
 
 def _texts(row: Row) -> list[str]:
-    """The text on both sides, or on the only one there is."""
+    """The difference between two texts, or the only text there is."""
     if row.before is None and row.after is None:
         return []
     marks = {"equal": ("", ""), "delete": ("<del>", "</del>"), "insert": ("<ins>", "</ins>")}
@@ -101,12 +101,12 @@ def _texts(row: Row) -> list[str]:
         body = _safe(shorten_middle(row.before, _MAX_PIECE)).join(marks["delete"])
     else:
         body = _safe(shorten_middle(row.after or "", _MAX_PIECE)).join(marks["insert"])
-    places = "".join(f" <code>{_safe(_cell(text))}</code>" for text in (row.name, row.path) if text)
-    return [f"<details><summary>{_safe(row.entity)}{places}</summary>", "", body, "", "</details>", ""]
+    locations = "".join(f" <code>{_safe(_cell(text))}</code>" for text in (row.name, row.path) if text)
+    return [f"<details><summary>{_safe(row.entity)}{locations}</summary>", "", body, "", "</details>", ""]
 
 
 def _safe(text: str) -> str:
-    """Text that cannot become markup, a link, a mention or an image: the server chose it."""
+    """Escape text from a server, so that it cannot become markup, a link, a mention or an image."""
     return _WWW.sub(r"\1&#46;", show_invisible(text).translate(_ESCAPES))
 
 

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0: for code scanning views."""
+"""SARIF 2.1.0, for code scanning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def render(report: Report) -> str:
 
 
 def _rule(code: str, meaning: str | None) -> dict[str, Any]:
-    """A rule with everything that GitHub's code scanning requires of one."""
+    """A rule with all members that GitHub code scanning requires."""
     words = code.replace("_", " ")
     text = meaning or f"{words.capitalize()}."
     advice = f"{text} Review the change, then undo it or approve it. Reference: docs/reference/findings.md, {code}."
@@ -42,7 +42,7 @@ def _rule(code: str, meaning: str | None) -> dict[str, Any]:
 
 
 def render_error(err: PinwardenError, command: str) -> str:
-    """One run that did not succeed: no result, and a notification that says why."""
+    """A run that was not successful: no results, and a notification with the error."""
     descriptor = {"id": err.code, "shortDescription": {"text": CODES[err.code].meaning}}
     notification = {
         "descriptor": {"id": err.code, "index": 0},
@@ -57,8 +57,8 @@ def render_error(err: PinwardenError, command: str) -> str:
     return _log({"tool": _tool({"notifications": [descriptor]}), "invocations": [invocation], "results": []})
 
 
-def _tool(described: dict[str, Any]) -> dict[str, Any]:
-    return {"driver": {"name": "Pinwarden", "version": __version__, **described}}
+def _tool(members: dict[str, Any]) -> dict[str, Any]:
+    return {"driver": {"name": "Pinwarden", "version": __version__, **members}}
 
 
 def _log(run: dict[str, Any]) -> str:
@@ -67,8 +67,8 @@ def _log(run: dict[str, Any]) -> str:
 
 
 def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
-    place = f"{row.entity}/{row.name}{row.path}"
-    identity = "\0".join((report.subject, row.code, place, row.after or row.excerpt or ""))
+    location = f"{row.entity}/{row.name}{row.path}"
+    identity = "\0".join((report.subject, row.code, location, row.after or row.excerpt or ""))
     return {
         "ruleId": row.code,
         "ruleIndex": rule,
@@ -78,7 +78,7 @@ def _result(report: Report, row: Row, rule: int) -> dict[str, Any]:
             {
                 **_physical(report, row),
                 "logicalLocations": [
-                    {"name": show_invisible(row.name), "fullyQualifiedName": show_invisible(place), "kind": "member"}
+                    {"name": show_invisible(row.name), "fullyQualifiedName": show_invisible(location), "kind": "member"}
                 ],
             }
         ],
@@ -93,7 +93,7 @@ def _texts(row: Row) -> dict[str, str]:
 
 
 def _physical(report: Report, row: Row) -> dict[str, Any]:
-    """The file and the line, which code scanning requires; a finding about a whole file is at its first line."""
+    """File and line, which code scanning requires. A finding about a whole file is at line 1."""
     file = row.file or report.file
     if file is None:
         return {}
@@ -103,8 +103,8 @@ def _physical(report: Report, row: Row) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """A relative reference, which viewers resolve against the sources; a file URI where the path has a root."""
-    if file[1:3] == ":/":  # a drive
+    """A relative reference, which viewers resolve against the sources; a file URI for an absolute path."""
+    if file[1:3] == ":/":  # a Windows drive
         return f"file:///{file[0]}:{_encoded(file[2:])}"
     return f"file://{_encoded(file)}" if file.startswith("/") else _encoded(file)
 

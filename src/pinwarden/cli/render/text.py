@@ -1,4 +1,4 @@
-"""A report for a terminal: understandable without colour, safe to print whatever the server sent."""
+"""Text for a terminal: readable without colour, and safe to print whatever a server sent."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
 
 _PAINT = {"critical": "1;31", "review": "33", "warning": "33", "info": "36", "add": "32", "remove": "31"}
-_WIDTH = 8  # of the column that names the level
+_WIDTH = 8  # characters of the column for the level
 
 
 def render_text(report: Report, *, colour: bool = False) -> str:
-    """Rows in order of weight, then notes and a line that sums up."""
+    """Rows, then notes, then the summary."""
     notes = (*(f"note: {note}" for note in report.notes), report.summary)
     return render_rows(report.rows, colour=colour) + "".join(map(wrap, notes))
 
 
 def render_rows(rows: tuple[Row, ...], *, colour: bool = False) -> str:
-    """Only the rows."""
+    """Render only rows."""
     width = terminal_width()
-    lines = (line for row, names in _alike(rows) for line in _row(row, names, width, colour))
+    lines = (line for row, names in _group_alike(rows) for line in _row(row, names, width, colour))
     return neutralize_log_commands("".join(f"{line}\n" for line in lines))
 
 
-def _alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
-    """Rows that say the same of several items, together: thirteen tools that lost one keyword are one thing to read."""
+def _group_alike(rows: tuple[Row, ...]) -> list[tuple[Row, list[str]]]:
+    """Group rows that differ only in the item: thirteen tools with the same change are one block to read."""
     groups: dict[tuple[object, ...], tuple[Row, list[str]]] = {}
     for row in rows:
-        where, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
-        same = (row.severity, row.entity, row.code, *where, *texts)
-        groups.setdefault(same, (row, []))[1].append(row.name)
+        location, texts = (row.path, row.file, row.line), (row.message, row.before, row.after, row.excerpt)
+        key = (row.severity, row.entity, row.code, *location, *texts)
+        groups.setdefault(key, (row, []))[1].append(row.name)
     return list(groups.values())
 
 
 def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     level = _paint(f"{row.severity:{_WIDTH}}", row.severity, colour)
-    path = "".join(f"  {place}" for place in (row.path, _place(row)) if place)
-    different = list(dict.fromkeys(names))
-    if len(different) == 1:
+    path = "".join(f"  {location}" for location in (row.path, _file_location(row)) if location)
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) == 1:
         times = f"  ({len(names)} times)" if len(names) > 1 else ""
         lines = [f"{level}  {show_invisible(f'{row.entity} {row.name}'.strip() + path)}{times}"]
     else:
-        lines = [f"{level}  {len(different)} {show_invisible(f'{_several(row.entity)}{path}')}"]
-        lines += _wrapped(show_invisible(", ".join(different)), width)
+        lines = [f"{level}  {len(distinct)} {show_invisible(f'{_plural(row.entity)}{path}')}"]
+        lines += _wrapped(show_invisible(", ".join(distinct)), width)
     lines += _wrapped(show_invisible(f"{row.message} ({row.code})"), width)
     if row.before is not None and row.after is not None:
         lines += _wrapped(_inline(row.before, row.after), width, colour=colour)
@@ -61,12 +61,12 @@ def _row(row: Row, names: list[str], width: int, colour: bool) -> list[str]:
     return lines
 
 
-def _several(entity: str) -> str:
+def _plural(entity: str) -> str:
     return f"{entity[:-1]}ies" if entity.endswith("y") else f"{entity}s"
 
 
-def _place(row: Row) -> str:
-    """``file:line:column``, as far as it is known: many terminals open that."""
+def _file_location(row: Row) -> str:
+    """``file:line:column`` as far as known, which many terminals can open."""
     known = (row.file, *((row.line, row.column) if row.file else ()))
     return ":".join(str(part) for part in known if part is not None)
 
@@ -83,9 +83,8 @@ _FORGED = re.compile(r"(?<=\[)-|-(?=\])|(?<=\{)\+|\+(?=\})|^[\]}]")
 
 
 def _marked(operation: str, text: str) -> str:
-    """A stretch of text between its marks. What would be read as a mark in it is spelt out: it could end the stretch
-    early, and let new text pass for text that was there before."""
-    return _FORGED.sub(lambda found: f"<U+{ord(found[0]):04X}>", text).join(_MARKS[operation])
+    """A text between its marks. Marks inside it are escaped, or they could make new text look unchanged."""
+    return _FORGED.sub(lambda match: f"<U+{ord(match[0]):04X}>", text).join(_MARKS[operation])
 
 
 def _wrapped(text: str, width: int, *, colour: bool = False) -> list[str]:
@@ -95,7 +94,7 @@ def _wrapped(text: str, width: int, *, colour: bool = False) -> list[str]:
     )
     if not colour:
         return lines
-    # Painted after wrapping, so that escape codes do not count as width; a mark may span lines.
+    # Coloured after wrapping, so that escape codes do not count as width. A mark may span lines.
     painted, open_mark = [], ""
     for line in lines:
         shown = open_mark + line[len(indent) :]

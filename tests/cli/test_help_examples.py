@@ -1,0 +1,219 @@
+"""Every example in the help of a command runs as it is printed, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pinwarden.cli.commands import COMMANDS, load_command
+from tests.cli.run import Outcome, pinwarden_in
+from tests.cli.test_contract import SDK
+from tests.conformance.vectors import vectors_dir
+from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
+from tests.registry.replica import Replica
+from tests.servers.acme_packages import acme_registries
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTES_SERVER = (REPOSITORY / "examples" / "notes_server.py").read_text()
+REGISTRY_URL = "https://registry.example.org"
+WITHOUT_EXAMPLES = {"review", "bundle accept", "bundle push", "bundle pull", "registry serve", "registry keys"}
+"""A terminal, an OCI registry, a document of each kind or a key of the reader's own would be needed."""
+
+
+def examples(name: str) -> list[str]:
+    lines = load_command(name).description.splitlines()
+    return [line.strip() for line in lines if line.startswith("  pinwarden ")]
+
+
+def family(name: str) -> str:
+    return load_command(name).run.__module__.rpartition(".")[2]
+
+
+FAMILIES = sorted({family(name) for name in COMMANDS})
+
+
+class Reader:
+    """A project folder with what examples mention, and the command line in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.home = folder / "project", folder / "home"
+        self.variables = {
+            "HOME": str(self.home),
+            "PINWARDEN_APPROVER": "reader",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        self.home.mkdir()
+        (self.root / ".git").mkdir(parents=True)
+        for project in (self.root, self.root / "services" / "search", self.root / "services" / "mail"):
+            project.mkdir(parents=True, exist_ok=True)
+            (project / "notes_server.py").write_text(NOTES_SERVER)
+            notes = {"command": "python3", "args": [str(project / "notes_server.py")]}
+            (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": notes}}))
+            self.run("init", "--allow-execute", "--project", str(project))
+        for side in ("before.json", "after.json"):
+            self.run("inspect", "notes", "--allow-execute", "--output", side)
+        surface = json.loads((self.root / "before.json").read_bytes())
+        (self.root / "tools.json").write_text(json.dumps(surface["tools"]))
+        (self.root / "osv-export").mkdir()
+        record = {"id": "X-1", "modified": "2026-01-01T00:00:00Z", "affected": []}
+        (self.root / "osv-export" / "X-1.json").write_text(json.dumps(record))
+        self.run("keygen", "release.pem")
+
+    def run(self, *arguments: str) -> Outcome:
+        outcome = pinwarden_in({**os.environ, **self.variables}, *arguments, cwd=self.root)
+        assert outcome.code in (0, 1), f"{arguments}\n{outcome.out}{outcome.err}"
+        assert "Traceback" not in outcome.err, outcome.err
+        return outcome
+
+    def pack(self) -> None:
+        """The bundle of a server, and an attestation for it."""
+        (self.root / "notes").mkdir()
+        shutil.copy(REPOSITORY / "examples" / "notes-bundle" / "server.json", self.root / "notes")
+        (self.root / "notes" / "notes_server.py").write_text(NOTES_SERVER)
+        self.run("bundle", "pack", "notes")
+        attest = ("--key", "release.pem", "--role", "maintainer", "--output", "notes.attestation.json")
+        self.run("attest", "acme.notes-1.0.0.car", *attest)
+
+    def publish(self, stack: ExitStack, *, again: bool = False) -> Replica:
+        """A registry with the bundle in it, and its export. ``again``: the bundle is left for an example to publish."""
+        self.pack()
+        replica = Replica("--data", str(self.root / "registry-data"), env=self.variables)
+        stack.callback(replica.kill)
+        data = ("--data", "registry-data")
+        self.run("registry", "namespace", "add", "acme", "--owner", "release.pem.pub", *data)
+        self.variables["PINWARDEN_REGISTRY_TOKEN"] = self.run("registry", "token", "add", "acme", *data).out.strip()
+        where = ("--registry", replica.url, "--allow-plain-http")
+        if not again:
+            sent = ("--attestation", "notes.attestation.json")
+            assert self.run("publish", "acme.notes-1.0.0.car", "--key", "release.pem", *sent, *where).code == 0
+        self.run("registry", "export", "export", *data)
+        return replica
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def _plain(reader: Reader, _: ExitStack) -> None:
+    del reader
+
+
+def _registry_cache(reader: Reader, _: ExitStack) -> None:
+    shutil.copytree(vectors_dir() / "toolpin" / "dot-toolpin", reader.root / ".toolpin")
+    cache = reader.root / ".toolpin" / "registry-cache.json"
+    cache.write_text(cache.read_text().replace("io.github.acme/npm-notes", "io.github.acme/notes"))
+
+
+def _contract(reader: Reader, _: ExitStack) -> None:
+    (reader.root / "src").mkdir()
+    (reader.root / "src" / "server.py").write_text(SDK)
+    reader.run("contract", "lock", "--server", "src/server.py", "--sign", "release.pem", "--lock", "signed.lock")
+
+
+def _packages(reader: Reader, stack: ExitStack) -> None:
+    """Locked packages, and registries that have them."""
+    _registry_cache(reader, stack)
+    wheels = reader.root / "wheels"
+    wheels.mkdir()
+    reader.variables |= stack.enter_context(acme_registries(wheels)).variables
+    reader.variables["PINWARDEN_STORE"] = str(reader.home / "store")
+    _contract_of_notes(reader)
+    (reader.root / "mcp-lock.json").unlink()
+    notes = {"command": "npx", "args": ["-y", "@acme/notes@1.0.0"]}
+    (reader.root / ".mcp.json").write_text(json.dumps({"mcpServers": {"notes": notes}}))
+    reader.run("init")
+
+
+def _built(reader: Reader, stack: ExitStack) -> None:
+    _packages(reader, stack)
+    for step in ("prove", "fetch"):
+        assert reader.run(step).code == 0
+
+
+def _contract_of_notes(reader: Reader) -> None:
+    (reader.root / "src").mkdir()
+    (reader.root / "src" / "server.py").write_text(NOTES_SERVER)
+    reader.run("contract", "lock", "--command", "--", "python3", "src/server.py")
+
+
+def _install(reader: Reader, stack: ExitStack) -> None:
+    reader.publish(stack)
+    reader.run("trust", "add", "export/registry.json", "--role", "registry")
+    reader.run("trust", "add", "release.pem.pub", "--role", "maintainer", "--role", "verifier")
+
+
+PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
+    "artifacts": _packages,
+    "bundle": lambda reader, _: reader.pack(),
+    "contract": _contract,
+    "digest": _plain,
+    "install": _install,
+    "lock": _registry_cache,
+    "log": lambda reader, stack: reader.publish(stack),
+    "registry": lambda reader, stack: reader.publish(stack),
+    "run": _built,
+    "signature": lambda reader, _: reader.pack(),
+    "trust": lambda reader, stack: reader.publish(stack),
+}
+OFFLINE = ("pinwarden lock io", "pinwarden add", "pinwarden update", "pinwarden outdated")
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("audit", "publish", "review")])
+def test_the_examples_of_a_family_run(name: str, tmp_path: Path, stack: ExitStack) -> None:
+    reader = Reader(tmp_path)
+    PREPARED.get(name, _plain)(reader, stack)
+    for command in (command for command in COMMANDS if family(command) == name):
+        for line in examples(command):
+            asked = f"{line} --offline" if line.startswith(OFFLINE) else line
+            reader.run(*shlex.split(asked.partition(" > ")[0])[1:])
+
+
+def test_the_examples_of_publishers_run_against_a_registry(tmp_path: Path, stack: ExitStack) -> None:
+    reader = Reader(tmp_path)
+    replica = reader.publish(stack, again=True)
+    for command in (command for command in COMMANDS if family(command) == "publish"):
+        for line in examples(command):
+            assert REGISTRY_URL in line
+            done = reader.run(*shlex.split(line.replace(REGISTRY_URL, replica.url))[1:], "--allow-plain-http")
+            assert done.code == 0, f"{line}\n{done.out}{done.err}"
+
+
+def test_the_examples_about_blocked_changes_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world = ReviewWorld(tmp_path, monkeypatch, capfd)
+    world.lock_server(SEARCH)
+    (change,) = world.serve(CHANGED)
+    order = ("review list", "review show", "review reject", "review reopen", "review approve", "audit tail")
+    for command in (*order, "audit verify", "audit export"):
+        if command == "audit verify":
+            world.run("audit", "export", "--output", "audit.jsonl")
+        for line in examples(command):
+            outcome = world.run(*shlex.split(line.replace("NAME", change))[1:])
+            assert outcome.code in (0, 1), f"{line}\n{outcome.out}{outcome.err}"
+
+
+def test_every_command_has_an_example_unless_it_needs_more_than_a_reader_has() -> None:
+    assert {name for name in COMMANDS if not examples(name)} == WITHOUT_EXAMPLES
+
+
+def test_every_option_of_every_command_has_help() -> None:
+    from pinwarden.cli.grammar import grammar
+
+    silent = [
+        f"{command.name} {argument.names}"
+        for command in grammar(COMMANDS)
+        for argument in (*command.options, *command.positionals)
+        if not argument.help
+    ]
+    assert silent == []
