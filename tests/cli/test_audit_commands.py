@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 
 from pinwarden.gateway.audit.chain import lines
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.audit.journal import Journal, pack
-from pinwarden.gateway.event import Fact
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import Outcome
 from tests.gateway.review_world import ReviewWorld
 from tests.support.postgres import Cluster
 
 FACTS = (
-    Fact(kind="called", server="notes", client="editor", call="c1", item_kind="tool", item="search"),
-    Fact(kind="blocked", server="notes", item_kind="tool", item="re\x1b[2Jad", code="text_changed", level="review"),
-    Fact(kind="policy_changed", policy="sha256:" + "a" * 64),
+    AuditEvent(kind="called", server="notes", client="editor", call="c1", item_kind="tool", item="search"),
+    AuditEvent(
+        kind="blocked", server="notes", item_kind="tool", item="re\x1b[2Jad", code="text_changed", level="review"
+    ),
+    AuditEvent(kind="policy_changed", policy="sha256:" + "a" * 64),
 )
 
 
@@ -242,7 +244,7 @@ def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_doe
         assert process.stdout is not None
         first = process.stdout.readline()
         with world.state.audit_log() as log:
-            log.record_durably(Fact(kind="called", item="b"), Fact(kind="blocked", item="c"))
+            log.record_durably(AuditEvent(kind="called", item="b"), AuditEvent(kind="blocked", item="c"))
         second = process.stdout.readline()
         process.stdout.close()
         assert process.wait(60) == 0
@@ -281,9 +283,9 @@ def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told
 def test_what_a_killed_gateway_left_behind_is_in_what_is_read(world: ReviewWorld) -> None:
     script = (
         "import os, sys; from pathlib import Path; from pinwarden.gateway.audit.log import AuditLog, AuditLimits;"
-        "from pinwarden.gateway.event import Fact;"
+        "from pinwarden.gateway.audit.event import AuditEvent;"
         "log = AuditLog(sys.argv[1], Path(sys.argv[2]), limits=AuditLimits(gather=60));"
-        "log.record(Fact(kind='called', item='last words')); os._exit(9)"
+        "log.record(AuditEvent(kind='called', item='last words')); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, world.state.url, str(world.state.journals)], check=False)
     assert world.json("audit", "tail", "-n", "1")["entries"][0]["fact"]["item"] == "last words"

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from pinwarden.gateway.judged_lists import server_facts
-from pinwarden.gateway.templates import template_fits
+from pinwarden.gateway.request_decisions import template_fits
 from pinwarden.surface.drift.changes import Change
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.protocol import CAPABILITY

@@ -15,7 +15,7 @@ import pytest
 
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.grammar import grammar
-from pinwarden.gateway.event import Fact
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.state import FIRST_USE, GatewayState
 from pinwarden.lock import signature
 from tests.cli.project import ProjectFolder
@@ -236,7 +236,7 @@ def held(world: World) -> None:
         state.trusted.first_use("notes", approved, "2026-07-20T12:00:00Z")
         state.sightings("notes", FIRST_USE).keep(verdicts(approved, served))
         with state.audit_log(gateway="desk") as log:
-            log.record(*(Fact(kind="called", server="notes", item_kind="tool", item="search") for _ in range(3)))
+            log.record(*(AuditEvent(kind="called", server="notes", item_kind="tool", item="search") for _ in range(3)))
 
 
 def rejected(world: World) -> None:

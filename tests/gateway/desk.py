@@ -7,13 +7,11 @@ from collections import deque
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.approval import Approved
-from pinwarden.gateway.event import Fact
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
+from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, Approved, Guard, SessionLimits
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.policy import policy_from_table
 from pinwarden.surface.surface import Surface, surface_from_listing
@@ -92,7 +90,7 @@ class Desk:
         self.guard = Guard("notes", self.measure, rules, limits)
         self.session = Session(self.guard, name="desk", answer_seconds=answer_seconds)
         self.now = 0.0
-        self.facts: list[Fact] = []
+        self.facts: list[AuditEvent] = []
         self.sightings: list[Verdict] = []
         self.to_client: list[bytes] = []
         self.to_server: list[bytes] = []

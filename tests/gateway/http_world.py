@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from pinwarden.gateway.approval import Approved
-from pinwarden.gateway.client_tokens import token_digest
-from pinwarden.gateway.event import Fact
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.audit.event import AuditEvent
+from pinwarden.gateway.gated_server import Command
+from pinwarden.gateway.guard import Approved, Guard
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -26,8 +25,8 @@ from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstr
 from pinwarden.gateway.http.telemetry import Tracing
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
-from pinwarden.gateway.server_process import Command
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import child_environment
@@ -183,7 +182,7 @@ def gateway(
     clients: Mapping[str, Client] | None = None,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     *,
-    note: Callable[[Fact, int | str], None] | None = None,
+    note: Callable[[AuditEvent, int | str], None] | None = None,
     tracing: Tracing | None = None,
     origins: Collection[str] = (),
 ) -> Iterator[Gateway]:

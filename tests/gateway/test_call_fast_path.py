@@ -22,10 +22,9 @@ from hypothesis import strategies as some
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.call_fast_path import CallFastPath
-from pinwarden.gateway.forwarded_request import Asked
-from pinwarden.gateway.outlet import Outlet
-from pinwarden.gateway.stdio_loops import SMALL, StdioLoops
-from pinwarden.gateway.step import NOTHING, Step
+from pinwarden.gateway.in_flight import Asked
+from pinwarden.gateway.session_audit import NOTHING, Step
+from pinwarden.gateway.stdio import SMALL, Outlet, StdioLoops
 from tests.gateway.desk import SEARCH, Desk
 
 NAME = SEARCH["name"]

@@ -4,9 +4,9 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import field_names
-from pinwarden.gateway.event import KINDS, Fact, encode, parse
+from pinwarden.gateway.audit.event import KINDS, AuditEvent, encode_event, parse_event
 
-FULL = Fact(
+FULL = AuditEvent(
     kind="blocked",
     server="files",
     client="editor",
@@ -27,30 +27,30 @@ FULL = Fact(
 
 
 def test_a_fact_is_read_back_as_it_was_written() -> None:
-    assert parse(encode(FULL)) == FULL
-    assert all(getattr(FULL, name) for name in field_names(Fact))  # so that no member is forgotten above
+    assert parse_event(encode_event(FULL)) == FULL
+    assert all(getattr(FULL, name) for name in field_names(AuditEvent))  # so that no member is forgotten above
 
 
 def test_the_written_form_is_canonical_and_leaves_out_what_is_empty() -> None:
     assert (
-        encode(Fact(kind="called", server="files", item="ä"))
+        encode_event(AuditEvent(kind="called", server="files", item="ä"))
         == '{"item":"ä","kind":"called","server":"files"}'.encode()
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_fact_can_be_written(kind: str) -> None:
-    assert parse(encode(Fact(kind=kind))) == Fact(kind=kind)
+    assert parse_event(encode_event(AuditEvent(kind=kind))) == AuditEvent(kind=kind)
 
 
 def test_a_name_of_a_megabyte_is_cut_off_and_says_how_long_it_was() -> None:
-    written = encode(Fact(kind="blocked", item="x" * 1_000_000))
+    written = encode_event(AuditEvent(kind="blocked", item="x" * 1_000_000))
     assert len(written) < 2000
-    assert parse(written).item.endswith("… (1000000 characters)")
+    assert parse_event(written).item.endswith("… (1000000 characters)")
 
 
 def test_a_name_that_utf_8_cannot_write_does_not_keep_a_refusal_out_of_the_log() -> None:
-    assert parse(encode(Fact(kind="blocked", item="a\ud800b"))).item == "a\\ud800b"
+    assert parse_event(encode_event(AuditEvent(kind="blocked", item="a\ud800b"))).item == "a\\ud800b"
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_a_name_that_utf_8_cannot_write_does_not_keep_a_refusal_out_of_the_log()
 )
 def test_what_is_no_fact_is_an_error_and_never_a_smaller_fact(text: bytes) -> None:
     with pytest.raises(PinwardenError) as caught:
-        parse(text)
+        parse_event(text)
     assert caught.value.code == "AUDIT_INVALID"

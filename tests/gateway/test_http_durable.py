@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
 from tests.servers.turning_http import turning_http

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from tests.conformance.sequences import Play, perform, play_of, sequences_by_wire

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.audit.chain import audit_schema, entries
+from pinwarden.gateway.audit.event import BLOCKED
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
-from pinwarden.gateway.event import BLOCKED
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder

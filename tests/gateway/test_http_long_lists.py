@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.guard import Guard, SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.record_then_send import StepRecorder
-from pinwarden.gateway.limits import SessionLimits
 from pinwarden.lock.gateway_policy import gateway_policy
 from pinwarden.surface.surface import Item, ItemKind, surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor

@@ -24,7 +24,7 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstreams import Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
 from tests.gateway.desk import DELETE, SEARCH

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from pinwarden.gateway.gated_server import Command
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -25,7 +26,6 @@ from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTranspor
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.server_process import Command
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.network_guard import NetworkRules
 from pinwarden.system.target import HttpAddress

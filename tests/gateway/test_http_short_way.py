@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pinwarden.gateway.audit.chain import audit_schema, entries
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog
-from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.http.frames import replace_id, replace_value
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.system.database import open_database
 from tests.gateway.desk import DELETE, SEARCH, approved
 from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc

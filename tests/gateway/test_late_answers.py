@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from tests.gateway.desk import SEARCH, Measure
 from tests.servers.turning import META, Turning
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinwarden.gateway.running import name_of_command
+from pinwarden.gateway.gated_server import name_of_command
 from pinwarden.system.command_words import surely_has_no_secret
 from pinwarden.system.masking import TOKEN, mask_words
 

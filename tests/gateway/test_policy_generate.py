@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.record import replace
-from pinwarden.gateway.event import Fact
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.state import FIRST_USE
 from pinwarden.lock.gateway_policy import DigestPolicy
 from pinwarden.lock.policy import parse_policy
@@ -115,7 +115,7 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
     observe(world, SEARCH, READ)
     observe(world, SEARCH)
     with world.state.audit_log() as log:
-        log.record(*[Fact(kind="called", server="notes", item_kind="tool", item="search")] * 3)
+        log.record(*[AuditEvent(kind="called", server="notes", item_kind="tool", item="search")] * 3)
     report = world.json("policy", "generate")
     assert report["allow"] == [
         {
@@ -149,7 +149,9 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
 def test_calls_that_a_policy_only_watched_are_counted_for_the_definition_that_was_called(world: ReviewWorld) -> None:
     observe(world, SEARCH, READ)
     observe(world, CHANGED)
-    use = Fact(kind="allowed", server="notes", item_kind="tool", item="search", observed=digest(CHANGED), call="c")
+    use = AuditEvent(
+        kind="allowed", server="notes", item_kind="tool", item="search", observed=digest(CHANGED), call="c"
+    )
     with world.state.audit_log() as log:
         log.record(*[replace(use, call="")] * 4)  # it was listed
         log.record(*[use, replace(use, kind="warned")], replace(use, kind="called", observed=digest(SEARCH)))
@@ -176,7 +178,9 @@ def test_an_attack_in_a_second_definition_is_not_told_of_the_first(world: Review
 def test_what_was_called_without_ever_being_listed_is_told(world: ReviewWorld) -> None:
     """Attack: a tool that no list names, for those who know its name."""
     observe(world, SEARCH)
-    hidden = Fact(kind="warned", server="notes", item_kind="tool", item="debug_shell", call="c1", code="not_listed")
+    hidden = AuditEvent(
+        kind="warned", server="notes", item_kind="tool", item="debug_shell", call="c1", code="not_listed"
+    )
     file = replace(hidden, kind="called", item_kind="resource", item="file:///not-in-a-list")
     with world.state.audit_log() as log:
         log.record(hidden, hidden, file)
@@ -190,7 +194,7 @@ def test_what_was_called_without_ever_being_listed_is_told(world: ReviewWorld) -
 def test_what_nobody_called_can_be_left_out(world: ReviewWorld) -> None:
     observe(world, SEARCH, {**READ, "annotations": {"destructiveHint": True}})
     with world.state.audit_log() as log:
-        log.record(Fact(kind="called", server="notes", item_kind="tool", item="search"))
+        log.record(AuditEvent(kind="called", server="notes", item_kind="tool", item="search"))
     everything, used = world.json("policy", "generate"), world.json("policy", "generate", "--only-called")
     assert [row["item"] for row in everything["allow"]] == ["read", "search"]
     assert "# tool (says it destroys), seen in" in everything["policy"]
@@ -298,7 +302,7 @@ def test_the_policy_goes_to_stdout_or_into_a_new_file(world: ReviewWorld) -> Non
 def test_nothing_is_proposed_from_a_log_that_was_edited(world: ReviewWorld) -> None:
     observe(world, READ)
     with world.state.audit_log() as log:
-        log.record(Fact(kind="called", server="notes", item_kind="tool", item="read"))
+        log.record(AuditEvent(kind="called", server="notes", item_kind="tool", item="read"))
     with world.state.audit_database.transaction() as step:
         step.run("UPDATE audit_entry SET entry = '{}'")
     outcome = world.run("policy", "generate")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.gates.arguments import recorded_arguments
+from pinwarden.gateway.gates.results import recorded_arguments
 
 TOKEN = "ghp_" + "a1B2" * 9
 

@@ -173,7 +173,7 @@ def test_a_subscription_is_one_to_each_resource_that_it_names() -> None:
 
 
 def test_links_are_remembered_within_bounds() -> None:
-    from pinwarden.gateway.resource_links import ResourceLinks
+    from pinwarden.gateway.result_checks import ResourceLinks
 
     links = ResourceLinks()
     for start in range(0, 12_000, 1000):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pinwarden.gateway.audit.chain import lines
-from pinwarden.gateway.audit.entry import parse
+from pinwarden.gateway.audit.event import parse_entry
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import pinwarden
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
@@ -175,7 +175,7 @@ def test_while_postgresql_is_stopped_a_gateway_refuses_or_spools_and_loses_nothi
         assert not call()
         client.process.kill()
     with GatewayState(world.folder, url) as state:
-        facts = [parse(line).fact for _, line in lines(state.audit_database)]
+        facts = [parse_entry(line).fact for _, line in lines(state.audit_database)]
         assert verify(state.audit_database).breaks == ()
     used = [fact.kind for fact in facts if fact.method == "tools/call"]
     assert used.count("called") == passed
@@ -205,7 +205,7 @@ def test_a_killed_gateway_has_told_the_log_everything_that_its_client_saw(world:
         client.process.kill()
     refused = [each["error"]["data"]["pinwarden"] for each in answers if "error" in each]
     with world.state as state:
-        facts = [parse(line).fact for _, line in lines(state.audit_database)]
+        facts = [parse_entry(line).fact for _, line in lines(state.audit_database)]
     used = [fact for fact in facts if fact.method == "tools/call"]
     assert [fact.kind for fact in used] == ["called"] * (5 + 10 * round_) + ["blocked"] * 3
     assert len(refused) == 3

@@ -16,11 +16,10 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.gateway import review as reviewing
-from pinwarden.gateway.approved_from_lock import ApprovedByLock
-from pinwarden.gateway.approved_on_first_use import FirstUse
+from pinwarden.gateway.approved_sources import ApprovedByLock, FirstUse
 from pinwarden.gateway.inside_server import MARK, running_gateway
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.gateway.store.trusted import Trusted
+from pinwarden.gateway.store.approvals import Trusted
 from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.database import load_schema, open_database

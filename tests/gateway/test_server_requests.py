@@ -15,7 +15,7 @@ import pytest
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
+from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import TOOL, Item
 from tests.cli.run import pinwarden

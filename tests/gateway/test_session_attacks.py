@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.limits import SessionLimits
+from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.tasks import Tasks
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused

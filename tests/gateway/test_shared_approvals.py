@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.approved_from_lock import ApprovedByLock
+from pinwarden.gateway.approved_sources import ApprovedByLock
 from pinwarden.gateway.review import list_reviews
 from pinwarden.gateway.shared_approvals import SharedApprovals
 from pinwarden.gateway.state import GatewayState, lock_baseline

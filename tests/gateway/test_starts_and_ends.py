@@ -11,11 +11,11 @@ import pytest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.tool_digest import tool_digest
 from pinwarden.gateway.audit.chain import entries
-from pinwarden.gateway.event import HELD, STARTED, STOPPED, Fact
+from pinwarden.gateway.audit.event import HELD, STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.gates.verdict import BLOCK, Verdict
 from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.session_audit import Step
 from pinwarden.gateway.state import GatewayState
-from pinwarden.gateway.step import Step
 from tests.cli.run import pinwarden
 from tests.gateway.desk import POISONED, SEARCH
 from tests.gateway.http_world import Kept
@@ -25,7 +25,7 @@ from tests.gateway.test_stdio_streams import running
 from tests.support.waiting import poll
 
 
-def logged(folder: Path, *kinds: str) -> list[Fact]:
+def logged(folder: Path, *kinds: str) -> list[AuditEvent]:
     with GatewayState(folder / "state") as state:
         return [each.fact for each in entries(state.audit_database) if each.fact.kind in kinds]
 

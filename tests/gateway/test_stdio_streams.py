@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.outlet import Outlet
+from pinwarden.gateway.stdio import Outlet
 from tests.support.waiting import poll
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
@@ -91,9 +91,9 @@ import sys
 from pinwarden.core.record import replace
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS
+from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.server_process import Command, start
+from pinwarden.gateway.gated_server import Command, start
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.stdio import Relay
 from tests.gateway.desk import Measure
@@ -112,7 +112,7 @@ from time import sleep
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.server_process import Command, start
+from pinwarden.gateway.gated_server import Command, start
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.stdio import Relay
 from tests.gateway.desk import Measure
@@ -140,7 +140,7 @@ from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway import stdio
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.server_process import Command, start
+from pinwarden.gateway.gated_server import Command, start
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import Measure
 

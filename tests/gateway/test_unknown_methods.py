@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.methods import MOST_NAMED, NOTICES_OF_CLIENT, NOTICES_OF_SERVER
+from pinwarden.gateway.request_decisions import MOST_NAMED, NOTICES_OF_CLIENT, NOTICES_OF_SERVER
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, SEARCH, Desk, policy, refused
 

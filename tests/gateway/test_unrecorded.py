@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from tests.gateway.desk import DELETE, SEARCH, Desk
 
 AWAY = PinwardenError("AUDIT_UNAVAILABLE", "the database is away")

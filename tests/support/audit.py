@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinwarden.gateway.audit.chain import rows
-from pinwarden.gateway.audit.entry import Head
-from pinwarden.gateway.audit.verification import ChainCheck, Verified
+from pinwarden.gateway.audit.event import ChainCheck, LogHead, Verified
 from pinwarden.system.database import Database
 
 
-def verify(database: Database, heads: Sequence[Head] = ()) -> Verified:
+def verify(database: Database, heads: Sequence[LogHead] = ()) -> Verified:
     """Follow the chain from its first entry to its last."""
     check = ChainCheck(heads)
     for number, line, filed in rows(database):

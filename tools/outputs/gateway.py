@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pinwarden.core.record import field_names
-from pinwarden.gateway import event as gateway_event
-from pinwarden.gateway.audit import verification as audit_chain
+from pinwarden.gateway.audit import event as audit_chain
+from pinwarden.gateway.audit import event as gateway_event
 from pinwarden.gateway.store import reviews
 from tools.document_schemas import any_digest
 from tools.outputs.parts import ENTITIES, output, surface_change
@@ -92,7 +92,7 @@ def audit_verify() -> Schema:
 
 
 def audit_tail() -> Schema:
-    texts = (name for name in field_names(gateway_event.Fact) if name not in ("kind", "expected"))
+    texts = (name for name in field_names(gateway_event.AuditEvent) if name not in ("kind", "expected"))
     fact = exactly(
         {"kind": one_of(gateway_event.KINDS)}, {**dict.fromkeys(texts, FULL_TEXT), "expected": array(TEXT, minItems=1)}
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.forwarded_request import Answer, Asked, Notice
+from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_question, is_doubtful_task
 from pinwarden.gateway.gates.requests import (
     ELICITATION,
     SAMPLING,
@@ -15,17 +15,14 @@ from pinwarden.gateway.gates.requests import (
 )
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.in_flight import Answer, Asked, Notice
 from pinwarden.gateway.judged_lists import View, Views, has_two_names
 from pinwarden.gateway.messages import error, is_id, refusal
-from pinwarden.gateway.methods import NOTICES_OF_SERVER, UnknownMethods
 from pinwarden.gateway.opening import Opening
 from pinwarden.gateway.pages import ListPage, filtered, read_page
-from pinwarden.gateway.request_decisions import Uses
-from pinwarden.gateway.resource_links import ResourceLinks
-from pinwarden.gateway.results import Results
-from pinwarden.gateway.server_requests import ServerRequests
+from pinwarden.gateway.request_decisions import NOTICES_OF_SERVER, UnknownMethods, Uses
+from pinwarden.gateway.result_checks import ResourceLinks, Results, ServerRequests
 from pinwarden.gateway.session_audit import Journal, Output
-from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_task
 from pinwarden.gateway.tasks import FETCHING, LISTING, is_task, listed_tasks, without_tasks
 from pinwarden.surface.drift.changes import REVIEW
 from pinwarden.surface.protocol import INVALID_PARAMS, INVALID_REQUEST, SERVER_AWAY

@@ -9,9 +9,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
-from pinwarden.gateway.event import SERVER_ITEM
-from pinwarden.gateway.store.observed import kept_name
-from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Item, Surface
+from pinwarden.gateway.audit.event import SERVER_ITEM
+from pinwarden.gateway.store.reviews import kept_name
+from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, Item, Surface
 
 KIND_OF = {kind.entity: kind for kind in ITEM_KINDS}
 

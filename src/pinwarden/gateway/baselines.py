@@ -10,7 +10,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.gateway.shared_approvals import server_identity
 from pinwarden.gateway.state import FIRST_USE, GatewayState
-from pinwarden.gateway.store.observed import kept_name
+from pinwarden.gateway.store.reviews import kept_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify, verify_files

@@ -21,13 +21,13 @@ from typing import Any
 from pinwarden.core.record import replace
 from pinwarden.core.strict_json import JITER_DEPTH
 from pinwarden.gateway.answers import Answers
-from pinwarden.gateway.event import Fact
-from pinwarden.gateway.forwarded_request import Asked
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.verdict import ALLOW
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.in_flight import Asked
 from pinwarden.gateway.judged_lists import Views
 from pinwarden.gateway.request_decisions import Uses
-from pinwarden.gateway.resource_links import LINKED
+from pinwarden.gateway.result_checks import LINKED
 from pinwarden.gateway.session_audit import Journal
 from pinwarden.surface.protocol import PROGRESS
 
@@ -37,7 +37,7 @@ LONGEST_TEXT_ID = 256
 _COMPLETE = "complete"
 _SHORT = 2 * JITER_DEPTH  # bytes of a text that cannot have too many levels, nor too long a number
 # All that a call, a result and a progress notification may have on the fast path. Another member may be one that some
-# readers take for one of these (`gateway/shape.py`), so the session looks at it.
+# readers take for one of these (`gateway/ambiguity.py`), so the session looks at it.
 _PARAMS = frozenset({"name", "arguments", "_meta", "task"})
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 _PROGRESS = frozenset({"progressToken", "progress", "total", "message"})
@@ -69,7 +69,7 @@ class CallFastPath:
         self._answers = answers
         self.open = open_requests
         self.most = guard.limits.max_open
-        self.events: dict[str, Fact] = {}
+        self.events: dict[str, AuditEvent] = {}
         """By the name of a tool, the audit event of its call; only the request id at the end of ``call`` is missing."""
         self.stamp = -1
         """The guard's stamp at which all of this was learned; -1 if it is not valid any more."""
@@ -88,7 +88,7 @@ class CallFastPath:
         self._is_strict = is_strict
         return loads
 
-    def admit(self, message: Any, now: float, text: bytes | None = None) -> Fact | None:
+    def admit(self, message: Any, now: float, text: bytes | None = None) -> AuditEvent | None:
         """The audit event of a call that may be forwarded; None if the session has to decide.
 
         Give the text of a message that was read by `reader`, and none for a message that was parsed strictly.
@@ -224,6 +224,6 @@ class CallFastPath:
         self.stamp = stamp
 
 
-def with_request_id(event: Fact, request_id: int | str) -> Fact:
+def with_request_id(event: AuditEvent, request_id: int | str) -> AuditEvent:
     """The audit event of one call."""
     return replace(event, call=f"{event.call}{request_id}")

@@ -1,27 +1,109 @@
-"""What all sessions of one upstream server share: the measure, the policy, and what was read before."""
+"""The rules for one upstream server: what is approved, the policy, and what was read before.
+
+All sessions with that server share one `Guard`. Where approvals come from is an `ApprovedSource`
+(`approved_sources.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.approval import Approved
-from pinwarden.gateway.approved import ApprovedSource
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record
 from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_use
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import judge_server
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.limits import DEFAULT_SESSION_LIMITS, SessionLimits
 from pinwarden.gateway.tasks import Tasks
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy, RequestPolicy
 from pinwarden.surface.surface import ITEM_KINDS, TOOL, Item, ItemKind, Surface
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.gates.request_content import JudgedRequest
+    from pinwarden.gateway.gates.requests import JudgedRequest
+
+
+class SessionLimits(Record):
+    """Bounds on one conversation."""
+
+    max_frame: int = 128 * 1024 * 1024
+    """Real results reach 50 MB of encoded pictures; a message is held in memory as a whole."""
+    max_pages: int = 200
+    """Of one list. The largest real servers need fewer than ten."""
+    max_items: int = 5_000
+    """Of one list; what a model could read ends far below. Comparing a new one takes up to a millisecond."""
+    max_request_tools: int = 200
+    """Tool definitions in one server request; models take at most 128."""
+    max_input_requests: int = 100
+    """Server requests in one result or task; real results have one or two."""
+    max_list: int = 32 * 1024 * 1024
+    """Bytes of all pages of one list together; the largest real ones stay below 1 MiB."""
+    max_unread: int = 1024 * 1024
+    """Bytes of a list answer that is taken apart because it cannot be read as a whole, which takes far longer."""
+    max_open: int = 10_000
+    """Requests without an answer, in each direction."""
+    max_held: int = 1_000
+    """Messages that wait for a list to be judged."""
+    max_held_bytes: int = 160 * 1024 * 1024
+    """Of all of them together: one largest message and some others. A server can send many while it is asked."""
+    max_unwritten: int = 192 * 1024 * 1024
+    """Bytes that wait for a side that does not read: all that was held at once, and some more. Then the server ends."""
+    list_seconds: float = 20.0
+    """How long a server may take for a list before its calls are refused."""
+    max_rounds: int = 5
+    """How often a list is asked for again because it changed while it was read."""
+    notice_seconds: float = 0.25
+    """For which further notices that a list changed are put together: one session cannot make all others of the same
+    server list without end, nor a server its client."""
+    source_seconds: float = 0.25
+    """How long an answer of the lock or store counts before it is asked again: the delay of an approval."""
+
+    @property
+    def json(self) -> Limits:
+        """What the strict reader takes."""
+        return Limits(max_bytes=self.max_frame)
+
+
+DEFAULT_SESSION_LIMITS = SessionLimits()
+
+
+class ApprovedSource(Protocol):
+    """The lock, or the store of what was trusted on first use.
+
+    Both methods are called from any thread. What cannot be read raises ``PinwardenError``: the gateway then refuses
+    everything, it never goes on with "nothing was approved".
+    """
+
+    def current(self) -> Approved | None:
+        """What is approved now; None if nothing ever was and the first use may be trusted.
+
+        Called for every message that is judged, so it must be cheap while nothing changed: look at the file's time or
+        a counter, at most so often.
+        """
+
+    def trust(self, surface: Surface) -> Approved:
+        """Keep the first surface ever seen as the approved one, and return it.
+
+        If another process was faster, the surface that it kept is returned instead. A source that trusts nothing (a
+        lock) raises ``SERVER_NOT_LOCKED``.
+        """
+
+
+class Approved(Record):
+    """The measure that everything of one server is held against. It changes only by approval, never by being served."""
+
+    server: str
+    """The server's name in the lock, or the name under which it was trusted on first use."""
+    surface: Surface
+    generation: str
+    """Changes whenever the content does: a digest, a counter, a time stamp. What was judged before is judged anew."""
+    origin: str = "lock"
+    """``lock`` or ``first-use``."""
+
 
 _REMEMBERED = 64  # list bodies; a session has four lists of a few pages
 _REMEMBERED_BYTES = 16 * 1024 * 1024  # of all of them; what they hold takes several times as much
@@ -127,7 +209,7 @@ class Guard:
 
     def judge_server_request(self, method: str, params: Any, client: str) -> JudgedRequest | Refusal:
         """What is decided about a request of the server that the policy permits as such."""
-        from pinwarden.gateway.gates.request_content import HIDDEN_CODES, judge_content
+        from pinwarden.gateway.gates.requests import HIDDEN_CODES, judge_content
 
         definitions = self._definitions_in(params, client)
         if isinstance(definitions, Refusal):
@@ -137,13 +219,13 @@ class Guard:
 
     def judge_tools_in_result(self, method: str, result: Any, client: str) -> JudgedRequest | Refusal | None:
         """What is decided about tool definitions in a result that is no list; None if nothing is to be said."""
-        from pinwarden.gateway.gates.request_content import judge_definitions_of_result
+        from pinwarden.gateway.gates.requests import judge_definitions_of_result
 
         definitions = self._definitions_in(result, client)
         return definitions if isinstance(definitions, Refusal) else judge_definitions_of_result(method, definitions)
 
     def _definitions_in(self, value: Any, client: str) -> tuple[Verdict, ...] | Refusal:
-        from pinwarden.gateway.gates.request_content import definitions_in
+        from pinwarden.gateway.gates.requests import definitions_in
 
         items = definitions_in(value, self.limits.max_request_tools)
         if isinstance(items, Refusal) or not items:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.event import Fact
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.lists import strictest
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
@@ -43,7 +43,7 @@ class View:
         self.epoch = -1
         self.calls = 0
         self.problem: str | None = None
-        self.call_events: dict[str, Fact] | None = None
+        self.call_events: dict[str, AuditEvent] | None = None
         """For tools on the fast path: the audit event of a call without its request id."""
         self.by_key: dict[str, Verdict] = {}
         self.by_item: dict[tuple[str, bytes], Verdict] = {}
@@ -387,7 +387,7 @@ class Views:
             return
         known = {kind.member: self._views[kind.member] for kind in offered}
         lists = {member: _trustworthy(view.items) for member, view in known.items() if view.problem is None}
-        from pinwarden.gateway.gates.first_use import without_attacks
+        from pinwarden.gateway.gates.lists import without_attacks
 
         surface = without_attacks(Surface(server=self.server, items=lists, observed={"how": "first use"}))
         self._guard.trust(surface)

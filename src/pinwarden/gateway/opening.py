@@ -153,7 +153,7 @@ class Opening:
 
 def _own_gates() -> dict[str, Any]:
     """What SEP-2624 wants to be said of a host of interceptors."""
-    from pinwarden.gateway.own_interceptor import EVENTS
+    from pinwarden.gateway.interceptors import EVENTS
 
     return {"supportedEvents": list(EVENTS)}
 

@@ -10,12 +10,12 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record
 from pinwarden.gateway import splice
+from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_result
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import WARNINGS, verdict_data
-from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_result
-from pinwarden.surface.probe.message import Message, parse_message, parse_page
-from pinwarden.surface.surface import Item, ItemKind
+from pinwarden.surface.probe.message import Message, page_of, read_message
+from pinwarden.surface.surface import Item, Kind
 
 
 class ListPage(Record):

@@ -13,12 +13,11 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.visible import INVISIBLE, neutralize_log_commands, show_invisible
 from pinwarden.gateway.audit.chain import entries
-from pinwarden.gateway.event import ALLOWED, CALLED, WARNED
+from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.requests import SERVER_REQUESTS
 from pinwarden.gateway.gates.verdict import BLOCK
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.gateway.store.observed import Sighting, is_cut, kept_name
-from pinwarden.gateway.store.reviews import REJECTED, STATES, Review
+from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_cut, kept_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.policy import parse_policy
 from pinwarden.lock.policy_proposal import REASONS, Observation, Proposal, propose

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinwarden.gateway.audit.log import AuditLog
-    from pinwarden.gateway.observations import Sightings
+    from pinwarden.gateway.store.reviews import Sightings
 
 _MAX_WAITING = 1_000  # steps with definitions; a server that serves more than the store takes is not observed whole
 

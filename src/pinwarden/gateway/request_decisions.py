@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.gateway.forwarded_request import Asked
+from pinwarden.core.lazy_regex import pattern
+from pinwarden.gateway.ambiguity import is_doubtful_request
 from pinwarden.gateway.gates.lists import LIST_FAILED, strictest
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.in_flight import Asked
 from pinwarden.gateway.judged_lists import View, Views
 from pinwarden.gateway.messages import LIST_METHODS, LISTEN, encode, error, refusal
-from pinwarden.gateway.methods import NOTICES_OF_CLIENT, UnknownMethods
 from pinwarden.gateway.opening import INTERCEPTORS, Opening
-from pinwarden.gateway.resource_links import ResourceLinks
+from pinwarden.gateway.result_checks import ResourceLinks
 from pinwarden.gateway.session_audit import Journal, Output
-from pinwarden.gateway.shape import is_doubtful_request
 from pinwarden.gateway.tasks import CANCELLING, FETCHING, LISTING
-from pinwarden.gateway.templates import template_fits
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW
 from pinwarden.surface.protocol import INVALID_REQUEST
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
@@ -249,7 +248,7 @@ class Uses:
         params = message.get("params")
         if message["method"] not in _NAMED or type(params) is not dict or not self.records_arguments(name):
             return None
-        from pinwarden.gateway.gates.arguments import recorded_arguments
+        from pinwarden.gateway.gates.results import recorded_arguments
 
         return recorded_arguments(params.get("arguments"))
 
@@ -262,8 +261,7 @@ class Uses:
 
     def _intercepted(self, message: Any, now: float, out: Output) -> Decision:
         """Requests to the gates themselves (SEP-2624), unless the server has interceptors of its own."""
-        from pinwarden.gateway.interceptors import InterceptorError
-        from pinwarden.gateway.own_interceptor import NotYetError, own_host
+        from pinwarden.gateway.interceptors import InterceptorError, NotYetError, own_host
 
         if self._opening.extends(INTERCEPTORS, out):
             return Asked(message["id"], message["method"])
@@ -323,3 +321,83 @@ def _names(definition: Any, uri: str) -> bool:
         elif type(each) is list:
             pending += each
     return False
+
+
+_EXPRESSION = pattern(r"\{[^{}]*\}")
+
+
+def template_fits(template: str, uri: str) -> bool:
+    """Whether an address can come from a template: what stands between its expressions occurs in that order.
+
+    Expressions are taken to stand for anything, so that an address is rather held against a template too many.
+    """
+    first, *others = _EXPRESSION.split(template)
+    if not others:
+        return uri == template
+    last = others.pop()
+    if not uri.startswith(first) or not uri.endswith(last) or len(uri) < len(first) + len(last):
+        return False
+    place, end = len(first), len(uri) - len(last)
+    for literal in others:
+        found = uri.find(literal, place, end)
+        if found < 0:
+            return False
+        place = found + len(literal)
+    return True
+
+
+NOTICES_OF_CLIENT = frozenset(
+    f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed", "tasks/status")
+)
+NOTICES_OF_SERVER = frozenset(
+    f"notifications/{name}"
+    for name in (
+        *("cancelled", "progress", "message", "elicitation/complete", "subscriptions/acknowledged"),
+        *("tools/list_changed", "prompts/list_changed", "resources/list_changed", "resources/updated"),
+        *("tasks", "tasks/status"),
+    )
+)
+MOST_NAMED = 100
+"""Methods that are told one by one in one session. Real extensions have a handful."""
+_NAME = 100  # letters of a method that are told; no rule is asked about a longer one, as it could fit the cut-off name
+
+
+class UnknownMethods:
+    """What one side of a session sends that no revision knows. The log has each method once, so nobody can flood it."""
+
+    def __init__(self, guard: Guard, journal: Journal, sender: str) -> None:
+        """``sender`` is client or server."""
+        self._guard = guard
+        self._journal = journal
+        self._sender = sender
+        self._seen: set[int] = set()
+        """Marks of methods, which may be as long as a message."""
+
+    def request(self, method: str, call: str, out: Output) -> Verdict:
+        """The verdict about a request. A refusal names its call, so each is told; of what passes, each method."""
+        verdict = self._judged(method)
+        if verdict.passes:
+            self._journal.used_once(verdict, verdict.key, call, out, (self._sender, method))
+        else:
+            self._journal.used(verdict, method[:_NAME], call, out)
+        return verdict
+
+    def notice(self, method: str, out: Output) -> Verdict:
+        """The verdict about a notification, which is told once for each method."""
+        verdict = self._judged(method)
+        self._journal.used_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
+        return verdict
+
+    def _judged(self, method: str) -> Verdict:
+        """One more than are told is refused: it would pass without a word in the log."""
+        mark, judge = hash(method), self._guard.judge_unknown_method
+        sender, client = self._sender, self._journal.client
+        if mark not in self._seen:
+            if len(self._seen) >= MOST_NAMED:
+                why = f"The {sender} sent more methods that no revision of MCP knows than the log tells one by one."
+                return judge("", sender, client, why_not=why)
+            self._seen.add(mark)
+        if len(method) > _NAME:
+            why = "No revision of MCP knows this, and its name is longer than any that a policy is asked about."
+            return judge(method[:_NAME], sender, client, why_not=why)
+        return judge(method, sender, client)

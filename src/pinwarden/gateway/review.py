@@ -19,12 +19,10 @@ from pinwarden.gateway.approved_items import (
     is_intact,
     with_definitions,
 )
+from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.baselines import Baseline, baseline_of
-from pinwarden.gateway.event import APPROVED, HELD, REJECTED, SERVER_ITEM
-from pinwarden.gateway.observations import fact_about
 from pinwarden.gateway.store.approvals import Approval
-from pinwarden.gateway.store.observed import kept_name
-from pinwarden.gateway.store.reviews import STATES, WAITING, Review, named
+from pinwarden.gateway.store.reviews import STATES, WAITING, Review, fact_about, kept_name, named
 from pinwarden.project.approvable import OPTION, Approvable, approvable, not_approved
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL

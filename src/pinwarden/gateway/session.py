@@ -23,21 +23,18 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
-from pinwarden.gateway.answer_timeouts import OverdueRequests
+from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_question, is_doubtful_request
 from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.call_fast_path import CALL, CallFastPath, with_request_id
-from pinwarden.gateway.deferred_requests import Held
-from pinwarden.gateway.forwarded_request import Answer, Asked, Notice, Request
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.in_flight import Answer, Asked, Held, Notice, OverdueRequests, Request
 from pinwarden.gateway.judged_lists import Views
-from pinwarden.gateway.listening import Listening
+from pinwarden.gateway.list_subscription import Listening
 from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, notification, unrecorded
 from pinwarden.gateway.opening import Opening, stateless_meta
 from pinwarden.gateway.request_decisions import Uses
-from pinwarden.gateway.resource_links import ResourceLinks
-from pinwarden.gateway.session_audit import Journal, Output
-from pinwarden.gateway.shape import is_doubtful_answer, is_doubtful_question, is_doubtful_request
-from pinwarden.gateway.step import NOTHING, Step
+from pinwarden.gateway.result_checks import ResourceLinks
+from pinwarden.gateway.session_audit import NOTHING, Journal, Output, Step
 from pinwarden.gateway.tasks import LISTING, TOLD
 from pinwarden.surface.protocol import (
     BATCH_VERSION,
@@ -524,7 +521,7 @@ class Session:
 
     def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> Step:
         """A frame that is no strict JSON: an answer may still be taken apart, noise goes nowhere."""
-        from pinwarden.gateway.likely_answer import answered_id, is_noise
+        from pinwarden.gateway.ambiguity import answered_id, is_noise
 
         if is_noise(frame):
             return NOTHING

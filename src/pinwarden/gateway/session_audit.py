@@ -1,17 +1,50 @@
-"""What a session gathers while it works on one message."""
+"""What a session returns for one message, and the audit events it makes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from pinwarden.core.record import replace
-from pinwarden.gateway.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, Fact
+from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, AuditEvent
 from pinwarden.gateway.gates.lists import digest_text
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.step import NOTHING, Step
 from pinwarden.surface.surface import RESOURCE, Surface
+
+
+class Step:
+    """Messages to send, in this order for each side, and what has to be recorded about them.
+
+    It is never changed, but it is no record: one is made for every message, and a record takes as long to make as the
+    rest of the work on a call.
+    """
+
+    __slots__ = ("durable", "facts", "sightings", "to_client", "to_server")
+
+    def __init__(
+        self,
+        to_client: tuple[bytes, ...] = (),
+        to_server: tuple[bytes, ...] = (),
+        facts: tuple[AuditEvent, ...] = (),
+        durable: bool = False,
+        sightings: tuple[Verdict, ...] = (),
+    ) -> None:
+        self.to_client = to_client
+        """JSON-RPC messages without line ends."""
+        self.to_server = to_server
+        self.facts = facts
+        self.durable = durable
+        """The facts have to be on disk before the first message is sent: one is a refusal that a client sees."""
+        self.sightings = sightings
+        """Definitions that this session sees for the first time, or anew after another one of the same item, with what
+        was decided: for observation and review.
+
+        Those with the action ``block``, ``warn`` or ``audit`` become review items."""
+
+
+NOTHING = Step()
+
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
@@ -29,7 +62,7 @@ class Output:
     def __init__(self) -> None:
         self.to_client: list[bytes] = []
         self.to_server: list[bytes] = []
-        self.facts: list[Fact] = []
+        self.facts: list[AuditEvent] = []
         self.sightings: list[Verdict] = []
         self.durable = False
 
@@ -114,7 +147,7 @@ class Journal:
             self._told_uses.add(mark)
         self.used(verdict, method, call, out)
 
-    def call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, Fact]:
+    def call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
         """By the name of what is used, the event of a use that passes; the request id at the end of ``call`` is
         missing."""
         return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
@@ -155,7 +188,7 @@ class Journal:
         self.refuse(refused, method, call, out)
 
     def _refuse(self, refused: Refusal, method: str, call: str, out: Output) -> None:
-        fact = Fact(
+        fact = AuditEvent(
             kind=BLOCKED,
             server=self._guard.server,
             client=self.client,
@@ -186,7 +219,7 @@ class Journal:
         reason += f" and {items - _NAMES} more." if items > _NAMES else "."
         if left_out:
             reason += f" What else it lists ({left_out}) reads like an attack or cannot be told apart, and is withheld."
-        fact = Fact(
+        fact = AuditEvent(
             kind=TRUSTED,
             server=self._guard.server,
             client=self.client,
@@ -197,9 +230,9 @@ class Journal:
         out.facts.append(fact)
         out.durable = True
 
-    def fact(self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None) -> Fact:
+    def fact(self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None) -> AuditEvent:
         """What was decided, as a fact."""
-        return Fact(
+        return AuditEvent(
             kind=kind,
             server=self._guard.server,
             client=self.client,

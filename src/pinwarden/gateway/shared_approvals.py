@@ -19,9 +19,9 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.gateway.approved_items import KIND_OF, fits, holds, is_intact, with_definitions
-from pinwarden.gateway.event import SERVER_ITEM
+from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.store.approvals import APPROVED, Approval, Approvals, Change, Follower, named
-from pinwarden.gateway.store.observed import kept_name
+from pinwarden.gateway.store.reviews import kept_name
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry

@@ -16,13 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenAway
-    from pinwarden.gateway.observations import Sightings
     from pinwarden.gateway.shared_approvals import SharedApprovals
-    from pinwarden.gateway.store.approvals import Approvals
-    from pinwarden.gateway.store.observed import Observed
-    from pinwarden.gateway.store.reviews import Reviews
+    from pinwarden.gateway.store.approvals import Approvals, Trusted
+    from pinwarden.gateway.store.reviews import Observed, Reviews, Sightings
     from pinwarden.gateway.store.tokens import Tokens
-    from pinwarden.gateway.store.trusted import Trusted
     from pinwarden.project.project import Project
     from pinwarden.system.database import Database
 
@@ -121,14 +118,14 @@ class GatewayState:
     @cached_property
     def trusted(self) -> Trusted:
         """What was trusted on first use."""
-        from pinwarden.gateway.store.trusted import Trusted
+        from pinwarden.gateway.store.approvals import Trusted
 
         return Trusted(self._database)
 
     @cached_property
     def observed(self) -> Observed:
         """What was served."""
-        from pinwarden.gateway.store.observed import Observed
+        from pinwarden.gateway.store.reviews import Observed
 
         return Observed(self._database)
 
@@ -188,7 +185,7 @@ class GatewayState:
 
     def sightings(self, server: str, baseline: str) -> Sightings:
         """Where the sessions of a server write what they see."""
-        from pinwarden.gateway.observations import Sightings
+        from pinwarden.gateway.store.reviews import Sightings
 
         return Sightings(server, baseline, self.observed, self.reviews)
 

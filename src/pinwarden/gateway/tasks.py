@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway import splice
-from pinwarden.gateway.shape import is_doubtful_task
+from pinwarden.gateway.ambiguity import is_doubtful_task
 
 FETCHING = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 """The methods by which a client gets the result of a task, or goes on with it."""

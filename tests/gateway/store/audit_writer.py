@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.audit.log import AuditLog
-from pinwarden.gateway.event import Fact
 
 
 def main(url: str, folder: str) -> None:
     log = AuditLog(url, Path(folder), when_away="spool")
-    form = Fact(kind="called", call=f"{log.source}/", session=log.source)
+    form = AuditEvent(kind="called", call=f"{log.source}/", session=log.source)
     for number in range(1_000_000):
         if number % 50 == 0:
-            log.record_durably(Fact(kind="blocked", item=str(number), session=log.source))
+            log.record_durably(AuditEvent(kind="blocked", item=str(number), session=log.source))
         elif number % 2:
-            log.record(Fact(kind="called", item=str(number), session=log.source))
+            log.record(AuditEvent(kind="called", item=str(number), session=log.source))
         else:
             log.note(form, number)
         sys.stdout.write(f"{log.source} {number}\n")

@@ -16,10 +16,9 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.chain import append, audit_schema, head_of, lines, moment_text, newest
-from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, encode, hash_of, parse
+from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, hash_of, parse_entry
 from pinwarden.gateway.audit.journal import Batch, Journal, Noted, pack, unpack
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
-from pinwarden.gateway.event import Fact
 from pinwarden.system.database import Database, DatabaseLimits, Schema, open_database
 from tests.support.audit import verify
 from tests.support.postgres import Cluster, hurried
@@ -42,16 +41,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "journals"
 
 
-def entries(database: Database) -> list[Entry]:
-    return [parse(line) for _, line in lines(database)]
+def entries(database: Database) -> list[LogEntry]:
+    return [parse_entry(line) for _, line in lines(database)]
 
 
 def items(database: Database) -> list[str]:
     return [entry.fact.item for entry in entries(database)]
 
 
-def called(item: object) -> Fact:
-    return Fact(kind="called", server="files", item=str(item))
+def called(item: object) -> AuditEvent:
+    return AuditEvent(kind="called", server="files", item=str(item))
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -104,7 +103,7 @@ def test_a_refusal_is_committed_with_all_before_it_when_record_durably_returns(
 ) -> None:
     with AuditLog(database_url, folder, limits=PATIENT) as log:
         log.record(called("before"))
-        log.record_durably(Fact(kind="blocked", item="refused"))
+        log.record_durably(AuditEvent(kind="blocked", item="refused"))
         assert items(database) == ["before", "refused"]
 
 
@@ -142,8 +141,8 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
         '"format":"pinwarden-audit/1","gateway":"g","nth":1,"number":1,"previous":"sha256:' + "0" * 64 + '",'
         '"source":"s"}',
     )
-    assert head_of(database) == Head(number=1, hash=hash_of(line))
-    assert list(newest(database)) == [parse(line)]
+    assert head_of(database) == LogHead(number=1, hash=hash_of(line))
+    assert list(newest(database)) == [parse_entry(line)]
 
 
 # What tampering looks like
@@ -162,7 +161,7 @@ def change(database: Database, *statements: str) -> None:
             step.run(statement)
 
 
-def breaks(database: Database, *heads: Head) -> list[tuple[int, str]]:
+def breaks(database: Database, *heads: LogHead) -> list[tuple[int, str]]:
     return [(each.number, each.code) for each in verify(database, heads).breaks]
 
 
@@ -224,8 +223,8 @@ def test_a_log_that_was_written_anew_from_an_edited_event_on_is_found_by_a_head(
     previous, forged = EMPTY.hash, []
     for entry in entries(written):
         fact = called("harmless") if entry.number == 3 else entry.fact
-        line = encode(
-            Entry(
+        line = encode_entry(
+            LogEntry(
                 number=entry.number,
                 previous=previous,
                 at=entry.at,
@@ -248,10 +247,10 @@ def test_a_log_that_was_written_anew_from_an_edited_event_on_is_found_by_a_head(
 )
 def test_what_is_looked_for_is_found_whatever_is_in_its_name(name: str, database: Database) -> None:
     facts = [
-        Fact(kind="called", server=name, item="1"),
-        Fact(kind="blocked", server=f"{name}x", item="2"),
-        Fact(kind="blocked", server=name, item='"kind":"held"'),
-        Fact(kind="held", server="other", item="4", reason=f'"server":"{name}"'),
+        AuditEvent(kind="called", server=name, item="1"),
+        AuditEvent(kind="blocked", server=f"{name}x", item="2"),
+        AuditEvent(kind="blocked", server=name, item='"kind":"held"'),
+        AuditEvent(kind="held", server="other", item="4", reason=f'"server":"{name}"'),
     ]
     append(database, Batch(gateway="g", source="s", first=1, events=tuple(Noted(9, fact) for fact in facts)))
 
@@ -278,10 +277,10 @@ def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
 
 def test_heads_that_contradict_each_other_are_not_both_right(written: Database) -> None:
     head = head_of(written)
-    other = Head(number=head.number, hash=EMPTY.hash)
+    other = LogHead(number=head.number, hash=EMPTY.hash)
     assert breaks(written, head, other) == breaks(written, other, head) == [(6, "rewritten")]
     assert breaks(written, EMPTY) == []
-    assert breaks(written, Head(number=0, hash=head.hash)) == [(0, "rewritten")]
+    assert breaks(written, LogHead(number=0, hash=head.hash)) == [(0, "rewritten")]
 
 
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
@@ -313,7 +312,7 @@ def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
         change(database, change_one)
-        log.record_durably(Fact(kind="blocked", item="2"))  # it is synced to the disk
+        log.record_durably(AuditEvent(kind="blocked", item="2"))  # it is synced to the disk
         assert log.problem is not None
         assert log.problem.code == "AUDIT_TAMPERED"
         with pytest.raises(PinwardenError) as caught:
@@ -331,7 +330,7 @@ def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
         log.record_durably(called(1))
         forged = tuple(Noted(at=number, fact=called("forged")) for number in range(5))
         append(database, Batch(gateway="desk", source=log.source, first=2, events=forged))
-        log.record_durably(Fact(kind="blocked", item="2"))
+        log.record_durably(AuditEvent(kind="blocked", item="2"))
         assert log.problem is not None
         assert log.problem.code == "AUDIT_TAMPERED"
 
@@ -374,7 +373,7 @@ def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(c
     log.record_durably(called("before"))
     cluster.stop()
     try:
-        log.record_durably(Fact(kind="blocked", item="meanwhile"))  # is durable on this machine
+        log.record_durably(AuditEvent(kind="blocked", item="meanwhile"))  # is durable on this machine
         with pytest.raises(PinwardenError) as caught:
             log.record(called("passes"))
         assert caught.value.code == "AUDIT_UNAVAILABLE"
@@ -397,7 +396,7 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
     log = AuditLog(place / "audit.sqlite", folder, when_away="refuse", limits=QUICK)
-    form = Fact(kind="called", server="files", call="session/")
+    form = AuditEvent(kind="called", server="files", call="session/")
     takes: list[Callable[[], None]] = [
         lambda: log.note(form, 1),
         lambda: log.record(called(1)),
@@ -435,7 +434,9 @@ def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lo
     log = AuditLog(database_url, folder, when_away="refuse", limits=QUICK)
     log.record_durably(called("before"))
     with cluster.frozen(), hurried(opened[0], DatabaseLimits(connect_seconds=2, answer_seconds=1.5)):
-        log.record_durably(Fact(kind="blocked", item="meanwhile"))  # returns when the writer gave up, and is durable
+        log.record_durably(
+            AuditEvent(kind="blocked", item="meanwhile")
+        )  # returns when the writer gave up, and is durable
         assert log.problem is not None
         assert log.problem.code == "DATABASE_UNAVAILABLE"
         with pytest.raises(PinwardenError) as caught:
@@ -488,7 +489,7 @@ def test_events_that_were_in_a_file_that_is_gone_are_missed(tmp_path: Path, fold
     with AuditLog(path, folder, limits=AuditLimits(gather=60.0, wait=60.0, batch=100)) as log:
         log.record_durably(*(called(number) for number in range(10)))  # more than a batch: the journal begins anew
         path.unlink()
-        log.record_durably(Fact(kind="blocked", item="10"))
+        log.record_durably(AuditEvent(kind="blocked", item="10"))
     AuditLog(path, folder, limits=PATIENT).close()
     database = open_database(path, audit_schema())
     assert (items(database), breaks(database)) == (["10"], [(1, "lost_event")])
@@ -684,13 +685,13 @@ def test_a_journal_is_for_its_owner_alone(folder: Path) -> None:
     "fact",
     [
         called("plain"),
-        Fact(kind="blocked", item="a\x1fb\x1ec", expected=("x", "y")),
-        Fact(kind="blocked", item="a", expected=("x\x1ey",)),
-        Fact(kind="blocked", item="ä\n\0", expected=("x", "y"), reason="z", by="w"),
-        Fact(kind="called", item="t", arguments=b'{"a":1}'),
+        AuditEvent(kind="blocked", item="a\x1fb\x1ec", expected=("x", "y")),
+        AuditEvent(kind="blocked", item="a", expected=("x\x1ey",)),
+        AuditEvent(kind="blocked", item="ä\n\0", expected=("x", "y"), reason="z", by="w"),
+        AuditEvent(kind="called", item="t", arguments=b'{"a":1}'),
     ],
 )
-def test_a_name_with_the_journals_own_separators_stays_one_name(fact: Fact) -> None:
+def test_a_name_with_the_journals_own_separators_stays_one_name(fact: AuditEvent) -> None:
     assert unpack(pack(7, fact)) == Noted(at=7, fact=fact)
 
 

@@ -12,14 +12,13 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.chain import audit_schema, lines
-from pinwarden.gateway.audit.entry import Entry, parse
+from pinwarden.gateway.audit.event import AuditEvent, LogEntry, parse_entry
 from pinwarden.gateway.audit.journal import Journal, left_behind, pack, text_call
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
-from pinwarden.gateway.event import Fact
 from pinwarden.system.database import Database, open_database
 from tests.support.audit import verify
 
-FORM = Fact(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
+FORM = AuditEvent(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
 CALM = AuditLimits(wait=60.0)
 """A database may take as long as it does on a busy machine."""
 
@@ -34,8 +33,8 @@ def database(tmp_path: Path) -> Database:
     return open_database(tmp_path / "audit.sqlite", audit_schema())
 
 
-def entries(database: Database) -> list[Entry]:
-    return [parse(line) for _, line in lines(database)]
+def entries(database: Database) -> list[LogEntry]:
+    return [parse_entry(line) for _, line in lines(database)]
 
 
 def calls(database: Database) -> list[str]:
@@ -67,7 +66,7 @@ def test_calls_that_were_written_by_their_form_say_all_that_the_form_says(databa
     assert recover(database, folder) == 1
     server = "50% %d \\ \x1f ü"
     assert [entry.fact for entry in entries(database)] == [
-        Fact(kind="called", server=server, session="s", call=f"s/{number}", item="echo", expected=("a", "b"))
+        AuditEvent(kind="called", server=server, session="s", call=f"s/{number}", item="echo", expected=("a", "b"))
         for number in range(3)
     ]
     assert [entry.nth for entry in entries(database)] == [1, 2, 3]
@@ -154,8 +153,8 @@ def test_of_a_batch_that_a_kill_interrupts_the_first_events_are_there_and_nothin
     stores: int, tail_first: bool, database: Database, folder: Path
 ) -> None:
     """Killed after each single store of four events, of which one is longer than anything that is packed."""
-    batch = [pack(7, Fact(kind="observed", item=f"tool-{number}" * 3)) for number in range(4)]
-    batch[2] = pack(7, Fact(kind="called", item="tool-2", arguments=b"x" * 60_000))
+    batch = [pack(7, AuditEvent(kind="observed", item=f"tool-{number}" * 3)) for number in range(4)]
+    batch[2] = pack(7, AuditEvent(kind="called", item="tool-2", arguments=b"x" * 60_000))
     path = killed(folder)
     with left_behind(path) as found:
         assert found is not None
@@ -195,7 +194,7 @@ def test_what_precedes_the_damage_reaches_the_chain_once_and_the_rest_is_told(da
 def test_a_record_that_was_wiped_out_with_others_behind_it_is_told(database: Database, folder: Path) -> None:
     """A long record under way says how long it is, so a hole in the file does not pass for one."""
     journal = Journal.create(folder, "desk", "s1")
-    journal.append([pack(1, Fact(kind="called", item=str(number), arguments=b"x" * 9000)) for number in range(4)])
+    journal.append([pack(1, AuditEvent(kind="called", item=str(number), arguments=b"x" * 9000)) for number in range(4)])
     journal.close(remove=False)
     data = bytearray(journal.path.read_bytes())
     step = (len(data) - 256) // 4
@@ -233,7 +232,7 @@ def test_a_journal_with_right_checksums_that_no_gateway_wrote_is_told_and_blocks
         recover(database, folder)
     assert caught.value.code == "AUDIT_TAMPERED"
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
-        log.record(Fact(kind="called", call="goes on"))
+        log.record(AuditEvent(kind="called", call="goes on"))
     assert (calls(database)[0], calls(database)[-1]) == ("s/", "goes on")
     assert [entry.fact.code for entry in entries(database)].count("journal_damaged") == 1
     assert (verify(database).breaks, journal.path.exists()) == ((), True)
@@ -266,10 +265,10 @@ def test_a_journal_that_cannot_begin_anew_loses_no_call_and_gives_none_to_anothe
         return real(*given)
 
     monkeypatch.setattr(os, failing, fail)
-    other, third = Fact(kind="called", call="t/"), Fact(kind="called", call="u/")
+    other, third = AuditEvent(kind="called", call="t/"), AuditEvent(kind="called", call="u/")
     taken: list[str] = []
 
-    def take(form: Fact, number: int) -> None:
+    def take(form: AuditEvent, number: int) -> None:
         try:
             log.note(form, number)
         except PinwardenError as err:
@@ -282,7 +281,7 @@ def test_a_journal_that_cannot_begin_anew_loses_no_call_and_gives_none_to_anothe
         for number in range(100):
             take((FORM, other)[number % 2], number)
         armed = 3
-        log.record_durably(Fact(kind="blocked", call="x"))
+        log.record_durably(AuditEvent(kind="blocked", call="x"))
         for number in range(100, 200):
             take((third, FORM, other)[number % 3], number)
         assert (armed, log.problem) == (0, None) or failing == "ftruncate"
@@ -336,7 +335,7 @@ def test_a_call_of_a_form_that_is_not_in_the_file_is_told(database: Database, fo
 @pytest.mark.parametrize("number", [0, 2**64 - 1, 2**64, -1, -(2**63), 10**40])
 def test_a_call_of_any_number_is_recorded(number: int, database: Database, folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
-        log.record_durably(Fact(kind="called", call="first"))
+        log.record_durably(AuditEvent(kind="called", call="first"))
         log.note(FORM, 5)
         log.note(FORM, number)
         log.note_all([(FORM, number), (FORM, 6)])
@@ -347,7 +346,7 @@ def test_a_call_of_any_number_is_recorded(number: int, database: Database, folde
 @pytest.mark.parametrize("request_id", ["", "7", "call-7", "4bf9-1e300", 'é"\\\n\0\x1f\x1e %s', "x" * 256, "世" * 256])
 def test_a_call_with_any_text_as_request_id_is_recorded(request_id: str, database: Database, folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
-        log.record_durably(Fact(kind="called", call="first"))
+        log.record_durably(AuditEvent(kind="called", call="first"))
         log.note(FORM, 5)
         log.note(FORM, request_id)
         log.note_all([(FORM, request_id), (FORM, 6)])
@@ -359,7 +358,7 @@ def test_a_call_with_any_text_as_request_id_is_recorded(request_id: str, databas
 def test_calls_with_text_ids_make_a_full_file_start_over_without_losing_one(database: Database, folder: Path) -> None:
     limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
-        log.record_durably(Fact(kind="called", call="first"))
+        log.record_durably(AuditEvent(kind="called", call="first"))
         for number in range(400):
             log.note(FORM, "x" * (number % 50) + str(number))
     assert calls(database) == ["first", *(f"s/{'x' * (number % 50)}{number}" for number in range(400))]
@@ -395,9 +394,9 @@ def test_a_call_with_a_text_id_that_was_written_in_part_is_no_event(database: Da
 
 def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(database: Database, folder: Path) -> None:
     limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
-    other = Fact(kind="called", call="t/")
+    other = AuditEvent(kind="called", call="t/")
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
-        log.record_durably(Fact(kind="called", call="first"))
+        log.record_durably(AuditEvent(kind="called", call="first"))
         for number in range(600):
             log.note(FORM if number % 3 else other, number)
         assert next(folder.glob("*.journal")).stat().st_size < 9000
@@ -408,7 +407,7 @@ def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(databa
 
 def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=AuditLimits(gather=60.0, wait=60.0)) as log:
-        log.record_durably(Fact(kind="called", call="first"))
+        log.record_durably(AuditEvent(kind="called", call="first"))
         (path,) = folder.glob("*.journal")
         for number in (7001, 7002):
             log.note(FORM, number)
@@ -419,7 +418,7 @@ def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: P
     (tmp_path / "file").touch()
     limits = AuditLimits(retry=0.02, longest_retry=0.02, wait=60.0)
     with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_away="refuse", limits=limits) as log:
-        log.record_durably(Fact(kind="blocked"))
+        log.record_durably(AuditEvent(kind="blocked"))
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:
                 log.note(FORM, 1)
@@ -429,7 +428,7 @@ def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: P
 
 def test_a_closed_log_takes_no_call(tmp_path: Path, folder: Path) -> None:
     log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
-    log.record_durably(Fact(kind="called"))
+    log.record_durably(AuditEvent(kind="called"))
     log.note(FORM, 1)
     log.close()
     with pytest.raises(PinwardenError) as caught:

@@ -9,10 +9,20 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.store.observed import Observed, Sighting, kept_name
-from pinwarden.gateway.store.reviews import APPROVED, REJECTED, STATES, SUPERSEDED, WAITING, Review, Reviews
-from pinwarden.gateway.store.trusted import Trusted
-from pinwarden.surface.surface import Surface, surface_from_listing
+from pinwarden.gateway.store.approvals import Trusted
+from pinwarden.gateway.store.reviews import (
+    APPROVED,
+    REJECTED,
+    STATES,
+    SUPERSEDED,
+    WAITING,
+    Observed,
+    Review,
+    Reviews,
+    Sighting,
+    kept_name,
+)
+from pinwarden.surface.surface import Surface, from_listing
 from pinwarden.system.database import Database, load_schema, open_database
 
 

@@ -14,7 +14,7 @@ from pinwarden.cli.streams import Progress, wait_for_closed_pipe
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.audit.entry import Entry, Head
+    from pinwarden.gateway.audit.event import LogEntry, LogHead
     from pinwarden.gateway.audit.report import Wanted
     from pinwarden.gateway.state import GatewayState
 
@@ -54,7 +54,7 @@ def audit_verify(args: Namespace) -> int:
       pinwarden audit verify
       pinwarden audit verify --against audit.jsonl
     """
-    from pinwarden.gateway.audit.entry import parse_head
+    from pinwarden.gateway.audit.event import parse_head
     from pinwarden.gateway.audit.report import verify_export, verify_log
 
     try:
@@ -95,8 +95,8 @@ def audit_tail(args: Namespace) -> int:
       pinwarden audit tail --kind blocked --server notes
     """
     from pinwarden.gateway.audit.chain import head_of
+    from pinwarden.gateway.audit.event import KINDS
     from pinwarden.gateway.audit.report import Wanted, last_entries, tail_report
-    from pinwarden.gateway.event import KINDS
 
     for kind in args.kind:
         if kind not in KINDS:
@@ -168,7 +168,7 @@ def _follow(state: GatewayState, wanted: Wanted, last_number: int) -> None:
         sys.stdout.flush()
 
 
-def _format_entry(entry: Entry) -> str:
+def _format_entry(entry: LogEntry) -> str:
     """An event as one line."""
     from pinwarden.core.visible import neutralize_log_commands, show_invisible
 
@@ -182,7 +182,7 @@ def _format_entry(entry: Entry) -> str:
     return neutralize_log_commands(f"{show_invisible('  '.join(parts))}\n")
 
 
-def _export_to_file(state: GatewayState, path: Path, after: int) -> Head:
+def _export_to_file(state: GatewayState, path: Path, after: int) -> LogHead:
     from pinwarden.gateway.audit.report import export
     from pinwarden.system.files import open_new_file
 

@@ -345,7 +345,7 @@ def _origin(text: str) -> str:
 
 
 def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> int:
-    from pinwarden.gateway.client_tokens import add_token, list_tokens, revoke_tokens
+    from pinwarden.gateway.store.tokens import add_token, list_tokens, revoke_tokens
     from pinwarden.system.clock import now
 
     if args.action == "add":

@@ -17,7 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.running import Behind, Options
+    from pinwarden.gateway.gated_server import Behind, Options
     from pinwarden.project.authority import Authority
     from pinwarden.project.project import Project
 
@@ -89,7 +89,7 @@ def run(args: Namespace) -> int:
     sys.stdout.flush()
     if args.without_gateway:
         _replace_process(server)
-    from pinwarden.gateway.running import run_behind
+    from pinwarden.gateway.gated_server import run_behind
 
     return run_behind(project, server, print_notice)
 
@@ -148,8 +148,7 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
 
 
 def _prepare_command(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
-    from pinwarden.gateway.server_process import command_of
+    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
     from pinwarden.project.run import Started
     from pinwarden.project.server_start import prepare_start
 
@@ -210,8 +209,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 
 def _prepare_locked(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
-    from pinwarden.gateway.server_process import command_of
+    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
     from pinwarden.lock.record import has_surface
     from pinwarden.project.run import find_entry, is_bundle, prepare
     from pinwarden.project.server_start import prepare_start
@@ -244,7 +242,7 @@ def _prepare_locked(args: Namespace, project: Project) -> Behind:
 
 
 def _options(args: Namespace) -> Options:
-    from pinwarden.gateway.running import Options
+    from pinwarden.gateway.gated_server import Options
 
     return Options(database=args.audit, when_away=args.when_away, answer_seconds=args.answer_seconds)
 

@@ -11,9 +11,16 @@ from time import sleep
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, encode, hash_of, parse
+from pinwarden.gateway.audit.event import (
+    EMPTY,
+    AuditEvent,
+    LogEntry,
+    LogHead,
+    encode_entry,
+    hash_of,
+    parse_entry,
+)
 from pinwarden.gateway.audit.journal import Batch, Noted
-from pinwarden.gateway.event import Fact
 from pinwarden.system.database import Database, Schema, Transaction, load_schema
 
 _BREATH = 32  # entries that are written without letting other threads run: some hundred microseconds
@@ -26,7 +33,7 @@ def audit_schema() -> Schema:
     return load_schema("audit")
 
 
-def append(database: Database, batch: Batch, last: int | None = None) -> Head:
+def append(database: Database, batch: Batch, last: int | None = None) -> LogHead:
     """Add events to the end of the chain, in one commit. What is there already is not added again.
 
     Whoever appends is alone in it, over all processes: several gateways on one database write one chain. ``last`` is
@@ -47,7 +54,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> Head:
                 sleep(0)  # a call that waits for the interpreter goes first
         if rows:
             step.run_many("INSERT INTO audit_entry (number, source, nth, entry) VALUES (?, ?, ?, ?)", rows)
-    return Head(number=number, hash=before)
+    return LogHead(number=number, hash=before)
 
 
 class _Entries:
@@ -69,14 +76,14 @@ class _Entries:
             request_id = canonicalize(request_id).decode()[1:-1]
         return form % (at, request_id, nth, number, before)
 
-    def _encoded(self, fact: Fact, number: int, before: str, at: str, nth: int) -> str:
+    def _encoded(self, fact: AuditEvent, number: int, before: str, at: str, nth: int) -> str:
         batch = self._batch
-        entry = Entry(
+        entry = LogEntry(
             number=number, previous=before, at=at, gateway=batch.gateway, source=batch.source, nth=nth, fact=fact
         )
-        return encode(entry).decode()
+        return encode_entry(entry).decode()
 
-    def _form(self, fact: Fact) -> str:
+    def _form(self, fact: AuditEvent) -> str:
         """The entry with marks where it differs: members are sorted, so the five come in the order of the alphabet."""
         mark = urandom(16).hex()
         number, nth = 1 << 51, 1 << 52
@@ -91,7 +98,7 @@ class _Entries:
         return text
 
 
-def head_of(database: Database) -> Head:
+def head_of(database: Database) -> LogHead:
     """The last entry."""
     with database.transaction() as step:
         return _head(step)
@@ -111,13 +118,13 @@ def lines(database: Database, after: int = 0) -> Iterator[tuple[int, bytes]]:
         after = page[-1][0]
 
 
-def entries(database: Database) -> Iterator[Entry]:
+def entries(database: Database) -> Iterator[LogEntry]:
     """Every entry in order. One that is not what a gateway wrote raises: nothing is concluded from a forged log."""
     for _, line in lines(database):
-        yield parse(line)
+        yield parse_entry(line)
 
 
-def newest(database: Database, holding: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[Entry]:
+def newest(database: Database, holding: Sequence[Sequence[tuple[str, str]]] = ()) -> Iterator[LogEntry]:
     """Every entry, the newest first, a page at a time.
 
     With ``holding`` the database leaves out most of those that nobody asked for, which is faster by far than to read
@@ -134,7 +141,7 @@ def newest(database: Database, holding: Sequence[Sequence[tuple[str, str]]] = ()
             (below, top, *patterns),
         )
         for (text,) in page:
-            yield parse(str(text).encode("utf-8", "surrogatepass"))
+            yield parse_entry(str(text).encode("utf-8", "surrogatepass"))
 
 
 def _top(database: Database, below: int) -> int:
@@ -187,7 +194,7 @@ def _known(step: Transaction, source: str, most: int | None) -> int:
         return 0
     number, nth, text = found
     try:
-        entry = parse(str(text).encode("utf-8", "surrogatepass"))
+        entry = parse_entry(str(text).encode("utf-8", "surrogatepass"))
     except PinwardenError:
         entry = None
     if entry is None or (entry.number, entry.source, entry.nth) != (number, source, nth) or nth > (most or nth):
@@ -199,8 +206,8 @@ def _known(step: Transaction, source: str, most: int | None) -> int:
     return int(nth)
 
 
-def _head(step: Transaction) -> Head:
+def _head(step: Transaction) -> LogHead:
     last = step.row("SELECT number, entry FROM audit_entry WHERE number >= 1 ORDER BY number DESC LIMIT 1")
     if last is None:
         return EMPTY
-    return Head(number=last[0], hash=hash_of(str(last[1]).encode("utf-8", "surrogatepass")))
+    return LogHead(number=last[0], hash=hash_of(str(last[1]).encode("utf-8", "surrogatepass")))

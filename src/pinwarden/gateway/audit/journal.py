@@ -31,7 +31,7 @@ from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.gateway.event import KINDS, Fact, encode, parse
+from pinwarden.gateway.audit.event import KINDS, AuditEvent, encode_event, parse_event
 from pinwarden.system.files import try_lock_file
 
 _MAGIC = b"pinwarden-journal/4 "
@@ -62,7 +62,7 @@ class Noted(NamedTuple):
     """A fact and when it happened, in nanoseconds since 1970. There may be a hundred thousand at once."""
 
     at: int
-    fact: Fact
+    fact: AuditEvent
     """Of a call: its form, of which only the end of ``call`` is missing."""
     number: str = ""
     """The end of ``call``: the request id."""
@@ -78,7 +78,7 @@ class Batch(Record):
     events: tuple[Noted, ...]
 
 
-def pack(at: int, fact: Fact) -> bytes:
+def pack(at: int, fact: AuditEvent) -> bytes:
     """An event as bytes, within a microsecond or two: this is done while a call waits."""
     if fact.arguments is None:
         text = _BETWEEN.join((*_texts_of(fact), _WITHIN.join(fact.expected)))
@@ -86,17 +86,17 @@ def pack(at: int, fact: Fact) -> bytes:
         if len(text) < _LONGEST and text.count(_BETWEEN) == len(_TEXTS) and text.count(_WITHIN) == within:
             with suppress(UnicodeEncodeError):
                 return b"%d %s" % (at, text.encode())
-    return b"%d {%s" % (at, encode(fact))
+    return b"%d {%s" % (at, encode_event(fact))
 
 
 def unpack(data: bytes) -> Noted:
     """Read what `pack` wrote."""
     at, _, rest = data.partition(b" ")
     if rest.startswith(b"{"):
-        return Noted(at=int(at), fact=parse(rest[1:]))
+        return Noted(at=int(at), fact=parse_event(rest[1:]))
     *texts, expected = rest.decode().split(_BETWEEN)
     given: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
-    return Noted(at=int(at), fact=Fact(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
+    return Noted(at=int(at), fact=AuditEvent(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
 
 
 def text_call(form: int, request_id: str, at: int) -> bytes:
@@ -104,7 +104,7 @@ def text_call(form: int, request_id: str, at: int) -> bytes:
     return TEXT_CALL.pack(b"@", form, at) + request_id.encode()
 
 
-def _text_call(body: bytes, forms: list[Fact]) -> Noted | None:
+def _text_call(body: bytes, forms: list[AuditEvent]) -> Noted | None:
     """Read what `text_call` wrote; None if no gateway wrote it."""
     try:
         _, form, at = TEXT_CALL.unpack_from(body)
@@ -136,7 +136,7 @@ class Journal:
         self.map: mmap | None = None
         self.words: Any = ()
         """The same as words of eight bytes."""
-        self.forms: list[Fact] = []
+        self.forms: list[AuditEvent] = []
         """What numbered events refer to."""
         self.damaged = False
         """Behind the end is something that no gateway wrote."""
@@ -188,7 +188,7 @@ class Journal:
         self.count += len(packed)
         return self.count
 
-    def add_form(self, fact: Fact) -> int:
+    def add_form(self, fact: AuditEvent) -> int:
         """Write down what calls have in common, and return the first word of such a call but for its checksum."""
         if len(self.forms) > _MOST:
             raise PinwardenError("AUDIT_UNAVAILABLE", "the journal has too many forms")
@@ -363,7 +363,7 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     return journal
 
 
-def _events(data: bytes, place: Mark, forms: list[Fact], *, most: int | None = None) -> tuple[list[Noted], Mark]:
+def _events(data: bytes, place: Mark, forms: list[AuditEvent], *, most: int | None = None) -> tuple[list[Noted], Mark]:
     """The whole events at the start of some bytes, and the place behind them.
 
     With ``most``: at most so many bytes but at least one event, and the forms among them are known. Without, they are

@@ -21,6 +21,7 @@ from zlib import adler32
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.gateway.audit.event import SPOOLED, AuditEvent
 from pinwarden.gateway.audit.journal import (
     CALL,
     STEP,
@@ -33,7 +34,6 @@ from pinwarden.gateway.audit.journal import (
     pack,
     text_call,
 )
-from pinwarden.gateway.event import SPOOLED, Fact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ class AuditLog:
         """How many events the database does not have yet."""
         return self._journal.count - self._done.nth
 
-    def record(self, *facts: Fact) -> None:
+    def record(self, *facts: AuditEvent) -> None:
         """Take facts about what is let through. Returns at once; raises AUDIT_UNAVAILABLE if it must not pass."""
         now = time_ns()
         packed = [pack(now, fact) for fact in facts]
@@ -143,7 +143,7 @@ class AuditLog:
         if not self._work.is_set():
             self._work.set()
 
-    def note(self, form: Fact, request_id: int | str) -> None:
+    def note(self, form: AuditEvent, request_id: int | str) -> None:
         """`record` for what is recorded most: a fact that is like others but for its moment and its request id.
 
         This is done while a call waits, so it is all in one place: what `record` would look at is known to be well up
@@ -184,7 +184,7 @@ class AuditLog:
             self._release()
         self.note_all([(form, request_id)])
 
-    def note_all(self, notes: Sequence[tuple[Fact, int | str]]) -> None:
+    def note_all(self, notes: Sequence[tuple[AuditEvent, int | str]]) -> None:
         """`note` for several: all of them, or none."""
         now = time_ns()
         with self._lock:
@@ -205,7 +205,7 @@ class AuditLog:
             self._look()
         self._work.set()
 
-    def _form(self, form: Fact) -> int:
+    def _form(self, form: AuditEvent) -> int:
         """By which number the journal has a form. It keeps the form, so that nothing else can be at its address."""
         known = self._forms.get(id(form))
         if known is None:
@@ -229,7 +229,7 @@ class AuditLog:
         with self._lock:
             self._admit()
 
-    def record_durably(self, *facts: Fact) -> None:
+    def record_durably(self, *facts: AuditEvent) -> None:
         """Take facts, and return when they survive a power cut: committed, or synced where the database is away."""
         now = time_ns()
         packed = [pack(now, fact) for fact in facts]
@@ -348,7 +348,7 @@ class AuditLog:
                 raise
             if not self._told_damage:
                 self._told_damage = True
-                told = Fact(kind=SPOOLED, code="journal_damaged", reason=err.message)
+                told = AuditEvent(kind=SPOOLED, code="journal_damaged", reason=err.message)
                 with self._lock:
                     self._journal.append([pack(time_ns(), told)])
                     self._look()

@@ -10,9 +10,17 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.gateway.audit import chain as audit_chain
-from pinwarden.gateway.audit.entry import EMPTY, Entry, Head, hash_of, parse
-from pinwarden.gateway.audit.verification import MESSAGES, ChainCheck, Verified
-from pinwarden.gateway.event import content
+from pinwarden.gateway.audit.event import (
+    EMPTY,
+    MESSAGES,
+    ChainCheck,
+    LogEntry,
+    LogHead,
+    Verified,
+    event_content,
+    hash_of,
+    parse_entry,
+)
 from pinwarden.system.files import open_regular
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ class Wanted(Record):
     server: str = ""
     kinds: tuple[str, ...] = ()
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: LogEntry) -> bool:
         """Whether the entry is one of them."""
         return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
 
@@ -38,7 +46,7 @@ class Wanted(Record):
         return [[("kind", kind) for kind in self.kinds], [("server", short)] if short else []]
 
 
-def verify_log(state: GatewayState, heads: Sequence[Head], exports: Sequence[Path] = ()) -> Report:
+def verify_log(state: GatewayState, heads: Sequence[LogHead], exports: Sequence[Path] = ()) -> Report:
     """The report of ``pinwarden audit verify``: the chain in the database."""
     earlier = [_Earlier(path) for path in exports]
     kept = [*heads, *(each.head for each in earlier)]
@@ -49,7 +57,7 @@ def verify_log(state: GatewayState, heads: Sequence[Head], exports: Sequence[Pat
     return _verified("the audit log", check.outcome(), kept)
 
 
-def verify_export(path: Path, heads: Sequence[Head], exports: Sequence[Path] = ()) -> Report:
+def verify_export(path: Path, heads: Sequence[LogHead], exports: Sequence[Path] = ()) -> Report:
     """The same for an exported file, which may begin anywhere in the chain."""
     earlier = [_Earlier(each) for each in exports]
     kept = [*heads, *(each.head for each in earlier)]
@@ -116,19 +124,19 @@ def _holds_nothing(path: Path) -> PinwardenError:
     return PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log", hint=_EXPORT)
 
 
-def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[Entry]:
+def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[LogEntry]:
     """The newest entries that are wanted, the oldest of them first."""
     found = audit_chain.newest(state.audit_database, wanted.members())
     return list(reversed(list(_some(found, count, wanted))))
 
 
-def later_entries(state: GatewayState, after: int) -> Iterator[Entry]:
+def later_entries(state: GatewayState, after: int) -> Iterator[LogEntry]:
     """The entries behind a number: all of them, so that whoever goes on from the last one looks at none twice."""
     for _, line in audit_chain.lines(state.audit_database, after):
-        yield parse(line)
+        yield parse_entry(line)
 
 
-def tail_report(entries: Sequence[Entry]) -> Report:
+def tail_report(entries: Sequence[LogEntry]) -> Report:
     """The report of ``pinwarden audit tail``."""
     return Report(
         command="audit tail",
@@ -139,16 +147,16 @@ def tail_report(entries: Sequence[Entry]) -> Report:
     )
 
 
-def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> Head:
+def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> LogHead:
     """Write every entry behind a number as a line, exactly as it is kept. The last one, whose hash proves them all."""
     head = EMPTY
     for number, line in audit_chain.lines(state.audit_database, after):
         write(line + b"\n")
-        head = Head(number=number, hash=hash_of(line))
+        head = LogHead(number=number, hash=hash_of(line))
     return head
 
 
-def export_report(subject: str, after: int, head: Head) -> Report:
+def export_report(subject: str, after: int, head: LogHead) -> Report:
     """What was exported, and the head that proves it."""
     count = max(0, head.number - after)
     return Report(
@@ -160,7 +168,7 @@ def export_report(subject: str, after: int, head: Head) -> Report:
     )
 
 
-def entry_facts(entry: Entry) -> dict[str, Any]:
+def entry_facts(entry: LogEntry) -> dict[str, Any]:
     """An entry as JSON."""
     return {
         "number": entry.number,
@@ -168,11 +176,11 @@ def entry_facts(entry: Entry) -> dict[str, Any]:
         "gateway": entry.gateway,
         "source": entry.source,
         "nth": entry.nth,
-        "fact": content(entry.fact),
+        "fact": event_content(entry.fact),
     }
 
 
-def _some(entries: Iterator[Entry], count: int, wanted: Wanted) -> Iterator[Entry]:
+def _some(entries: Iterator[LogEntry], count: int, wanted: Wanted) -> Iterator[LogEntry]:
     for entry in entries:
         if count <= 0:
             return
@@ -181,13 +189,13 @@ def _some(entries: Iterator[Entry], count: int, wanted: Wanted) -> Iterator[Entr
             yield entry
 
 
-def _start(line: bytes, heads: Sequence[Head]) -> tuple[ChainCheck, int]:
+def _start(line: bytes, heads: Sequence[LogHead]) -> tuple[ChainCheck, int]:
     """An export of the end of a log is followed from its first line; what came before it is not here to be seen."""
     try:
-        first = parse(line)
+        first = parse_entry(line)
     except PinwardenError:
         return ChainCheck(heads), 1
-    before = Head(number=first.number - 1, hash=first.previous)
+    before = LogHead(number=first.number - 1, hash=first.previous)
     for head in heads:
         if head.number < before.number:
             raise PinwardenError(
@@ -206,7 +214,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
             yield line[:-1]
 
 
-def _verified(subject: str, outcome: Verified, heads: Sequence[Head]) -> Report:
+def _verified(subject: str, outcome: Verified, heads: Sequence[LogHead]) -> Report:
     rows = tuple(
         Row(
             code=each.code,

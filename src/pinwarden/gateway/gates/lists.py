@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.gateway.gates.digests import digest_or_none
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.tool_digest import tool_digest
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.lock.gateway_policy import LEVELS, AllowedDigest, DigestPolicy
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, REVIEW, SEVERITIES, Change
@@ -243,3 +244,44 @@ def _changes_of(
 def digest_text(digest: Digest | None) -> str:
     """A digest as it stands in facts and messages; empty for an item that has none."""
     return "" if digest is None else str(digest)
+
+
+def digest_or_none(tool: Any, profile: str) -> Digest | None:
+    """The digest of a tool; None if it has none in this form."""
+    try:
+        return tool_digest(tool, profile)
+    except PinwardenError:
+        return None
+
+
+_NOTHING = Surface(server=None, items={}, observed={})
+
+
+def without_attacks(seen: Surface) -> Surface:
+    """A surface without the items and texts that would alarm somebody who never saw the server.
+
+    A first use is not reviewed, so anything that deserves a warning is blocked and waits for a review.
+    """
+    from pinwarden.surface.drift.surface import compare
+    from pinwarden.surface.scan.unapproved import new_warnings, server_member
+
+    alarming = {
+        (change.entity, change.field if change.entity == "server" else change.name)
+        for change in compare(_NOTHING, seen)
+        if change.severity == CRITICAL
+    }
+    alarming |= {
+        (warning.entity, server_member(warning) if warning.entity == "server" else warning.name)
+        for warning in new_warnings(seen)
+    }
+    if not alarming:
+        return seen
+
+    def harmless(item: Item) -> bool:
+        return (item.kind.entity, item.name) not in alarming
+
+    server = seen.server
+    if server is not None:
+        server = {name: value for name, value in server.items() if ("server", name) not in alarming}
+    items = {member: tuple(filter(harmless, listed)) for member, listed in seen.items.items()}
+    return Surface(server=server, items=items, observed=seen.observed)

@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.event import SERVER_ITEM
+from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.gates.lists import enforced
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, Verdict
 from pinwarden.lock.gateway_policy import DigestPolicy

@@ -35,10 +35,9 @@ from pinwarden.gateway.http.notifications import EventSink, ListChangedThrottle,
 from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
 from pinwarden.gateway.http.record_then_send import RecordThenSend, SessionQueue, StepRecorder
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
-from pinwarden.gateway.long_messages import is_long_of_client, is_long_of_server
-from pinwarden.gateway.messages import LISTEN, is_id
+from pinwarden.gateway.messages import LISTEN, is_id, is_long_of_client, is_long_of_server
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 

@@ -106,7 +106,7 @@ def frame_from_server(data: bytes, limits: Limits) -> Frame:
 def with_known_id(frame: Frame, limits: Limits) -> Frame:
     """A message of a server with its id, also if it cannot be read strictly."""
     if frame.message is None:
-        from pinwarden.gateway.likely_answer import answered_id, is_noise
+        from pinwarden.gateway.ambiguity import answered_id, is_noise
 
         if not is_noise(frame.data):
             frame.id = request_id_of(answered_id(frame.data, limits))

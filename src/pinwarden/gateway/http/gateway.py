@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import plural
-from pinwarden.gateway.client_tokens import token_digest
-from pinwarden.gateway.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, Fact
+from pinwarden.gateway.audit.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, AuditEvent
+from pinwarden.gateway.gated_server import gateway_policy_of
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -25,9 +25,8 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.telemetry import Figures, audit_problem, tracing_of
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.running import gateway_policy_of
 from pinwarden.gateway.state import lock_baseline
-from pinwarden.gateway.store.tokens import Token
+from pinwarden.gateway.store.tokens import Token, token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.system.processes import kill_all_trees
 
@@ -149,7 +148,7 @@ class HttpGateway:
         """A client that did not read was cut off, and whatever it was answered with was lost."""
         self._say(why)
         try:
-            self.log.record(Fact(kind=STOPPED, code="reader_too_slow", reason=why))
+            self.log.record(AuditEvent(kind=STOPPED, code="reader_too_slow", reason=why))
         except PinwardenError as err:
             self._tell(f"that could not be recorded: {err.message}")
 
@@ -190,7 +189,7 @@ class HttpGateway:
         try:
             await self._take_policy(gateway_policy_of(self._project))
             locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
-            await self._record(Fact(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
+            await self._record(AuditEvent(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
         except PinwardenError as err:
             if err.code == "AUDIT_UNAVAILABLE":
                 self._stamps = ()  # the files are well: they are looked at again until there is room for the event
@@ -236,7 +235,7 @@ class HttpGateway:
 
     async def _take_policy(self, policy: GatewayPolicy) -> None:
         if policy.digest != self._policy.digest:
-            await self._record(Fact(kind=POLICY_CHANGED, policy=policy.digest))
+            await self._record(AuditEvent(kind=POLICY_CHANGED, policy=policy.digest))
             self._policy = policy
             self._locked.set_policy(policy)
             self._say("the policy was read anew")
@@ -248,7 +247,7 @@ class HttpGateway:
         if passing:
             self._say(passing)
 
-    async def _record(self, fact: Fact) -> None:
+    async def _record(self, fact: AuditEvent) -> None:
         """Before what it tells of takes effect; also while the database is away, as then its journal has it."""
         await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, fact)
 

@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record, field
-from pinwarden.gateway.client_tokens import token_digest
 from pinwarden.gateway.http.frames import ROUTED_BY, Frame, decode_header
 from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
 
 Headers = Mapping[bytes, bytes]

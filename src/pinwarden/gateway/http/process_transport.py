@@ -8,11 +8,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pinwarden.gateway.gated_server import Command, start
 from pinwarden.gateway.http.frames import Frame, RequestId, encode
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_pipes import LineReader, PipeEnds
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
-from pinwarden.gateway.server_process import Command, start
 from pinwarden.surface.protocol import CANCELLED
 from pinwarden.system.processes import OPEN_FILE_LIMIT, ProcessTree
 

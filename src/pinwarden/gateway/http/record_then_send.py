@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
-from pinwarden.gateway.event import CALLED, Fact
+from pinwarden.gateway.audit.event import CALLED, AuditEvent
 from pinwarden.gateway.http.frames import Frame, RequestId, frame_from_server, parse_server
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from pinwarden.system.fair_executor import FairExecutor
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class StepLog(Protocol):
 class StepRecorder:
     """A recorder for the event loop."""
 
-    def __init__(self, recorder: StepLog, note: Callable[[Fact, int | str], None] | None = None) -> None:
+    def __init__(self, recorder: StepLog, note: Callable[[AuditEvent, int | str], None] | None = None) -> None:
         self._recorder = recorder
         self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
@@ -302,7 +302,7 @@ class StepRecorder:
         """Whether calls can be recorded by `note`."""
         return self._note is not None
 
-    def note(self, form: Fact, request_id: int | str) -> None:
+    def note(self, form: AuditEvent, request_id: int | str) -> None:
         """`soon` for a call on the fast path, whose event is like others but for its request id."""
         assert self._note is not None  # noqa: S101  see `notes`
         self._note(form, request_id)

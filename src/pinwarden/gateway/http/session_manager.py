@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.event import STARTED, STOPPED, Fact
+from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.frames import Frame, RequestId
@@ -24,7 +24,7 @@ from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.step import Step
+from pinwarden.gateway.session_audit import Step
 from pinwarden.system.fair_executor import FairExecutor
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ class Upstream:
             hub.turn += 1  # what leads straight to the server does not any more
 
     def _record(self, kind: str, session: Session, why: str) -> None:
-        fact = Fact(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+        fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
         with suppress(
             PinwardenError
         ):  # a log that takes nothing lets no message pass either, and who sends one is told

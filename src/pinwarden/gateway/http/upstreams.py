@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.gateway.approved_from_lock import ApprovedByLock
+from pinwarden.gateway.approved_sources import ApprovedByLock
+from pinwarden.gateway.gated_server import Command, command_of
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import slugs_of
@@ -21,7 +22,6 @@ from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTranspor
 from pinwarden.gateway.http.session_manager import Opener, Upstream
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.server_process import Command, command_of
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.record import has_surface

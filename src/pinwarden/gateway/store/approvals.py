@@ -1,7 +1,7 @@
-"""Approvals in a database that several gateways share, and how far each gateway has followed them.
+"""Approvals in a database: those that gateways share, and surfaces that were trusted on first use.
 
-An approval is bound to the exact definition and to the identity of the server, which its name is a digest of. For one
-such content the newest decision counts: an approval, or the withdrawal of it.
+A trusted surface changes only by approval. What a server serves later is compared with it, and a list that the server
+did not offer at first is not trusted when it appears.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field_names, replace
+from pinwarden.surface.surface import Surface, parse, to_bytes
 from pinwarden.system.database import Database, Row, Transaction
 
 APPROVED = "approved"
@@ -177,3 +178,92 @@ class Approvals:
 def _next(step: Transaction) -> int:
     row = step.row("SELECT COALESCE(MAX(sequence), 0) FROM approval")
     return 1 if row is None else int(row[0]) + 1
+
+
+class TrustedSurface(Record):
+    """A surface, and how it came to be trusted."""
+
+    server: str
+    generation: int
+    """Grows with every change."""
+    surface: Surface
+    since: str
+    changed: str
+    changed_by: str
+    """Empty while it is what was first seen."""
+    why: str
+
+
+class Trusted:
+    """The table of trusted surfaces."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def generation(self, server: str) -> int:
+        """A number that changes whenever what is trusted of a server does; 0 if nothing is. Cheap."""
+        row = self._database.row("SELECT generation FROM trusted WHERE server = ?", (server,))
+        return 0 if row is None else int(row[0])
+
+    def find(self, server: str) -> TrustedSurface | None:
+        """What is trusted of a server; None if it was never seen."""
+        with self._database.transaction() as step:
+            return _find(step, server)
+
+    def servers(self) -> list[str]:
+        """The servers of which something is trusted."""
+        return [name for (name,) in self._database.rows("SELECT server FROM trusted ORDER BY server")]
+
+    def first_use(self, server: str, surface: Surface, now: str) -> TrustedSurface:
+        """Trust a surface if nothing is known of its server; what is trusted then. The first one stays."""
+        _refuse_undigestable(surface)
+        with self._database.transaction(exclusive="trusted") as step:
+            if _find(step, server) is None:
+                step.run(
+                    "INSERT INTO trusted (server, generation, surface, since, changed, changed_by, why)"
+                    " VALUES (?, 1, ?, ?, ?, '', '')",
+                    (server, to_bytes(surface).decode(), now, now),
+                )
+            found = _find(step, server)
+        assert found is not None  # noqa: S101 - it was put there two lines above, by us or before us
+        return found
+
+    def approve(self, before: TrustedSurface, surface: Surface, *, by: str, why: str, now: str) -> None:
+        """Put an approved surface in the place of another. One that was changed by somebody else meanwhile stays."""
+        _refuse_undigestable(surface)
+        with self._database.transaction(exclusive="trusted") as step:
+            changed = step.run(
+                "UPDATE trusted SET generation = generation + 1, surface = ?, changed = ?, changed_by = ?, why = ?"
+                " WHERE server = ? AND generation = ?",
+                (to_bytes(surface).decode(), now, by, why, before.server, before.generation),
+            )
+        if changed != 1:
+            raise PinwardenError("REVIEW_STALE", f"what is trusted of {before.server[:120]!a} was changed meanwhile")
+
+    def forget(self, server: str) -> bool:
+        """Trust nothing of a server any more; its next use is its first. Whether anything was trusted."""
+        with self._database.transaction(exclusive="trusted") as step:
+            return step.run("DELETE FROM trusted WHERE server = ?", (server,)) > 0
+
+
+def _refuse_undigestable(surface: Surface) -> None:
+    if surface.problem is not None:
+        raise PinwardenError("SURFACE_INVALID", f"it cannot be trusted: {surface.problem}")
+
+
+def _find(step: Transaction, server: str) -> TrustedSurface | None:
+    row = step.row(
+        "SELECT generation, surface, since, changed, changed_by, why FROM trusted WHERE server = ?", (server,)
+    )
+    if row is None:
+        return None
+    generation, text, since, changed, changed_by, why = row
+    return TrustedSurface(
+        server=server,
+        generation=generation,
+        surface=parse(str(text).encode()),
+        since=since,
+        changed=changed,
+        changed_by=changed_by,
+        why=why,
+    )

@@ -1,19 +1,23 @@
-"""Changes that wait for a person, and what became of them.
+"""Definitions that servers served, changes that wait for a review, and the decisions about them.
 
-A review is named by a digest of what it is about: the server, the item, the approved digest and the one that was seen.
-Whoever approves a name approves exactly that. If the server says something else since, the old review is superseded and
-can no longer be approved.
+A review is named by a digest of its subject: the server, the item, the approved digest and the observed one. Approving
+that name approves exactly this change. When the server serves something else, the old review is superseded and can no
+longer be approved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field_names, replace
+from pinwarden.gateway.audit.event import HELD, AuditEvent
+from pinwarden.gateway.gates.verdict import ALLOW, Verdict
+from pinwarden.system.clock import now
 from pinwarden.system.database import Database, Row, Transaction
+from pinwarden.system.masking import mask_item_key
 
 WAITING = "waiting"
 APPROVED = "approved"
@@ -93,7 +97,7 @@ class Reviews:
                     "UPDATE review SET last_seen = ?, state = CASE WHEN state = ? THEN ? ELSE state END WHERE name = ?",
                     (review.last_seen, SUPERSEDED, WAITING, review.name),
                 )
-                if not known and _has_room(step, review):
+                if not known and _has_review_space(step, review):
                     step.run(f"INSERT INTO review ({_COLUMNS}) VALUES ({_MARKS})", _values(review))  # noqa: S608
                     fresh.append(review)
         return fresh
@@ -186,7 +190,7 @@ def _forget_oldest(step: Transaction, review: Review) -> None:
     )
 
 
-def _has_room(step: Transaction, review: Review) -> bool:
+def _has_review_space(step: Transaction, review: Review) -> bool:
     row = step.row("SELECT COUNT(*) FROM review WHERE server = ? AND state = ?", (review.server, WAITING))
     return row is not None and row[0] < _MOST_WAITING
 
@@ -197,3 +201,189 @@ def _values(review: Review) -> tuple[str, ...]:
 
 def _review(row: Row) -> Review:
     return Review(**dict(zip(field_names(Review), row, strict=True)))
+
+
+class Sightings:
+    """What one server was seen to serve, and which of it waits for review."""
+
+    def __init__(
+        self, server: str, baseline: str, observed: Observed, reviews: Reviews, clock: Callable[[], str] = now
+    ) -> None:
+        self._server = server
+        self._baseline = baseline
+        self._observed = observed
+        self._reviews = reviews
+        self._now = clock
+
+    def keep(self, verdicts: Iterable[Verdict]) -> tuple[AuditEvent, ...]:
+        """Keep every definition, and hold those that are not what was approved: what waits for review from now on."""
+        seen = tuple(verdicts)
+        moment = self._now()
+        held = [self._review(verdict, moment) for verdict in seen if verdict.action != ALLOW and _is_there(verdict)]
+        waiting = {(review.entity, review.item) for review in held}
+        passed = {(each.entity, kept_name(each.key)) for each in seen if each.action == ALLOW} - waiting
+        if passed:
+            self._reviews.settle(kept_name(self._server), self._baseline, passed)
+        fresh = self._reviews.hold(held) if held else []
+        self._observed.saw(self._sighting(verdict, moment) for verdict in seen if _is_there(verdict))
+        return tuple(fact_about(review, HELD, review.reason) for review in fresh)
+
+    def _review(self, verdict: Verdict, moment: str) -> Review:
+        return Review(
+            name="",
+            server=kept_name(self._server),
+            baseline=self._baseline,
+            entity=verdict.entity,
+            item=kept_name(verdict.key),
+            digest=str(verdict.digest or ""),
+            expected=" ".join(verdict.expected) if _is_pinned(verdict) else "",
+            definition=definition_text(verdict),
+            level=verdict.level,
+            code=verdict.code,
+            reason=kept_name(verdict.reason),
+            opened=moment,
+            last_seen=moment,
+        )
+
+    def _sighting(self, verdict: Verdict, moment: str) -> Sighting:
+        return Sighting(
+            server=kept_name(self._server),
+            entity=verdict.entity,
+            item=kept_name(verdict.key),
+            digest=str(verdict.digest or ""),
+            definition=definition_text(verdict),
+            action=verdict.action,
+            first_seen=moment,
+            last_seen=moment,
+            sessions=0 if verdict.again else 1,
+        )
+
+
+def fact_about(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
+    """What happened to a change, for the log; its correlation id is the name of the review."""
+    return AuditEvent(
+        kind=kind,
+        server=review.server,
+        call=review.name,
+        item_kind=review.entity,
+        item=mask_item_key(review.entity, review.item),
+        expected=tuple(review.expected.split()),
+        observed=review.digest,
+        level=review.level,
+        code=review.code,
+        reason=reason,
+        by=by,
+    )
+
+
+def _is_there(verdict: Verdict) -> bool:
+    """Whether something was served. What a server no longer says of itself is a fact, but nothing to approve."""
+    return verdict.value is not None or verdict.digest is not None
+
+
+def _is_pinned(verdict: Verdict) -> bool:
+    """Whether the lock or the store has an item of this key: a digest that only a policy allows is not kept there."""
+    return not any(change.kind == "item_added" for change in verdict.changes)
+
+
+def definition_text(verdict: Verdict) -> str:
+    """What was served, as canonical JSON; of an undigestable thing what can be shown of it."""
+    try:
+        return canonicalize(verdict.value).decode()
+    except PinwardenError:
+        return canonicalize({"unreadable": ascii(verdict.value)[:4096]}).decode()
+
+
+class Sighting(Record):
+    """One definition of one item."""
+
+    server: str
+    entity: str
+    item: str
+    digest: str
+    """Empty for what has none."""
+    definition: str
+    """As canonical JSON, or what could be read of it."""
+    action: str
+    """What was decided about it when it was last seen: allow, audit, warn or block."""
+    first_seen: str
+    last_seen: str
+    sessions: int = 1
+    """In how many sessions it was seen; 0 if this one is counted already."""
+
+
+_MOST_DIGESTS = 20  # of one item: a server that says something else each time does not fill the disk
+_MOST_ITEMS = 5000  # of one server
+_SEEN_COLUMNS = ", ".join(field_names(Sighting))
+_SEEN_MARKS = ", ".join("?" for _ in field_names(Sighting))
+
+
+class Observed:
+    """The table of sightings."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def saw(self, sightings: Iterable[Sighting]) -> None:
+        """Keep what a session saw for the first time."""
+        with self._database.transaction(exclusive="sightings") as step:
+            for sighting in sightings:
+                known = step.run(
+                    "UPDATE sighting SET last_seen = ?, action = ?, sessions = sessions + ?"
+                    " WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
+                    (
+                        sighting.last_seen,
+                        sighting.action,
+                        sighting.sessions,
+                        sighting.server,
+                        sighting.entity,
+                        sighting.item,
+                        sighting.digest,
+                    ),
+                )
+                if not known and _has_space(step, sighting):
+                    step.run(
+                        f"INSERT INTO sighting ({_SEEN_COLUMNS}) VALUES ({_SEEN_MARKS})",  # noqa: S608
+                        tuple(getattr(sighting, name) for name in field_names(Sighting)),
+                    )
+
+    def all(self) -> list[Sighting]:
+        """Everything that was seen, in the order of names and then of time."""
+        query = f"SELECT {_SEEN_COLUMNS} FROM sighting ORDER BY server, entity, item, first_seen, digest"  # noqa: S608
+        rows = self._database.rows(query)
+        return [Sighting(**dict(zip(field_names(Sighting), row, strict=True))) for row in rows]
+
+    def definition(self, server: str, entity: str, item: str, digest: str) -> str | None:
+        """What was served under a digest, as canonical JSON; None if that was never seen, or is not it."""
+        row = self._database.row(
+            "SELECT definition FROM sighting WHERE server = ? AND entity = ? AND item = ? AND digest = ?",
+            (server, entity, item, digest),
+        )
+        return str(row[0]) if row is not None and str(Digest.of_bytes(str(row[0]).encode())) == digest else None
+
+
+def _has_space(step: Transaction, sighting: Sighting) -> bool:
+    """Whether one more is kept. The first digests of an item stay: what came later is what has to be explained."""
+    about = (sighting.server, sighting.entity, sighting.item)
+    same = step.row("SELECT COUNT(*) FROM sighting WHERE server = ? AND entity = ? AND item = ?", about)
+    every = step.row("SELECT COUNT(*) FROM sighting WHERE server = ?", (sighting.server,))
+    return same is not None and every is not None and same[0] < _MOST_DIGESTS and every[0] < _MOST_ITEMS
+
+
+def kept_name(text: str) -> str:
+    """A name as both databases can keep and index it: no NUL, nothing that is not UTF-8, not longer than a line.
+
+    The name as it was sent is inside the definition.
+    """
+    plain = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return (
+        plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}… {Digest.of_bytes(plain.encode()).hex[:16]}"
+    )
+
+
+def is_cut(name: str) -> bool:
+    """Whether a kept name is not all of it."""
+    return len(name) > _LONGEST_NAME
+
+
+_LONGEST_NAME = 200  # an index of PostgreSQL takes 2.7 kB

@@ -1,15 +1,14 @@
-"""Messages that one reader takes for one thing and another reader for another.
-
-Some readers of JSON, among them the one that comes with Go, take ``Tools`` for ``tools``, and so a long s for an s; the
-last one counts. Some clients look at ``result`` first and some at ``method``. A message that relies on such a
-difference would be judged as one thing here and used as another behind us, so it goes no further.
-"""
+"""Finding messages that two JSON readers may understand differently, and ids in text that is not strict JSON."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from json import JSONDecodeError, loads
 from typing import Any
 
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
 
 
@@ -107,3 +106,48 @@ def _looks_alike(value: Any, read: Names) -> bool:
     """Whether an object has a member that is none of those, but that a careless reader takes for one."""
     members: Iterable[str] = value if type(value) is dict else ()
     return any(name not in read.exact and name.casefold() in read.folded for name in members)
+
+
+_ID = rb'"id"[ \t\r]*:[ \t\r]*(-?[0-9]{1,18}|"(?:[^"\\]|\\.){0,1024}")[ \t\r]*'
+_JSONRPC = rb'"jsonrpc"[ \t\r]*:[ \t\r]*"2\.0"[ \t\r]*'
+_COMMA = rb",[ \t\r]*"
+_OPENING = rb"\{[ \t\r]*(?:" + _JSONRPC + _COMMA + rb")?"
+_OUTCOME = rb'"(?:result|error)"[ \t\r]*:'
+_ID_FIRST = re.compile(_OPENING + _ID + _COMMA + rb"(?:" + _JSONRPC + _COMMA + rb")?" + _OUTCOME)
+_ID_LAST = re.compile(_OPENING + _OUTCOME)
+_LAST = re.compile(_COMMA + _ID + rb"(?:" + _COMMA + _JSONRPC + rb")?\}\Z")
+_BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # a byte order mark, as some systems write before each text
+_TAIL = 1200  # bytes in which an id and what may stand behind it have room
+
+
+def is_noise(frame: bytes) -> bool:
+    """Whether it was never meant to be a message: a log line on the wrong stream, as some servers print."""
+    return frame.lstrip(_BEFORE)[:1] not in (b"{", b"[")
+
+
+def answered_id(frame: bytes, limits: Limits) -> Any:
+    """The id that an answer which is no strict JSON has, or seems to have."""
+    from pinwarden.surface.probe.message import read_message
+
+    try:
+        return read_message(frame, limits).members.get("id")
+    except PinwardenError:
+        return likely_id(frame)
+
+
+def likely_id(frame: bytes) -> Any:
+    """The id of the request that a text seems to answer; None if it does not look like an answer.
+
+    The id is looked for where servers write it: before the result, or at the end. So this takes no longer for a long
+    text, and no words inside of a result are taken for it.
+    """
+    text = frame[: 2 * _TAIL].lstrip(_BEFORE)
+    found = _ID_FIRST.match(text)
+    if found is None and _ID_LAST.match(text) is not None:
+        found = _LAST.search(frame[-_TAIL:].rstrip())
+    if found is None:
+        return None
+    try:
+        return loads(found[1])
+    except (JSONDecodeError, UnicodeDecodeError):
+        return None

@@ -1,25 +1,30 @@
-"""``pinwarden run``: a server behind the gateway, on the standard streams of the client that started us."""
+"""``pinwarden run``: start a server and relay between it and the client that started this process.
+
+The module loads little, because the server starts while the rest is loaded.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
-from pinwarden.gateway.server_process import Command, start
+from pinwarden.core.record import Record, field
+from pinwarden.gateway.inside_server import MARK
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.approved import ApprovedSource
     from pinwarden.gateway.audit.log import AuditLog, WhenAway
+    from pinwarden.gateway.guard import ApprovedSource
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
     from pinwarden.lock.gateway_policy import GatewayPolicy
     from pinwarden.project.project import Project
+    from pinwarden.project.server_start import PreparedStart
 
 _GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
 _LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read why
@@ -61,8 +66,8 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
 
     process = start(behind.command)
     try:
+        from pinwarden.gateway.audit.event import STARTED, STOPPED
         from pinwarden.gateway.audit.log import AuditLimits
-        from pinwarden.gateway.event import STARTED, STOPPED
         from pinwarden.gateway.guard import Guard
         from pinwarden.gateway.log_output import Telling
         from pinwarden.gateway.recorder import Recorder
@@ -107,19 +112,19 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
 
 
 def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
-    from pinwarden.gateway.event import Fact
+    from pinwarden.gateway.audit.event import AuditEvent
 
-    fact = Fact(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
+    fact = AuditEvent(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
     with suppress(PinwardenError):  # a log that takes nothing lets no message pass either, and who sends one is told
         log.record(fact)
 
 
 def _source(project: Project, behind: Behind, state: GatewayState, shared: SharedApprovals | None) -> ApprovedSource:
     if behind.locked:
-        from pinwarden.gateway.approved_from_lock import ApprovedByLock
+        from pinwarden.gateway.approved_sources import ApprovedByLock
 
         return ApprovedByLock(project.lock, behind.server, behind.client, shared)
-    from pinwarden.gateway.approved_on_first_use import FirstUse
+    from pinwarden.gateway.approved_sources import FirstUse
 
     return FirstUse(behind.server, state.trusted)
 
@@ -149,3 +154,44 @@ def name_of_command(words: tuple[str, ...], cwd: str) -> str:
         shown = mask_words(words)
     program = "".join(letter for letter in shown[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
     return f"{program[:40]}#{Digest.of_bytes(canonicalize([cwd, *shown])).hex[:16]}"
+
+
+_PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
+
+
+class Command(Record):
+    """What to start, with everything filled in."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str | None = None
+
+
+def command_of(prepared: PreparedStart, server: str) -> Command:
+    """The only way to a command: a start that was prepared. The server is marked as one that runs behind us."""
+    marked = {**prepared.environment, MARK: server}
+    return Command(words=prepared.words, environment=marked, cwd=prepared.cwd)
+
+
+def start(command: Command, stderr: int | None = None) -> subprocess.Popen[bytes]:
+    """Start the server. Its standard error stays ours, so that people see it as before, unless it is to be a pipe."""
+    try:
+        process = subprocess.Popen(  # noqa: S603  running it is what the user asked for; there is no shell
+            list(command.words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=dict(command.environment),
+            cwd=command.cwd,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as err:
+        why = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
+        raise PinwardenError("PROGRAM_UNKNOWN", f"{command.words[0][:200]} could not be started: {why}") from err
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError, AttributeError, ImportError):
+            import fcntl
+
+            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[union-attr]
+    return process

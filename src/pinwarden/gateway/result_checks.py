@@ -1,22 +1,30 @@
-"""Looking into what a server answers: how long it is, what nobody sees in it, what it asks for before it is complete.
+"""Checks of what a server sends: requests inside results, hidden characters, size, and links to resources.
 
-The same holds for the result of a call, wherever it comes: in the answer to the call, in the answer to who fetches it
-later, or in what the server tells of its task.
+Servers need not list what they link to. A link in a result that was passed on comes from the server itself, so its
+address may be read; an address of unknown origin may not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pinwarden.gateway import splice
-from pinwarden.gateway.forwarded_request import Asked
-from pinwarden.gateway.gates.requests import Refusal, Requests, requests_in_result, requests_in_task, too_many_rounds
+from pinwarden.gateway.gates.lists import digest_text
+from pinwarden.gateway.gates.requests import (
+    JudgedRequest,
+    Refusal,
+    Requests,
+    judge_request,
+    requests_in_result,
+    requests_in_task,
+    too_many_rounds,
+)
 from pinwarden.gateway.gates.verdict import WARN, Verdict
 from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.in_flight import Asked
 from pinwarden.gateway.messages import encode
 from pinwarden.gateway.pages import warning_edit
-from pinwarden.gateway.resource_links import ResourceLinks
-from pinwarden.gateway.server_requests import ServerRequests
 from pinwarden.gateway.session_audit import Journal, Output
 from pinwarden.gateway.tasks import FETCHING, TOLD, is_task
 from pinwarden.surface.drift.changes import REVIEW
@@ -149,3 +157,134 @@ def _hidden(use: str, what_is_done: str) -> Verdict:
         code="hidden_characters",
         reason=reason,
     )
+
+
+_PING = "ping"
+
+
+class ServerRequests:
+    """The part of a session that decides about server requests, wherever in a message they are."""
+
+    def __init__(self, guard: Guard, journal: Journal) -> None:
+        self._guard = guard
+        self._journal = journal
+
+    def denied(self, method: str, params: Any) -> Refusal | None:
+        """Why the policy does not let the server ask this at all; None if it does."""
+        return judge_request(method, params, self._guard.requests(self._journal.client))
+
+    def all_refused(self, requests: Requests | Refusal, asked: Asked, out: Output) -> Refusal | None:
+        """Why a message with these requests may not pass; None if it may, and then each of them is recorded."""
+        if isinstance(requests, Refusal):
+            return requests
+        most = self._guard.limits.max_input_requests
+        if len(requests) > most:
+            reason = f"The server sends {len(requests)} requests in one message; the limit is {most}."
+            return Refusal(code="request_too_many", reason=reason)
+        passing: list[JudgedRequest] = []
+        for method, params in requests:
+            judged = self.denied(method, params) or self._guard.judge_server_request(
+                method, params, self._journal.client
+            )
+            if isinstance(judged, Refusal):
+                return judged
+            if not judged.verdict.passes:
+                return self._blocked(judged, method, asked, out)
+            passing.append(judged)
+        for judged in passing:
+            self._record(judged, asked, out)
+        return None
+
+    def tools_refused(self, result: Any, asked: Asked, out: Output) -> Refusal | None:
+        """Why a result with tool definitions may not pass although it is no list; None if it may."""
+        if type(result) is not dict or "tools" not in result:
+            return None
+        judged = self._guard.judge_tools_in_result(asked.method, result, self._journal.client)
+        if judged is None or isinstance(judged, Refusal):
+            return judged
+        if not judged.verdict.passes:
+            return self._blocked(judged, asked.method, asked, out)
+        self._record(judged, asked, out)
+        return None
+
+    def _blocked(self, judged: JudgedRequest, method: str, asked: Asked, out: Output) -> Refusal:
+        """The refusal, which the caller records; the definitions that it is about are recorded here."""
+        self._record_definitions(judged, method, asked, out)
+        verdict = judged.verdict
+        return Refusal(code=verdict.code, reason=verdict.reason, observed=digest_text(verdict.digest))
+
+    def _record(self, judged: JudgedRequest, asked: Asked, out: Output) -> None:
+        verdict = judged.verdict
+        self._record_definitions(judged, verdict.key, asked, out)
+        call = self._call(asked)
+        if asked.method in FETCHING or asked.method in TOLD:  # each poll repeats the requests that are open
+            self._journal.used_once(verdict, verdict.key, call, out, (asked.use, digest_text(verdict.digest)))
+        elif verdict.key == _PING:
+            self._journal.pinged(verdict, call, out)
+        else:
+            self._journal.used(verdict, verdict.key, call, out)
+        if verdict.action == WARN:
+            asked.warning = asked.warning or verdict
+
+    def _record_definitions(self, judged: JudgedRequest, method: str, asked: Asked, out: Output) -> None:
+        for definition in judged.definitions:
+            name = (method, digest_text(definition.digest))
+            self._journal.used_once(definition, method, self._call(asked), out, name)
+
+    def _call(self, asked: Asked) -> str:
+        return "" if asked.number is None else self._journal.call_id(asked.number)
+
+
+LINKED = b'"resource'
+"""Stands in every result that holds a link or a resource, unless somebody took pains to write it otherwise; then the
+link is not noticed, and not followed."""
+_MOST = 10_000
+_LONGEST = 8192
+
+
+class ResourceLinks:
+    """The addresses that a session has seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, None] = {}
+
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._seen
+
+    def learn(self, result: Any) -> None:
+        """Keep the addresses in a result that is passed on."""
+        for uri in _addresses(result):
+            if type(uri) is str and len(uri) <= _LONGEST:
+                self._seen.pop(uri, None)
+                self._seen[uri] = None
+                if len(self._seen) > _MOST:
+                    del self._seen[next(iter(self._seen))]
+
+
+def _addresses(result: Any) -> Iterator[Any]:
+    """Of the contents of a tool's result, the messages of a prompt, the contents of a resource, and a task's result."""
+    if type(result) is not dict:
+        return
+    for content in _objects(result.get("content")):
+        yield from _address(content)
+    for message in _objects(result.get("messages")):
+        inside = message.get("content")
+        for each in _objects(inside if type(inside) is list else [inside]):
+            yield from _address(each)
+    for resource in _objects(result.get("contents")):
+        yield resource.get("uri")
+    if type(result.get("result")) is dict:
+        yield from _addresses(result["result"])
+
+
+def _address(content: dict[str, Any]) -> Iterator[Any]:
+    if content.get("type") == "resource_link":
+        yield content.get("uri")
+    resource = content.get("resource")
+    if content.get("type") == "resource" and type(resource) is dict:
+        yield resource.get("uri")
+
+
+def _objects(values: Any) -> Iterator[dict[str, Any]]:
+    if type(values) is list:
+        yield from (each for each in values if type(each) is dict)

@@ -1,18 +1,19 @@
-"""What a lock approves of a server, with the approvals of a shared database, read again whenever either changes."""
+"""Where a gateway reads what is approved: the lock with shared approvals, or the trust-on-first-use store."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.approval import Approved
-from pinwarden.lock import lock_store
-from pinwarden.lock.record import extension_of
-from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.surface.surface import Surface, parse_surface
+from pinwarden.gateway.guard import Approved
+from pinwarden.gateway.store.approvals import Trusted, TrustedSurface
+from pinwarden.surface.surface import Surface, parse
+from pinwarden.system.clock import now
 
 if TYPE_CHECKING:
     from pinwarden.gateway.shared_approvals import SharedApprovals
@@ -54,6 +55,8 @@ class ApprovedByLock:
         raise PinwardenError("SERVER_NOT_LOCKED", f"nothing of {self._server[:120]!a} is approved in the lock")
 
     def _read(self) -> Approved:
+        from pinwarden.lock import lock_store
+
         lock = lock_store.read(self._path)
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
@@ -69,6 +72,10 @@ class ApprovedByLock:
 
 def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
     """The approved surface of a server, and the digest of its file."""
+    from pinwarden.lock import lock_store
+    from pinwarden.lock.record import extension_of
+    from pinwarden.lock.verification import refuse_if_tampered, verify
+
     refuse_if_tampered(verify(lock))
     for entry in lock.entries:
         extension = extension_of(entry)
@@ -88,3 +95,59 @@ def _stamp(path: Path) -> _Stamp | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+_LOOK_SECONDS = 0.25  # how old an answer may be: an approval counts at once, as people see it
+_AWAY_SECONDS = 5.0  # between looks while the database is away: each may wait for it, and calls wait meanwhile
+
+
+class FirstUse:
+    """An `ApprovedSource` over the store. Any thread may ask."""
+
+    def __init__(self, server: str, trusted: Trusted, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server = server
+        self._trusted = trusted
+        self._clock = clock
+        self._lock = Lock()
+        self._next_look: float | None = None
+        self._known: Approved | None = None
+        self._generation = 0
+
+    def current(self) -> Approved | None:
+        """What is trusted; None if the server was never used."""
+        with self._lock:
+            if self._next_look is None or self._clock() >= self._next_look:
+                pause = self._look()
+                self._next_look = self._clock() + pause
+            return self._known
+
+    def trust(self, surface: Surface) -> Approved:
+        """Keep the first surface; the one that another process kept, if it was faster."""
+        with self._lock:
+            self._take(self._trusted.first_use(self._server, surface, now()))
+            assert self._known is not None  # noqa: S101 - it was taken in the line above
+            return self._known
+
+    def _look(self) -> float:
+        """Read what is trusted, if it changed; in how many seconds to look again.
+
+        While the database is away, what was read before still holds.
+        """
+        try:
+            generation = self._trusted.generation(self._server)
+        except PinwardenError as err:
+            if err.code != "DATABASE_UNAVAILABLE" or self._known is None:
+                raise
+            return _AWAY_SECONDS
+        if generation != self._generation or self._known is None:
+            self._take(self._trusted.find(self._server))
+        return _LOOK_SECONDS
+
+    def _take(self, found: TrustedSurface | None) -> None:
+        if found is None:
+            self._generation, self._known = 0, None
+            return
+        self._generation = found.generation
+        self._known = Approved(
+            server=self._server, surface=found.surface, generation=f"first-use {found.generation}", origin="first-use"
+        )
