@@ -20,7 +20,7 @@ import pytest
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.notifications import ListChangedThrottle
-from pinwarden.surface.surface import TOOL, from_listing
+from pinwarden.surface.surface import TOOL, surface_from_listing
 from tests.gateway.desk import DELETE, SEARCH, Desk
 from tests.gateway.http_world import OTHER, Behind, Fixed, Raw, gateway, guard
 from tests.gateway.test_gateway_command import Project, Running, running

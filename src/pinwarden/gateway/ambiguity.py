@@ -127,10 +127,10 @@ def is_noise(frame: bytes) -> bool:
 
 def answered_id(frame: bytes, limits: Limits) -> Any:
     """The id that an answer which is no strict JSON has, or seems to have."""
-    from pinwarden.surface.probe.message import read_message
+    from pinwarden.surface.probe.message import parse_message
 
     try:
-        return read_message(frame, limits).members.get("id")
+        return parse_message(frame, limits).members.get("id")
     except PinwardenError:
         return likely_id(frame)
 

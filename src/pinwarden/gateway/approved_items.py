@@ -11,7 +11,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.store.reviews import kept_name
-from pinwarden.surface.surface import KINDS, SERVER_MEMBERS, Item, Surface
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Item, Surface
 
 KIND_OF = {kind.entity: kind for kind in ITEM_KINDS}
 

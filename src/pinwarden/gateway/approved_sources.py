@@ -12,7 +12,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.guard import Approved
 from pinwarden.gateway.store.approvals import Trusted, TrustedSurface
-from pinwarden.surface.surface import Surface, parse
+from pinwarden.surface.surface import Surface, parse_surface
 from pinwarden.system.clock import now
 
 if TYPE_CHECKING:

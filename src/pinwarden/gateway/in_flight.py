@@ -9,7 +9,7 @@ from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.messages import LISTEN, error
 from pinwarden.gateway.session_audit import Journal, Output
 from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_AWAY
-from pinwarden.surface.surface import Kind
+from pinwarden.surface.surface import ItemKind
 
 
 class Asked:
@@ -24,7 +24,7 @@ class Asked:
         """What it uses, to count how often in a row the server asks back."""
         self.warning = warning
         """What the client is to be told with the answer."""
-        self.kind: Kind | None = None
+        self.kind: ItemKind | None = None
         """Which list it asks for; None for anything else."""
         self.order = 0
         """When it was asked for, among all lists that were."""

@@ -16,7 +16,7 @@ from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import LIST_METHODS, shown
 from pinwarden.surface.protocol import INTERNAL_ERROR, INVALID_PARAMS
-from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, Kind
+from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, ItemKind
 from pinwarden.system.fair_executor import check_items
 
 REQUEST, RESPONSE = "request", "response"
@@ -141,7 +141,7 @@ class NotYetError(Exception):
     """The server has yet to list what is asked about."""
 
 
-def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdict | None]) -> Host:
+def own_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]) -> Host:
     """The interceptors of a session: for list answers, for the use of an item, and for questions of the server.
 
     ``verdict_of`` gives None while the server's list is waited for; then an invocation raises `NotYetError`.
@@ -154,7 +154,7 @@ def own_host(guard: Guard, client: str, verdict_of: Callable[[Kind, str], Verdic
         if not isinstance(values, list):
             raise ValueError("no list")
         check_items(len(values), guard.limits.max_items, "items in one list")
-        items = tuple(Item.of(kind, value) for value in values)
+        items = tuple(Item.from_value(kind, value) for value in values)
         verdicts = guard.judge_list(kind, items, client, None)
         return _validation([(f"/{kind.member}/{place}", each) for place, each in enumerate(verdicts)])
 

@@ -14,8 +14,8 @@ from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_result
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import WARNINGS, verdict_data
-from pinwarden.surface.probe.message import Message, page_of, read_message
-from pinwarden.surface.surface import Item, Kind
+from pinwarden.surface.probe.message import Message, parse_message, parse_page
+from pinwarden.surface.surface import Item, ItemKind
 
 
 class ListPage(Record):

@@ -22,7 +22,7 @@ from pinwarden.gateway.store.reviews import (
     Sighting,
     kept_name,
 )
-from pinwarden.surface.surface import Surface, from_listing
+from pinwarden.surface.surface import Surface, surface_from_listing
 from pinwarden.system.database import Database, load_schema, open_database
 
 

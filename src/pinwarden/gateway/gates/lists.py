@@ -262,8 +262,8 @@ def without_attacks(seen: Surface) -> Surface:
 
     A first use is not reviewed, so anything that deserves a warning is blocked and waits for a review.
     """
-    from pinwarden.surface.drift.surface import compare
-    from pinwarden.surface.scan.unapproved import new_warnings, server_member
+    from pinwarden.surface.drift.compare import compare
+    from pinwarden.surface.scan.scan import new_warnings, server_member
 
     alarming = {
         (change.entity, change.field if change.entity == "server" else change.name)

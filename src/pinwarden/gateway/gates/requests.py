@@ -167,7 +167,7 @@ def definitions_in(params: Any, most: int) -> tuple[Item, ...] | Refusal:
     if len(tools) > most:
         reason = f"The server sends {len(tools)} tool definitions in one message; the limit is {most}."
         return Refusal(code="request_too_many_tools", reason=reason)
-    return tuple(Item.of(TOOL, tool) for tool in tools)
+    return tuple(Item.from_value(TOOL, tool) for tool in tools)
 
 
 def judge_content(

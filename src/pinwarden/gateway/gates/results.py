@@ -9,7 +9,7 @@ from __future__ import annotations
 from json import dumps
 from typing import Any
 
-from pinwarden.surface.scan.characters import hidden_characters, terminal_escapes
+from pinwarden.surface.scan.hidden_text import find_hidden_characters, find_terminal_escapes
 from pinwarden.system.masking import MASK, MAX_SHOWN_CHARACTERS, looks_secret, mask_name, mask_text
 
 

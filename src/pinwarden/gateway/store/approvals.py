@@ -12,7 +12,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field_names, replace
-from pinwarden.surface.surface import Surface, parse, to_bytes
+from pinwarden.surface.surface import Surface, encode_surface, parse_surface
 from pinwarden.system.database import Database, Row, Transaction
 
 APPROVED = "approved"
@@ -222,7 +222,7 @@ class Trusted:
                 step.run(
                     "INSERT INTO trusted (server, generation, surface, since, changed, changed_by, why)"
                     " VALUES (?, 1, ?, ?, ?, '', '')",
-                    (server, to_bytes(surface).decode(), now, now),
+                    (server, encode_surface(surface).decode(), now, now),
                 )
             found = _find(step, server)
         assert found is not None  # noqa: S101 - it was put there two lines above, by us or before us
@@ -235,7 +235,7 @@ class Trusted:
             changed = step.run(
                 "UPDATE trusted SET generation = generation + 1, surface = ?, changed = ?, changed_by = ?, why = ?"
                 " WHERE server = ? AND generation = ?",
-                (to_bytes(surface).decode(), now, by, why, before.server, before.generation),
+                (encode_surface(surface).decode(), now, by, why, before.server, before.generation),
             )
         if changed != 1:
             raise PinwardenError("REVIEW_STALE", f"what is trusted of {before.server[:120]!a} was changed meanwhile")
@@ -261,7 +261,7 @@ def _find(step: Transaction, server: str) -> TrustedSurface | None:
     return TrustedSurface(
         server=server,
         generation=generation,
-        surface=parse(str(text).encode()),
+        surface=parse_surface(str(text).encode()),
         since=since,
         changed=changed,
         changed_by=changed_by,
