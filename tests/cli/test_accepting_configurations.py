@@ -257,7 +257,7 @@ class TestTextThatNobodyApprovedSoFar:
         world.serve(POISONED)
         for command in (("init", "--allow-execute"), ("approve", "notes", "--allow-execute")):
             refused = answer(world, "n\n", *command)
-            assert (refused.code, "asks to pass private data" in refused.err + refused.out) == (1, True)
+            assert (refused.code, "asks to send private data" in refused.err + refused.out) == (1, True)
             assert world.lock.read_bytes() == before
         assert answer(world, "y\n", "init", "--allow-execute").code == 0
         assert world.run("ci", "--live", "--allow-execute").code == 0

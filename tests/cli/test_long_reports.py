@@ -33,7 +33,7 @@ def _row(before: Any, after: Any, name: str = "notes") -> Row:
         severity="review",
         before=before,
         after=after,
-        reason="The command is given other arguments.",
+        reason="The arguments of the command changed.",
     )
     return change_row(change)
 

@@ -213,7 +213,7 @@ class TestWholeConfigurations:
             "critical",
         )
         assert change.before is ABSENT
-        assert "fetched and run at once" in change.reason
+        assert "downloads code and runs it immediately" in change.reason
 
     @pytest.mark.parametrize(
         ("name", "entry"),

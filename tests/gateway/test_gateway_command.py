@@ -617,7 +617,7 @@ def test_a_state_that_was_moved_away_is_noticed_and_is_not_made_anew(mode: str, 
             for each in files:
                 each.rename(away / each.name)
             poll(lambda: tokens_problem(at, status))
-            poll(lambda: "gateway.sqlite was there, and is gone" in at.said)
+            poll(lambda: "gateway.sqlite was deleted while it was in use" in at.said)
             assert "gateway.sqlite" not in at.get("/readyz")[1], "which anybody may read"
             assert at.ask("notes", token)[0] == status
             assert not files[0].exists()

@@ -167,12 +167,12 @@ def test_a_link_in_the_place_of_the_store_is_not_followed_to_write(run: Run, sto
     [
         (b"", "is empty"),
         (b" \n", "is empty"),
-        (b"\x00\xff\x80", "is no text, so no key"),
-        (b"hello", "is text, but no key"),
-        (b"ssh-ed25519 AAAAC3Nza someone", "is a public key of OpenSSH"),
+        (b"\x00\xff\x80", "is binary data, not a key"),
+        (b"hello", "is text, but not a key"),
+        (b"ssh-ed25519 AAAAC3Nza someone", "is an OpenSSH public key"),
         (b"-----BEGIN CERTIFICATE-----\nAA==\n", "is a certificate"),
         (b'{"kty": "OKP", "x": "AAAA"}', "is JSON"),
-        (LOG.encode(), "is a verifier key of a log, which is given as text"),
+        (LOG.encode(), "is the verifier key of a log, which must be given as text"),
         (b"x" * 70000, "is too large for a key"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_key_is_told_for_what_it_is(
     file.write_bytes(content)
     exit_code, error = run("add", str(file), "--role", "verifier")
     assert (exit_code, error["error"]["code"], error["error"]["message"].partition("' ")[2]) == (3, "KEY_INVALID", told)
-    assert error["error"]["hint"].startswith("Expected is an Ed25519 public key")
+    assert error["error"]["hint"].startswith("Give an Ed25519 public key")
     assert not store.exists()
 
 

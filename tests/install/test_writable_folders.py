@@ -156,7 +156,7 @@ def test_attack_a_server_that_creates_a_repository_where_it_may_write_is_stopped
     command = [*desk.command("acme.notes", "--without-gateway")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert b"was stopped, because it created" in process.stderr.read()
+        assert b"stopped the server, because it created" in process.stderr.read()
         assert process.wait(60) == 1
     status_everywhere(desk.root)
     assert not marker.exists()

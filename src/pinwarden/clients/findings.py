@@ -1,7 +1,7 @@
-"""What is wrong with the configurations of a machine by themselves, without comparing them with anything approved.
+"""Findings in client configurations that need no comparison with an approved state.
 
-Files that cannot be read, links, entries that run shells, settings of a repository that start servers or redirect the
-assistant before anybody agreed.
+They cover unreadable files, links, entries that run shells, and settings of a repository that start servers or redirect
+the assistant without the user's consent.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pinwarden.system.redaction import entry_command_lines, entry_urls
 
 FINDING_KINDS: FindingKinds = kind_table(
     critical=(
-        ("config_unreadable", "The file could not be read, so nobody knows which servers it starts."),
-        ("config_invalid", "The file cannot be understood, and clients may still read something in it."),
-        ("servers_not_understood", "The file names servers where Pinwarden does not know its client to read them."),
+        ("config_unreadable", "The file could not be read, so it is unknown which servers it starts."),
+        ("config_invalid", "The file is not valid, but its client may still read servers from it."),
+        ("servers_not_understood", "The file has servers in a member that, as far as known, its client does not read."),
         ("shell_command", DANGERS["shell_command"]),
         ("download_and_run", DANGERS["download_and_run"]),
         ("redirecting_variable", "A variable makes the command load, fetch or trust something else."),
         ("all_servers_enabled", "The settings start every server that the repository names, without asking."),
-        ("assistant_redirected", "The settings send what the assistant says and reads to another address."),
+        ("assistant_redirected", "The settings send the assistant's conversations to another address."),
         ("permissions_bypassed", "The settings let the assistant act without asking."),
     ),
     review=(
-        ("start_unresolved", "The entry starts a server through pinwarden run, which the lock does not let it start."),
-        ("config_link", "The file is a symbolic link, so who can change it is decided elsewhere."),
-        ("entry_unusable", "The entry cannot be understood, so it cannot be locked."),
+        ("start_unresolved", "The entry runs pinwarden run, but the lock does not allow it to start this server."),
+        ("config_link", "The file is a symbolic link; the permissions of its target decide who can change it."),
+        ("entry_unusable", "The entry is not valid, so it cannot be locked."),
         ("inline_code", DANGERS["inline_code"]),
         ("shell_text", DANGERS["shell_text"]),
         ("preload", DANGERS["preload"]),
@@ -46,24 +46,24 @@ FINDING_KINDS: FindingKinds = kind_table(
         ("container_privileges", DANGERS["container_privileges"]),
         ("unencrypted_address", DANGERS["unencrypted_address"]),
         ("servers_enabled", "The settings start servers that the repository names, without asking."),
-        ("hooks", "The settings run commands when the assistant works."),
-        ("command_setting", "The settings name a command that is run without asking."),
-        ("variables_set", "The settings set a variable that decides where code, packages or answers come from."),
-        ("calls_unasked", "Calls to this server pass without asking the user."),
-        ("plugins_enabled", "The settings bring plugins, which may start servers and commands that nobody approved."),
+        ("hooks", "The settings run commands while the assistant works."),
+        ("command_setting", "The settings name a command that runs without asking."),
+        ("variables_set", "The settings set a variable that decides where code, packages or responses come from."),
+        ("calls_unasked", "Calls to this server run without asking the user."),
+        ("plugins_enabled", "The settings enable plugins, which can start servers and commands that are not approved."),
     ),
     info=(
-        ("calls_allowed", "The settings let tools of servers be called without asking the user."),
+        ("calls_allowed", "The settings allow calls to tools of servers without asking the user."),
         ("relative_path", DANGERS["relative_path"]),
-        ("floating", "The entry does not say which release is run, so it changes without notice."),
-        ("servers_disabled", "The settings keep servers from being started."),
+        ("floating", "The entry does not name an exact release, so it can change without notice."),
+        ("servers_disabled", "The settings disable servers."),
     ),
 )
-"""By code. The single source for severities and for the reasons people read."""
+"""All kinds of finding in a client's configuration, with severity and reason."""
 
 
 class ConfigFinding(Record):
-    """One thing in a configuration that a person should look at. It never holds a value of the file."""
+    """One finding in a configuration. It never contains a value of the file."""
 
     code: str
     severity: str
@@ -71,21 +71,21 @@ class ConfigFinding(Record):
     scope: str
     file: str
     name: str
-    """The server; empty where the whole file is meant."""
+    """The server; empty if the finding is about the file."""
     pointer: str
     """JSON Pointer inside the file."""
     message: str
 
 
 def findings_in(files: Iterable[ConfigFile]) -> tuple[ConfigFinding, ...]:
-    """Everything that stands out in these files and their servers."""
+    """All findings in these files and their servers."""
     return tuple(finding for file in files for finding in (*file_findings(file), *_servers_of(file)))
 
 
 def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
-    """What stands out about the file itself, its settings included."""
+    """Findings about the file itself and its settings."""
     if file.link is not None:
-        yield _of_file(file, "config_link", "", "it leads to another place")
+        yield _of_file(file, "config_link", "", "it points to another file")
     if file.fault is not None:
         yield _of_file(file, f"config_{file.fault}", "", file.problem or "")
     if file.code:

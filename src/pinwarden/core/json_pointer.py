@@ -1,4 +1,9 @@
-"""JSON Pointer (RFC 6901), strictly: what is malformed or names nothing is an error."""
+"""JSON Pointer (RFC 6901): the value at a pointer, and its line and column in a text.
+
+`resolve_pointer` raises for a malformed pointer and for one without a value. `locate_pointers` makes one pass over a
+text without recursion. It follows only the way to the requested values and skips everything else, so it expects a text
+that was parsed strictly before and does not notice every syntax error.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +24,14 @@ def resolve_pointer(document: Any, pointer: str) -> Any:
 
 
 def escape_pointer_token(name: str | int) -> str:
-    """A name or a number as one step of a pointer."""
+    """A member name or array index as one token of a pointer."""
     return str(name).replace("~", "~0").replace("/", "~1")
 
 
 def pointer_tokens(pointer: str) -> list[str]:
-    """The names and numbers that a pointer leads through, unescaped; none for the whole document."""
+    """The tokens of a pointer, unescaped. The empty pointer, which names the whole document, has none."""
     if type(pointer) is not str:
-        raise PinwardenError("POINTER_PATH_INVALID", "a JSON Pointer is a string")
+        raise PinwardenError("POINTER_PATH_INVALID", "the JSON Pointer is not a string")
     if pointer == "":
         return []
     if not pointer.startswith("/"):
@@ -37,7 +42,7 @@ def pointer_tokens(pointer: str) -> list[str]:
 def _unescape_token(step: str, pointer: str) -> str:
     pieces = step.split("~")
     if any(piece[:1] not in ("0", "1") for piece in pieces[1:]):
-        _invalid_pointer(pointer, "holds ~ without 0 or 1 after it")
+        _invalid_pointer(pointer, "has a ~ that is not followed by 0 or 1")
     return step.replace("~1", "/").replace("~0", "~")
 
 
@@ -46,7 +51,7 @@ def _resolve_token(value: Any, step: str, pointer: str) -> Any:
         return value[step]
     if type(value) is list and _is_array_index(step, len(value)):
         return value[int(step)]
-    _invalid_pointer(pointer, "names nothing in the document")
+    _invalid_pointer(pointer, "does not exist in the document")
 
 
 def _is_array_index(step: str, length: int) -> bool:
@@ -66,10 +71,10 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 def locate_pointers(data: bytes, pointers: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Line and column, from 1 and in code points, of the value that each JSON Pointer names.
+    """The line and column of the value at each pointer, counted from 1 and in code points.
 
-    A pointer that names nothing is left out. Where an object has a member twice, the first one counts. Lines end
-    with a line feed.
+    Pointers without a value are omitted. If an object has a member twice, the first one counts. Lines end with a line
+    feed.
     """
     try:
         text = data.decode("utf-8", "strict")
@@ -80,7 +85,7 @@ def locate_pointers(data: bytes, pointers: Collection[str]) -> dict[str, tuple[i
 
 
 class _PointerNode:
-    """A place on the way to values that are asked for. Children are taken out when they are met: the first counts."""
+    """A node of the tree of requested pointers. Children are removed when they are found, so the first one counts."""
 
     __slots__ = ("children", "pointer")
 
@@ -100,7 +105,7 @@ def _pointer_tree(pointers: Collection[str]) -> _PointerNode:
 
 
 class _Container:
-    """An object or array that is being walked through."""
+    """An object or array whose members are being visited."""
 
     __slots__ = ("closing", "count", "place", "text", "wanted")
 
@@ -112,7 +117,7 @@ class _Container:
         self.count = 0
 
     def next_wanted(self) -> _PointerNode | None:
-        """Go to the next value that lies on the way to one asked for; None, and behind the end, if there is none."""
+        """Move to the next value that a requested pointer passes through; None at the end of the container."""
         text = self.text
         while True:
             self.place = _after_space(text, self.place)
@@ -128,7 +133,7 @@ class _Container:
             self.place = _after_value(text, self.place)
 
     def _step(self) -> str:
-        """The name or number of the value that begins next, and the place there."""
+        """The name or index of the next value. Moves to the start of that value."""
         if self.closing == "]":
             return str(self.count)
         if not self.text.startswith('"', self.place):
@@ -146,7 +151,7 @@ class _Container:
 
 
 def _offsets(text: str, root: _PointerNode) -> dict[str, int]:
-    """Where in the text each value begins."""
+    """The offset of each requested value."""
     found: dict[str, int] = {}
     inside: list[_Container] = []
     place, wanted = _after_space(text, 0), root
@@ -197,7 +202,7 @@ def _lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[in
     result: dict[str, tuple[int, int]] = {}
     for pointer, offset in sorted(offsets.items(), key=lambda found: found[1]):
         line += text.count("\n", last, offset)
-        # Looked for only since the last offset, so that a long line is not searched once per pointer.
+        # Search only from the last offset, so that a long line is not searched once per pointer.
         line_start = max(line_start, text.rfind("\n", last, offset) + 1)
         last = offset
         result[pointer] = (line, offset - line_start + 1)

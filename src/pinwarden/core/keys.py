@@ -1,7 +1,10 @@
-"""Ed25519 keys: their encodings, read strictly, and what they sign.
+"""Ed25519 keys: strict decoding, signing and verification.
 
-A public key is 32 bytes, written as base64url without padding, as ``did:key``, or as PEM. Encodings outside the
-field and points of small order are refused: under such a key one signature fits many messages.
+A public key is 32 bytes, written as base64url without padding, as ``did:key``, or as PEM. Encodings outside the field
+and points of small order are refused, because with such a key one signature is valid for many messages.
+
+`refuse_private_key` and `not_a_key_error` are about files that are not a public key. They never repeat the content of
+the file, which may be a secret.
 """
 
 from __future__ import annotations
@@ -41,19 +44,19 @@ class PublicKey:
 
     def __init__(self, raw: bytes) -> None:
         if type(raw) is not bytes or len(raw) != 32:
-            raise PinwardenError("KEY_INVALID", "an Ed25519 public key has 32 bytes")
+            raise PinwardenError("KEY_INVALID", "the key is not an Ed25519 public key of 32 bytes")
         y = int.from_bytes(raw, "little") & (2**255 - 1)
         if y >= _FIELD:
             raise PinwardenError("KEY_INVALID", "the public key is not in its canonical encoding")
         if y in _SMALL_ORDER_Y:
-            raise PinwardenError("KEY_INVALID", "the public key is a point of small order: anyone can sign for it")
+            raise PinwardenError("KEY_INVALID", "the public key is a point of small order, so anyone can sign for it")
         self.raw = raw
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Read ``did:key:z6Mk…``, PEM, or 43 characters of base64url."""
+        """Parse ``did:key:z6Mk…``, PEM, or 43 characters of base64url."""
         if type(text) is not str:
-            raise PinwardenError("KEY_INVALID", "a public key is given as text")
+            raise PinwardenError("KEY_INVALID", "the public key is not text")
         if text.startswith("did:"):
             return cls.from_did(text)
         if text.lstrip().startswith("-----BEGIN"):
@@ -62,7 +65,7 @@ class PublicKey:
 
     @classmethod
     def from_did(cls, did: str) -> PublicKey:
-        """Read ``did:key`` of an Ed25519 key; any other method, codec or spelling is refused."""
+        """Parse ``did:key`` of an Ed25519 key. Other methods, codecs and spellings are refused."""
         if not did.startswith(_DID_PREFIX) or len(did) > 64:
             raise PinwardenError("KEY_INVALID", f"{did[:80]!a} is not did:key of an Ed25519 key")
         raw = _decode_base58(did[len(_DID_PREFIX) :])
@@ -72,7 +75,7 @@ class PublicKey:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> PublicKey:
-        """Read a PEM public key."""
+        """Parse a PEM public key."""
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -87,7 +90,7 @@ class PublicKey:
 
     @property
     def did(self) -> str:
-        """``did:key:z6Mk…``: how signatures name their key."""
+        """``did:key:z6Mk…``, which signatures use as key id."""
         return _DID_PREFIX + _encode_base58(_MULTICODEC_ED25519 + self.raw)
 
     @property
@@ -133,11 +136,11 @@ class PublicKey:
 
 
 class Signer(Protocol):
-    """Whatever signs with an Ed25519 key: a key in memory, or something that holds one and never gives it out."""
+    """Signs with an Ed25519 key: a key in memory, or a device or service that keeps its key."""
 
     @property
     def public_key(self) -> PublicKey:
-        """The key that its signatures are checked with."""
+        """The key that verifies its signatures."""
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature of a message."""
@@ -154,28 +157,28 @@ class PrivateKey:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> PrivateKey:
-        """The key of a 32-byte seed; whoever calls decides where the randomness comes from."""
+        """The key of a 32-byte seed. The caller provides the randomness."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         if len(seed) != 32:
-            raise PinwardenError("KEY_INVALID", "an Ed25519 seed has 32 bytes")
+            raise PinwardenError("KEY_INVALID", "the Ed25519 seed does not have 32 bytes")
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
     def from_pem(cls, pem: bytes, passphrase: bytes | None = None) -> PrivateKey:
-        """Read a PEM private key (PKCS #8), encrypted or not."""
+        """Parse a PEM private key (PKCS #8), encrypted or not."""
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         encrypted = b"ENCRYPTED" in pem
         if encrypted and not passphrase:
-            raise PinwardenError("KEY_PASSPHRASE_REQUIRED", "the private key is encrypted")
+            raise PinwardenError("KEY_PASSPHRASE_REQUIRED", "the private key is encrypted, and no passphrase was given")
         try:
             key = load_pem_private_key(pem, passphrase if encrypted else None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as err:
             if encrypted:
-                raise PinwardenError("KEY_PASSPHRASE_REQUIRED", "the passphrase does not open the key") from err
+                raise PinwardenError("KEY_PASSPHRASE_REQUIRED", "the passphrase does not decrypt the key") from err
             raise PinwardenError("KEY_INVALID", "not a PEM private key") from err
         if not isinstance(key, Ed25519PrivateKey):
             raise PinwardenError("KEY_INVALID", "the private key is not an Ed25519 key")
@@ -197,7 +200,7 @@ class PrivateKey:
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature; Ed25519 is deterministic."""
+        """The 64-byte signature of a message. Ed25519 is deterministic."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -210,7 +213,7 @@ def encode_base64url(data: bytes) -> str:
 
 
 def decode_base64url(text: str, code: str = "SIGNATURE_INVALID") -> bytes:
-    """Strict base64url: no padding, no other alphabet, no stray bits; every byte string has one spelling."""
+    """Decode strict base64url: no padding, no other alphabet, no stray bits. Every byte string has one spelling."""
     if type(text) is not str or not text.isascii() or any(c in text for c in "+/="):
         raise PinwardenError(code, "not base64url without padding")
     try:
@@ -242,9 +245,7 @@ def _decode_base58(text: str) -> bytes:
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
-EXPECTED_KEY_FORMS = (
-    "Expected is an Ed25519 public key: a PEM file, did:key:…, or 32 bytes in base64url without padding."
-)
+EXPECTED_KEY_FORMS = "Give an Ed25519 public key: a PEM file, did:key:…, or 32 bytes in base64url without padding."
 _PRIVATE_KEY_MARKS = (
     b"PRIVATE KEY-----",
     b"PRIVATE+KEY+",
@@ -253,25 +254,28 @@ _PRIVATE_KEY_MARKS = (
 )
 _PRIVATE_JWK = re.compile(rb'"d"\s*:\s*"')
 _KEY_SHAPES = (
-    (re.compile(rb"(?:ssh|ecdsa|sk)-[a-z0-9@.-]+ "), "a public key of OpenSSH"),
+    (re.compile(rb"(?:ssh|ecdsa|sk)-[a-z0-9@.-]+ "), "an OpenSSH public key"),
     (re.compile(rb"-----BEGIN CERTIFICATE-----"), "a certificate"),
     (re.compile(rb"-----BEGIN PGP "), "an OpenPGP key"),
     (re.compile(rb"-----BEGIN RSA PUBLIC KEY-----"), "an RSA key"),
-    (re.compile(rb"-----BEGIN PUBLIC KEY-----"), "a public key of another kind than Ed25519, or a damaged one"),
+    (re.compile(rb"-----BEGIN PUBLIC KEY-----"), "a damaged public key, or one that is not Ed25519"),
     (re.compile(rb"[{\[]"), "JSON"),
-    (re.compile(rb"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+\s*\Z"), "a verifier key of a log, which is given as text"),
+    (
+        re.compile(rb"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+\s*\Z"),
+        "the verifier key of a log, which must be given as text",
+    ),
 )
 
 
 def is_private_key(data: bytes) -> bool:
-    """Whether this is, as far as its form tells, a private key: of any program, encrypted or not."""
+    """Whether data looks like a private key of any program, encrypted or not."""
     return any(mark in data for mark in _PRIVATE_KEY_MARKS) or (
         b'"kty"' in data and _PRIVATE_JWK.search(data) is not None
     )
 
 
 def describe_key_data(data: bytes) -> str:
-    """What the bytes are, in a few words."""
+    """What the data is, in a few words for an error message."""
     if not data.strip():
         return "empty"
     if is_private_key(data):
@@ -280,20 +284,20 @@ def describe_key_data(data: bytes) -> str:
         if shape.match(data.lstrip()):
             return words
     printable = all(byte >= 32 or byte in b"\t\r\n" for byte in data[:4096]) and data.isascii()
-    return "text, but no key" if printable else "no text, so no key"
+    return "text, but not a key" if printable else "binary data, not a key"
 
 
 def refuse_private_key(data: bytes, place: str, beside: str = "") -> None:
-    """Stop at a private key before anything of it is kept or shown; ``beside`` is the file with its public key."""
+    """Raise if data is a private key, before any of it is stored or shown. ``beside`` is the file of its public key."""
     if is_private_key(data):
         raise PinwardenError(
             "KEY_INVALID",
-            f"{place} is a private key, and what is asked for is the public one; nothing of it was kept",
-            hint="A private key stays with whoever signs. "
-            + (f"Its public key is in {beside}." if beside else "pinwarden keygen writes the public one to FILE.pub."),
+            f"{place} is a private key; the public key is required. Nothing was stored",
+            hint="Keep the private key secret. "
+            + (f"Its public key is in {beside}." if beside else "pinwarden keygen writes the public key to FILE.pub."),
         )
 
 
 def not_a_key_error(data: bytes, place: str) -> PinwardenError:
-    """The error for a file that holds no public key."""
+    """The error for a file that is not a public key."""
     return PinwardenError("KEY_INVALID", f"{place} is {describe_key_data(data)}", hint=EXPECTED_KEY_FORMS)

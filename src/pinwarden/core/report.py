@@ -1,6 +1,10 @@
-"""What a flow found, in one form that every face can show.
+"""`Report`, the result of every command, in a form that every output format can render.
 
-A report holds rows (one per thing a person should look at), facts (what ``--format json`` prints), and the exit code.
+A report has rows (one per change or finding), facts (what ``--format json`` prints) and the exit code.
+
+A `FindingKinds` table lists the kinds of findings of one check, with severity and reason. It is next to the check;
+``docs/reference/findings.md`` is generated from all tables. Kinds are stable, because scripts match on them; reasons
+may change.
 """
 
 from __future__ import annotations
@@ -13,17 +17,17 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
 ROW_SEVERITIES = ("critical", "review", "warning", "info")
-"""From what looks like an attack to what only deserves a note. Advisory findings are warning or info."""
+"""From most to least severe. ``critical`` looks like an attack; advisory findings are ``warning`` or ``info``."""
 
 FAILING_SEVERITIES = ("critical", "review")
-"""The levels that fail a run."""
+"""Severities with which a command fails."""
 
 COULD_NOT_CHECK = "could_not_check"
-"""The code of a row about something that could not be checked, which is never clean."""
+"""The code of a row about something that could not be checked. Such a report is never clean."""
 
 
 class Row(Record):
-    """One change or finding, and where it is."""
+    """One change or finding and its location."""
 
     code: str
     severity: str
@@ -32,17 +36,17 @@ class Row(Record):
     path: str
     message: str
     before: str | None = None
-    """The approved text, where the row is about changed text."""
+    """The approved text, if the row is about changed text."""
     after: str | None = None
     excerpt: str | None = None
     file: str | None = None
-    """The file it is in, relative to the project."""
+    """The file with the finding, relative to the project."""
     line: int | None = None
     column: int | None = None
 
 
 class Report(Record):
-    """The outcome of one command."""
+    """The result of one command."""
 
     command: str
     subject: str
@@ -51,25 +55,25 @@ class Report(Record):
     facts: Mapping[str, Any]
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
-    """Things to tell a person that are not findings: what was not compared, what was assumed."""
+    """Remarks that are not findings, for example what was not compared."""
     rule_texts: Mapping[str, str] = field(default_factory=dict)
-    """What each row code means, for formats that list their rules."""
+    """The meaning of each row code, for formats that list their rules."""
     file: str | None = None
-    """The file that the report is about: the place of rows that name none."""
+    """The file that the report is about; the default for rows without a file."""
 
 
 def severity_rank(row: Row) -> int:
-    """For sorting: the gravest first."""
+    """A sort key: the most severe row first."""
     return ROW_SEVERITIES.index(row.severity)
 
 
 def is_failing(row: Row) -> bool:
-    """Whether a person has to look before anything goes on."""
+    """Whether the row makes the command fail."""
     return row.severity in FAILING_SEVERITIES
 
 
 def row_facts(row: Row) -> dict[str, Any]:
-    """A row as JSON; what is not known of it is absent."""
+    """The row as JSON, without unknown members."""
     facts = {
         "code": row.code,
         "severity": row.severity,
@@ -86,10 +90,10 @@ def row_facts(row: Row) -> dict[str, Any]:
 
 
 def hints_for_failures(failures: Sequence[tuple[str, PinwardenError]]) -> tuple[str, ...]:
-    """What to do next about servers that something failed for: every hint once, with the names that it is for."""
+    """Each distinct hint of the failures once, prefixed with the names of its servers."""
     names: dict[str, dict[str, None]] = {}
     for name, err in failures:
-        if err.code != "NOTHING_TO_RUN":  # no failure: there is nothing to do about it
+        if err.code != "NOTHING_TO_RUN":  # not a failure
             names.setdefault(err.hint, {})[name] = None
     return tuple(f"{', '.join(them)}: {hint}" for hint, them in names.items())
 
@@ -100,7 +104,7 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 
 
 class FindingKind(Record):
-    """One row of a table."""
+    """One row of a table of findings."""
 
     kind: str
     severity: str
@@ -108,11 +112,11 @@ class FindingKind(Record):
 
 
 FindingKinds = Mapping[str, FindingKind]
-"""A table, by kind."""
+"""A table of findings, by kind."""
 
 
 def kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
-    """A table from pairs of kind and reason, under how grave they are."""
+    """A table from pairs of kind and reason, given by severity."""
     return MappingProxyType(
         {
             kind: FindingKind(kind=kind, severity=severity, reason=reason)
@@ -123,5 +127,5 @@ def kind_table(**rows: tuple[tuple[str, str], ...]) -> FindingKinds:
 
 
 def kind_reasons(*tables: FindingKinds) -> dict[str, str]:
-    """What each kind of these tables means; where two have the same kind, the last says it."""
+    """The reason of each kind in these tables. If two tables have the same kind, the last one wins."""
     return {kind: row.reason for table in tables for kind, row in table.items()}

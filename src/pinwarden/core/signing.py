@@ -1,7 +1,7 @@
-"""Signatures over chosen fields of a JSON document (rulebook section 3), and DSSE envelopes.
+"""Signatures over selected fields of a JSON document (rulebook section 3), and DSSE envelopes.
 
-The rulebook's preimage is the canonical JSON of each signed field, in the order the signature lists them,
-joined by single zero bytes. DSSE (v1) signs a payload together with its type, which the former does not.
+The rulebook signs the canonical JSON of each signed field, in the order of the signature's list, joined by single zero
+bytes. DSSE v1 also signs the type of the payload.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pinwarden.core.strict_json import parse_json
 
 ALGORITHM = "ed25519"
 _MAX_PREIMAGE = 64 * 1024 * 1024
-"""A document of a few kilobytes can name one field so often that what is signed would fill every memory."""
-_MAX_SIGNATURES = 1000  # each is tried with each known key; nobody has that many signers
+"""A document of a few kilobytes could list one field so often that the preimage would exhaust memory."""
+_MAX_SIGNATURES = 1000  # each is tried with every known key
 
 
 def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
@@ -28,7 +28,7 @@ def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
     if isinstance(document, bytes):
         document = parse_json(document)
     if isinstance(signed_fields, str) or not isinstance(signed_fields, list | tuple):
-        raise PinwardenError("POINTER_PATH_INVALID", "signed_fields is a list of JSON Pointers")
+        raise PinwardenError("POINTER_PATH_INVALID", "signed_fields is not a list of JSON Pointers")
     parts: list[bytes] = []
     size = 0
     for field in signed_fields:
@@ -40,10 +40,10 @@ def signing_preimage(document: Any, signed_fields: Sequence[str]) -> bytes:
 
 
 def verify_signature(public_key: PublicKey | bytes | str, message: bytes, signature: bytes | str) -> bool:
-    """Whether the key made the signature over the message.
+    """Whether the signature over the message is by this key.
 
-    The key is raw bytes, base64url, PEM or ``did:key``; an unusable key raises ``KEY_INVALID``. The signature is
-    64 bytes or their strict base64url; anything else is simply not valid.
+    The key is raw bytes, base64url, PEM or ``did:key``; an unusable key raises ``KEY_INVALID``. The signature is 64
+    bytes or their strict base64url; anything else is invalid.
     """
     key = _public_key(public_key)
     if isinstance(signature, str):
@@ -61,7 +61,7 @@ def _public_key(key: PublicKey | bytes | str) -> PublicKey:
 
 
 def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> dict[str, Any]:
-    """A signature object to be appended to the document's ``signatures``."""
+    """A signature object for the document's ``signatures``."""
     return {
         "key_id": key.public_key.did,
         "alg": ALGORITHM,
@@ -71,7 +71,7 @@ def sign_document(document: Any, signed_fields: Sequence[str], key: Signer) -> d
 
 
 def document_signature_valid(document: Any, signature: Any, known_keys: Iterable[PublicKey]) -> bool:
-    """Whether a signature object names one of the known keys and that key made it over this document."""
+    """Whether a signature object is by one of the known keys over this document."""
     if type(signature) is not dict or signature.get("alg") != ALGORITHM:
         return False
     key = next((key for key in known_keys if key.did == signature.get("key_id")), None)
@@ -107,7 +107,7 @@ def dsse_sign(payload_type: str, payload: bytes, keys: Iterable[PrivateKey]) -> 
 def dsse_verify(
     envelope: Any, payload_type: str, known_keys: Iterable[PublicKey]
 ) -> tuple[bytes, tuple[PublicKey, ...]]:
-    """The payload, and which known keys signed it. Raises if no known key did, or the type is another."""
+    """The payload and the known keys that signed it. Raises if there are none, or if the payload has another type."""
     if type(envelope) is not dict or envelope.get("payloadType") != payload_type:
         raise PinwardenError("SIGNATURE_INVALID", f"not a DSSE envelope of type {payload_type}")
     payload = _decode_base64(envelope.get("payload"))
@@ -117,7 +117,7 @@ def dsse_verify(
     if len(signatures) > _MAX_SIGNATURES:
         raise PinwardenError("SIGNATURE_INVALID", f"the envelope has more than {_MAX_SIGNATURES} signatures")
     preimage = dsse_preimage(payload_type, payload)
-    # keyid is only a hint that nothing protects, so every known key is tried on every signature.
+    # keyid is an unauthenticated hint, so every known key is tried on every signature.
     found = [_decode_base64(entry.get("sig")) for entry in signatures if type(entry) is dict]
     signers = tuple(key for key in known_keys if any(key.verifies(preimage, sig) for sig in found))
     if not signers:

@@ -1,7 +1,7 @@
-"""Digest of one tool definition, as this project and as MCP Hangar compute it.
+"""The digest of a tool definition, as Pinwarden and as MCP Hangar compute it.
 
-``pinwarden`` covers every member that the server sent, known or not. Hangar's two forms cover four members
-(name, description, inputSchema, outputSchema) and are kept for comparing with its pins.
+``pinwarden`` covers every member that the server sent, known or not. Hangar's two forms cover name, description,
+inputSchema and outputSchema; they are needed to compare with Hangar's pins.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
         form, covered = TOOL_PROFILES[profile]
     except (KeyError, TypeError):
         known = ", ".join(TOOL_PROFILES)
-        raise PinwardenError("PROFILE_UNKNOWN", f"no tool digest is named {profile!a}; known: {known}") from None
+        raise PinwardenError("PROFILE_UNKNOWN", f"unknown tool digest {profile!a}; known: {known}") from None
     if type(tool) is bytes:
         tool = get_profile(form).read(tool, DEFAULT_LIMITS)
     if type(tool) is not dict:
-        raise PinwardenError("TOOL_INVALID", f"a tool is an object, not {type(tool).__name__}")
+        raise PinwardenError("TOOL_INVALID", f"the tool is not an object but {type(tool).__name__}")
     return Digest.of_bytes(canonicalize(covered(tool), form))
 
 

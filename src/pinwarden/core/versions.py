@@ -1,4 +1,4 @@
-"""Versions: which is newer, and which of them name one release and no other.
+"""Version numbers: which is newer, and which name exactly one release.
 
 ``compare_versions`` and ``is_floating_for_toolpin`` are what ToolPin does, because its scores are hashed.
 """
@@ -23,7 +23,7 @@ _WILDCARD_PART = re.compile(r"(?:\A|\.)[xX*](?:\.|\Z)")
 
 
 def compare_versions(one: str, other: str) -> int:
-    """-1, 0 or 1 by Semantic Versioning 2.0.0; two versions of which one does not follow it count as equal."""
+    """-1, 0 or 1 by Semantic Versioning 2.0.0. If either version does not follow it, they count as equal."""
     first, second = _SEMVER.fullmatch(one), _SEMVER.fullmatch(other)
     if first is None or second is None:
         return 0
@@ -32,24 +32,24 @@ def compare_versions(one: str, other: str) -> int:
 
 
 def are_comparable(one: str, other: str) -> bool:
-    """Whether the comparison of two versions says anything."""
+    """Whether both versions follow Semantic Versioning, so that comparing them is meaningful."""
     return _SEMVER.fullmatch(one) is not None and _SEMVER.fullmatch(other) is not None
 
 
 def refuse_older(tool: str, version: str, channel: str, present: str | None) -> None:
-    """Raises ``VERSION_OLDER`` if a channel that points to ``present`` would go back to an older version."""
+    """Raise ``VERSION_OLDER`` if a channel at version ``present`` would move back to an older version."""
     if present is not None and compare_versions(version, present) < 0:
         raise PinwardenError(
             "VERSION_OLDER",
-            f"{tool} on {channel} is {present}, and {version} is older",
+            f"{version} is older than {present}, the version of {tool} on {channel}",
             data={"channel": channel, "version": version, "present": present},
         )
 
 
 def is_floating_for_toolpin(version: str) -> bool:
-    """Whether ToolPin 0.5.4 holds a version for one that moves.
+    """Whether ToolPin 0.5.4 treats a version as floating.
 
-    Its defect is kept, because the score that depends on it is hashed: the letter x anywhere counts as a wildcard, so
+    This repeats a defect of ToolPin, because a hashed score depends on it: the letter x anywhere is a wildcard, so
     1.0.0-next.1 floats, while ">=1" does not.
     """
     return version.strip().lower() in ("latest", "*") or _FLOATING.search(version) is not None
@@ -65,6 +65,6 @@ _Key = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
 
 def _key(found: re.Match[str]) -> _Key:
     suffix = found[4]
-    # A release comes after all its previews; among their parts numbers come before words (section 11).
+    # A release is newer than its pre-releases; in these, numbers come before words (section 11).
     parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in (suffix or "").split("."))
     return int(found[1]), int(found[2]), int(found[3]), suffix is None, parts if suffix is not None else ()

@@ -1,7 +1,6 @@
-"""What a person cannot see: which characters are invisible, and how to show them.
+"""Invisible characters: which ones there are, and how to make them visible.
 
-One table serves the files we write, the diffs we print and the checks we make, so that nothing which steers a
-model can hide from the person who approves it.
+One table serves files, diffs and checks, so that no text that a model reads is hidden from the person who approves it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from unicodedata import normalize
 
 from pinwarden.core.lazy_regex import pattern
 
-# Code points that leave no mark, move the cursor, reorder text, look like a plain space, or have no agreed glyph.
+# Code points without a visible glyph, or that move the cursor, reorder text or look like a plain space.
 INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
     (0x0000, 0x001F),  # C0 controls
     (0x007F, 0x00A0),  # delete, C1 controls, no-break space
@@ -55,7 +54,7 @@ INVISIBLE = pattern(f"[{_CLASS}]")
 
 
 def show_invisible(text: str) -> str:
-    """Text for a terminal or page on one line: every invisible character as ``<U+XXXX>``."""
+    """Text for a terminal or page on one line, with every invisible character as ``<U+XXXX>``."""
     return INVISIBLE.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
 
 
@@ -63,22 +62,22 @@ _LOG_COMMAND = pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.I
 
 
 def neutralize_log_commands(text: str) -> str:
-    """Output that no build server takes for a command of its own.
+    """Text in which no build server finds a log command.
 
-    GitHub obeys ``::name::`` at the beginning of a line, after any blanks, and ``##[name]`` anywhere in it; Azure
-    Pipelines ``##vso[name]`` and TeamCity ``##teamcity[name]``. A server's text may hold any of them, and wrapping
-    may put it first on a line.
+    GitHub executes ``::name::`` at the start of a line, after any blanks, and ``##[name]`` anywhere in it; Azure
+    Pipelines ``##vso[name]`` and TeamCity ``##teamcity[name]``. A server's text can contain any of these, and wrapping
+    can move it to the start of a line.
     """
     return _LOG_COMMAND.sub(lambda found: "<U+0023>" if found[0] == "#" else f"{found[1]}<U+003A>", text)
 
 
 def escape_invisible_json(json_text: str) -> str:
-    """JSON text with every invisible character as its JSON escape. Line feeds between members stay."""
+    """JSON text with every invisible character escaped. Line feeds between members stay."""
     return INVISIBLE.sub(_json_escape, json_text)
 
 
 def json_for_log(json_text: str) -> str:
-    """The same for output that a build server may read: no text in it is a command. Files keep what was sent."""
+    """Like `escape_invisible_json`, but also without log commands of build servers. Not for files, which stay exact."""
     return _LOG_COMMAND.sub(lambda found: "\\u0023" if found[0] == "#" else found[0], escape_invisible_json(json_text))
 
 
@@ -91,8 +90,11 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def fold_file_name(name: str) -> str:
-    """What names have in common that name one file somewhere: Windows and macOS ignore case and how an accent is
-    written, macOS passes over characters that nobody sees, Windows over dots and blanks at the end."""
+    """A key that is equal for all names that some file system treats as one file.
+
+    Windows and macOS ignore case and the encoding of accents, macOS ignores invisible characters, and Windows ignores
+    trailing dots and blanks.
+    """
     if name.isascii():
         return name.casefold().rstrip(". ")
     return normalize("NFC", INVISIBLE.sub("", normalize("NFD", name)).casefold()).rstrip(". ")

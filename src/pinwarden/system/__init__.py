@@ -1,4 +1,4 @@
-"""This machine and the network: files, processes, the sandbox, the HTTP client, databases, secret masking.
+"""This machine and the network: files, processes, sandbox, HTTP client, databases, secret masking.
 
 Start with ``files.py`` (bounded reads, atomic writes), ``net/fetch.py`` (HTTP), ``sandbox.py`` (bubblewrap) and
 ``transactions.py`` (SQLite and PostgreSQL). Pure: ``masking.py``, ``hosts.py``, ``key_forms.py``, ``plain_words.py``,

@@ -1,4 +1,4 @@
-"""The one clock of the program. Rules and documents are told the time; they never ask for it."""
+"""The only clock of the program. Pure modules get the time as an argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pinwarden.core.errors import PinwardenError
 
 
 def now() -> str:
-    """This moment as lockfiles write it; with ``SOURCE_DATE_EPOCH`` set, that moment, for reproducible files."""
+    """The current time as lockfiles write it, or the time in ``SOURCE_DATE_EPOCH``, for reproducible files."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch is None:
         return wall_clock()
@@ -20,7 +20,7 @@ def now() -> str:
 
 
 def wall_clock() -> str:
-    """This moment by the clock, whatever the environment says: for what is judged by its age, or ends at some time."""
+    """The current time, ignoring ``SOURCE_DATE_EPOCH``: for everything that has an age or expires."""
     return _written(datetime.now(UTC))
 
 

@@ -1,4 +1,8 @@
-"""The words of a command line: options with and without values, as the usual launchers read them."""
+"""The words of a command line: options and values as common launchers parse them, and a quick check for secrets.
+
+`surely_has_no_secret` is for a server's start, where loading the patterns of ``masking.py`` would take too long. Nearly
+every command line lacks a character that all of these patterns need.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _ABSOLUTE = pattern(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|\$|%[A-Za-z_]+%)")
 
 
 class Options(Record):
-    """The options before the first word that is none, and the words from there on."""
+    """The options before the first positional word, and the words from there on."""
 
     values: Mapping[str, tuple[str, ...]]
     rest: tuple[str, ...]
@@ -40,7 +44,7 @@ class Options(Record):
 
 
 def name_set(text: str) -> frozenset[str]:
-    """Option names as a set, from one line of them."""
+    """A set of option names, from a text with one space between them."""
     return frozenset(text.split())
 
 
@@ -64,7 +68,7 @@ def parse_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
 
 
 def split_command_line(line: str) -> list[str]:
-    """The words of a line as a shell would split it; none if its quotes do not close or nobody would write it."""
+    """Split a line into words like a shell; empty if a quote is not closed or the line is too long."""
     import shlex
 
     try:
@@ -74,29 +78,29 @@ def split_command_line(line: str) -> list[str]:
 
 
 def program_name(program: str) -> str:
-    """The name of a program without its folder and without the ending that Windows gives it."""
+    """The name of a program, without its folder and Windows suffix, in lower case."""
     return _PROGRAM_ENDING.sub("", re.split(r"[\\/]", program)[-1]).lower()
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a path means the same from every folder. One that begins with a variable is taken at its word."""
+    """Whether a path is absolute. A path that begins with a variable counts as absolute."""
     return bool(_ABSOLUTE.match(path))
 
 
 _SYNTAX = frozenset("=: \t\r\n\v\f")
-"""One of these is in every assignment, header and address."""
+"""Every assignment, header and URL contains one of these characters."""
 _MARKS = (
     *("gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_", "rk_", "AKIA", "ASIA", "xox"),
     *("xapp-", "AIza", "ya29.", "npm_", "pypi-", "hf_", "dop_v1_", "SG.", "ntn_", "secret_", "lin_api_", "shpat_"),
     *("dckr_pat_", "figd_", "eyJ"),
 )
-"""One of these is in every key of a form that services give their keys."""
+"""Every key in a known format of a service contains one of these."""
 _RANDOM = 24  # characters without a dot or slash: from there on a word may be taken for a key
 _MAX_WORD = 4096
 
 
 def surely_has_no_secret(words: Sequence[str]) -> bool:
-    """Whether no word can be, hold or name a secret. If in doubt, it is not sure."""
+    """Whether no word can be, contain or announce a secret. False if in doubt."""
     return all(_is_plain_word(word) for word in words)
 
 

@@ -1,4 +1,4 @@
-"""One database, whether it is a SQLite file or PostgreSQL: the same SQL goes to both."""
+"""Opens databases. SQLite is implemented here, PostgreSQL in ``postgresql.py``; both get the same SQL."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ __all__ = [
 def open_database(
     url: str | Path, schema: Schema, limits: DatabaseLimits = DEFAULT_LIMITS, *, create: bool = True
 ) -> Database:
-    """The database at a path (SQLite) or a ``postgresql://`` address. It is opened when it is first used.
+    """The database at a path (SQLite) or a ``postgresql://`` address. It is opened on first use.
 
-    Without ``create`` nothing is made where there is none: DATABASE_MISSING.
+    Without ``create``, a missing database raises DATABASE_MISSING instead of being created.
     """
     if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
         from pinwarden.system.postgresql import Postgres
@@ -54,13 +54,13 @@ def open_database(
         url = unquote(urlsplit(url).path)
     elif isinstance(url, str) and "://" in url:
         raise PinwardenError(
-            "USAGE", f"{url.partition('://')[0]!a} is no database that is known", hint="Give a path or postgresql://…"
+            "USAGE", f"unknown kind of database {url.partition('://')[0]!a}", hint="Give a path or postgresql://…"
         )
     return _Sqlite(Path(url), schema, limits, create=create)
 
 
 def empty_database(schema: Schema) -> Database:
-    """One with nothing in it, which nobody else sees: for whoever reads where nothing was ever written."""
+    """An empty database in memory, for commands that read where nothing was ever written."""
     return _Nowhere(Path("nothing"), schema, DEFAULT_LIMITS)
 
 
@@ -89,7 +89,7 @@ class _Connection(sqlite3.Connection):
 
 
 _OPENED: Counter[Path] = Counter()
-"""The files that this process has open, or had while nobody closed them."""
+"""Number of databases that this process has opened and not closed, by file."""
 
 
 class _Sqlite(Database):
@@ -100,15 +100,15 @@ class _Sqlite(Database):
         self._is_counted = False
 
     def flush(self) -> None:
-        """Move what is committed from the journal to the database's file, as far as no reader needs the journal."""
+        """Move committed data from the write-ahead log to the database file, except what readers still need there."""
         with self._translated_errors():
             self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
-        """Empty the journal, then close: whoever copies the file of a stopped registry has all of it."""
+        """Empty the write-ahead log, then close, so that a copy of the database file is complete."""
         present = getattr(self._local, "connection", None)
         if present is not None and not self._is_lost(present):
-            with suppress(sqlite3.Error):  # nothing is lost: it stays in the journal
+            with suppress(sqlite3.Error):  # the data is safe in the write-ahead log
                 present.execute("PRAGMA busy_timeout = 1000")
                 present.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         super().close()
@@ -124,17 +124,17 @@ class _Sqlite(Database):
         if self._create and not before:
             try:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._path.touch(mode=0o600)  # before SQLite makes it: its journals take over the mode
+                self._path.touch(mode=0o600)  # SQLite's journals get the mode of the file
             except OSError as err:
                 raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} cannot be opened: {err.strerror}") from err
         file = self._file()
         if file is None and before:
-            # Made anew it would be one without tokens, approvals and events, as if there had never been any.
-            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was there, and is gone")
+            # A new one would have no tokens, approvals and events.
+            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was deleted while it was in use")
         if file is None:
             raise database_missing(str(self))
         made: _Connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode=rw",  # it may be taken away just now, and is not made here
+            f"{self._path.absolute().as_uri()}?mode=rw",  # do not create it if it was deleted just now
             self._limits.lock_seconds,
             isolation_level=None,
             check_same_thread=False,
@@ -144,7 +144,7 @@ class _Sqlite(Database):
         try:
             made.file = file
             _keep_journal(made, self._limits.lock_seconds)
-            made.execute("PRAGMA synchronous = FULL")  # what was committed survives a power cut
+            made.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
             made.execute("PRAGMA foreign_keys = ON")
             made.execute("PRAGMA trusted_schema = OFF")
         except BaseException:
@@ -165,7 +165,7 @@ class _Sqlite(Database):
     def _commit(self, connection: _Connection) -> None:
         connection.execute("COMMIT")
         if self._is_lost(connection):
-            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was taken away while it was written to")
+            raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was removed or replaced during a transaction")
 
     def _roll_back(self, connection: _Connection) -> None:
         if connection.in_transaction:
@@ -175,7 +175,7 @@ class _Sqlite(Database):
         return _SqliteTransaction(connection, self._path)
 
     def _is_lost(self, connection: _Connection) -> bool:
-        """Whether another file has the name by now, or none: what is written to this one, nobody would find."""
+        """Whether the path now names another file or none, so that writes to the open file would be lost."""
         return connection.file is None or connection.file != self._file()
 
     def _file(self) -> tuple[int, int] | None:
@@ -198,7 +198,7 @@ class _Nowhere(_Sqlite):
 
 
 def _keep_journal(connection: sqlite3.Connection, seconds: float) -> None:
-    """Have changes written beside the file first. While others open a new file, SQLite refuses this without a wait."""
+    """Switch to write-ahead logging. While others open a new file, SQLite refuses this at once instead of waiting."""
     deadline = monotonic() + seconds
     while True:
         try:
@@ -219,12 +219,14 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as err:
-        if err.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # of our own SQL: its tables are not the ones that we made
+        if err.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # our SQL failed, so the tables are not ours
             raise PinwardenError("DATABASE_CORRUPT", f"the database {path} is damaged: {err}") from err
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"the database {path} did not do it: {err}") from err
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"the database {path} failed: {err}") from err
     except sqlite3.IntegrityError as err:
         raise ConflictError(str(err)) from err
     except (UnicodeError, OverflowError) as err:
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"a value cannot be kept or read ({type(err).__name__})") from err
+        raise PinwardenError(
+            "DATABASE_UNAVAILABLE", f"a value cannot be stored or read ({type(err).__name__})"
+        ) from err
     except sqlite3.DatabaseError as err:
         raise PinwardenError("DATABASE_CORRUPT", f"the database {path} is damaged: {err}") from err

@@ -1,6 +1,7 @@
-"""Environment variables that decide which code runs, where packages come from, or who answers.
+"""Environment variables: those that change what an approved command does, and those that a server inherits.
 
-A server is approved with its command. One of these variables makes the same command do something else.
+`is_redirecting` knows the variables that decide which code runs, where packages come from or who responds.
+`child_environment` gives a probed server a short list of harmless variables and those its owner set.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAMES = name_set(
     "UV_WORKING_DIRECTORY UV_CONSTRAINT UV_BUILD_CONSTRAINT UV_INDEX_STRATEGY UV_PYTHON_DOWNLOADS_JSON_URL "
     "UV_PYTHON_INSTALL_DIR UV_TOOL_DIR UV_PYTHON BUN_CONFIG_REGISTRY JSR_URL "
     "NPM_REGISTRY NUGET_PACKAGES GOPROXY GONOSUMDB GOFLAGS CARGO_HOME RUSTC_WRAPPER XDG_CONFIG_HOME "
-    # which machine does the work, or stands in the middle
+    # which machine runs the code or is a proxy
     "DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG CONTAINER_HOST CONTAINER_CONNECTION BUILDKIT_HOST HOSTALIASES "
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY "
     "SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS NODE_TLS_REJECT_UNAUTHORIZED REQUESTS_CA_BUNDLE CURL_CA_BUNDLE "
@@ -47,25 +48,25 @@ _PATTERNS = pattern(
 
 
 def is_redirecting(name: str) -> bool:
-    """Whether a variable of this name decides what an approved command really does. Case does not count."""
+    """Whether a variable with this name changes what an approved command does. Case is ignored."""
     upper = name.upper()
     return upper in _NAMES or bool(_PATTERNS.fullmatch(upper))
 
 
-# What programs need to find themselves and to speak the right language. Nothing here holds a secret.
+# What programs need to start and to choose a language. None of these is a secret.
 _INHERITED = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"),
         *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "HOMEDRIVE", "HOMEPATH"),
         *("APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "PROCESSOR_ARCHITECTURE"),
-        # Paths of certificates: behind a company's own authority nothing is downloaded without them.
+        # Certificate paths: with a company's own certificate authority, downloads fail without them.
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
     }
 )
 
 
 def child_environment(own: Mapping[str, str], inherited: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """The variables of a server: those inherited by name, then its own, which win."""
+    """The variables of a server: the inherited ones, overridden by its own."""
     allowed = {*_INHERITED, *also}
     kept = {
         name: value

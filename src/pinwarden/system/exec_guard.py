@@ -1,11 +1,13 @@
-"""Start one program within bounds, and let the kernel refuse what no server needs (Linux, seccomp): the keys of the
-user's session, namespaces and mounts of its own; and, if it is told so, every other program that it wants to start.
+"""Start one program with resource limits and a seccomp filter (Linux).
 
-This file is a program of its own: it runs inside the sandbox, with nothing but the standard library. Bounds are set
-here and not outside, because only inside are the sandbox's processes counted by themselves. The filter has to let the
-last start through and no later one. It cannot read paths, only addresses, so the path of the program is put at
-an address that is drawn at random, and only a start with that very address is let through. The address is gone when the
-program begins, and nobody who has no privileges can read the filter.
+The filter refuses what no server needs: access to the session's keyrings, new namespaces and mounts, and, if requested,
+starting any other program.
+
+This file is a stand-alone program that runs inside the sandbox and uses only the standard library. Limits are set here
+because the kernel counts the sandbox's processes separately only inside it. The filter must allow the one exec that
+starts the server and none later. Filters cannot read paths, only addresses, so the path is stored at a random address,
+and only an exec with this address is allowed. The mapping is gone when the program starts, and unprivileged processes
+cannot read the filter.
 """
 
 from __future__ import annotations
@@ -27,17 +29,16 @@ _REFUSED = {
     "x86_64": (101, 310, 311, 250, 248, 249, 308, 165, 166, 155, 321, 298, 323),
     "aarch64": (117, 270, 271, 219, 217, 218, 268, 40, 39, 41, 280, 241, 282),
 }
-"""ptrace, process_vm_readv and process_vm_writev: the first process in here has no filter, and must not be steered.
-keyctl, add_key and request_key: the keys of the user's session are not in any namespace. setns, mount, umount2 and
-pivot_root; bpf, perf_event_open and userfaultfd: nothing that a server needs, and much of what escapes are made of."""
+"""ptrace, process_vm_readv and process_vm_writev: the first process of the sandbox has no filter and must not be
+controlled. keyctl, add_key and request_key: keyrings are not namespaced. setns, mount, umount2 and pivot_root; bpf,
+perf_event_open and userfaultfd: no server needs them, and many sandbox escapes do."""
 _REFUSED_EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
 """open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd and mount_setattr."""
 _ABSENT = (425, 426, 427, 435)
-"""io_uring_setup, io_uring_enter and io_uring_register; and clone3, whose flags a filter cannot read. Programs do
-without them on kernels that have none."""
+"""io_uring_setup, io_uring_enter and io_uring_register; and clone3, whose flags a filter cannot read. Programs fall
+back if the kernel says that these do not exist."""
 _FLAGGED = {"x86_64": (56, 272), "aarch64": (220, 97)}
-"""clone and unshare, which are refused a user namespace of their own: in there they could mount as much memory as they
-like, with every capability."""
+"""clone and unshare must not create a user namespace, where a process has every capability and could mount memory."""
 _STARTING = {"x86_64": (59, 322), "aarch64": (221, 281)}
 """execve and execveat."""
 _NEW_USER = 0x10000000
@@ -52,9 +53,9 @@ _ENDS = {"allow": _ALLOW, "deny": _DENY, "absent": _NO_SUCH_CALL, "kill": _KILL}
 
 
 def filter_for(machine: str, address: int | None) -> bytes:
-    """The filter. With an address no program is started, but from the path that lies there."""
+    """The BPF program. With an address, only an exec whose path is at this address is allowed."""
     execve, execveat = _STARTING[machine]
-    # What to do, with what number, and where to go on if it holds and if it does not; without a name, at the next line.
+    # Operation, operand, and the labels to jump to if true and if false; an empty label is the next instruction.
     program: list[tuple[int, int, str, str]] = [
         (_LOAD, _ARCHITECTURE, "", ""),
         (_EQUAL, _MACHINES[machine], "", "kill"),
@@ -85,24 +86,24 @@ def filter_for(machine: str, address: int | None) -> bytes:
 
 
 def _place(libc: ctypes.CDLL, path: bytes) -> int:
-    """The path at an address that nobody can guess."""
+    """Store the path at a random address."""
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    room = 2 * _PAGE + len(path)
+    size = 2 * _PAGE + len(path)
     read_write, private_anonymous_new = 3, 0x02 | 0x20 | 0x100000
     for _ in range(100):
         hint = (secrets.randbits(34) + 0x1000) * _PAGE
-        base = libc.mmap(hint, room, read_write, private_anonymous_new, -1, 0)
+        base = libc.mmap(hint, size, read_write, private_anonymous_new, -1, 0)
         if base == hint:
             address = hint + secrets.randbelow(_PAGE)
             ctypes.memmove(address, path + b"\0", len(path) + 1)
             return address
-    sys.exit("pinwarden: no room to start the server in")
+    sys.exit("pinwarden: could not map memory to start the server")
 
 
 def bound(limits: str) -> None:
-    """Set the bounds, as ``NAME=NUMBER`` with commas between; none of them can be raised again from within."""
-    for name, _, text in (each.partition("=") for each in limits.split(",") if each):
+    """Set the limits, given as ``NAME=NUMBER`` with commas. The server cannot raise them again."""
+    for name, _, text in (limit.partition("=") for limit in limits.split(",") if limit):
         most = int(text)
         if name == "nice":
             os.nice(most)
@@ -111,22 +112,24 @@ def bound(limits: str) -> None:
             hard = resource.getrlimit(kind)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (most, most))
-    # If memory runs out although each process keeps to its bound, it is not somebody else's process that has to go.
+    # If memory runs out although every process keeps its limit, the kernel should kill this server first.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def counted_alone() -> bool:
-    """Whether the kernel counts the processes in here by themselves: in a user namespace, from Linux 5.14 on. Elsewhere
-    all that the user runs would be counted, and the server might not start at all."""
+    """Whether the kernel counts the processes of the sandbox separately: in a user namespace, since Linux 5.14.
+
+    Otherwise all processes of the user count, and the server might not start at all.
+    """
     whole = Path("/proc/self/uid_map").read_text(encoding="ascii").split()[2:3] == ["4294967295"]
     return not whole and tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (5, 14)
 
 
 def main(limits: str, filtered: str, command: list[str]) -> None:
-    """Become the command, within bounds; with ``filtered`` nothing else can be started afterwards."""
+    """Exec the command with the limits. With ``filtered``, it cannot start other programs."""
     bound(limits)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this interpreter ignores them, and the command would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
     if filtered == "filtered":
         become_alone(command)
@@ -139,7 +142,7 @@ def main(limits: str, filtered: str, command: list[str]) -> None:
 
 
 def take_filter(libc: ctypes.CDLL, address: int | None) -> None:
-    """Let the kernel refuse from now on what the filter names."""
+    """Install the filter."""
     code = filter_for(os.uname().machine, address)
     held = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
@@ -148,14 +151,14 @@ def take_filter(libc: ctypes.CDLL, address: int | None) -> None:
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.prctl(
         _SET_FILTER, _FILTER_MODE, ctypes.addressof(pointer), 0, 0
     ):
-        sys.exit(f"pinwarden: the kernel takes no filter: {os.strerror(ctypes.get_errno())}")
+        sys.exit(f"pinwarden: the kernel refused the seccomp filter: {os.strerror(ctypes.get_errno())}")
 
 
 def become_alone(command: list[str]) -> None:
-    """Become the command; nothing else can be started afterwards."""
+    """Exec the command, which then cannot start other programs."""
     machine = os.uname().machine
     if machine not in _MACHINES or not command:
-        sys.exit(f"pinwarden: starting programs cannot be refused on {machine}")
+        sys.exit(f"pinwarden: a server cannot be kept from starting programs on {machine}")
     libc = ctypes.CDLL(None, use_errno=True)
     path = os.fsencode(command[0])
     address = _place(libc, path)

@@ -1,14 +1,14 @@
-"""The one executor for work that judges or compares input: beside the event loop, and fair between clients.
+"""The executor for work that judges or compares input: off the event loop, and fair between clients.
 
-Whoever sends the input decides how long the work takes, so it never runs on the event loop. It runs on a few threads:
+The sender of the input determines how long the work takes, so it must not run on the event loop. It runs on a few
+threads:
 
-1. The work of one client runs in the order in which it was submitted, one at a time. So a client uses one thread at
-   most, and the others are left for other clients.
-2. Clients take turns: one piece of work of each, round robin.
-3. The queue of one client is bounded, and so are all queues together. `OverloadedError` says so at once.
-4. Work that waited too long is not done any more. It ends with `OverloadedError` as well.
+1. The work of one client runs in order, one task at a time. So a client uses at most one thread.
+2. Clients take turns, one task each (round robin).
+3. The queue of each client and all queues together are bounded. A full queue raises `OverloadedError` immediately.
+4. A task that waited too long is not run. It fails with `OverloadedError` too.
 
-How much one piece of work may hold is for the caller to bound (`check_items`): Python cannot end a thread.
+The caller must bound the size of a task (`check_items`), because Python cannot stop a thread.
 
 For use on one event loop.
 """
@@ -28,15 +28,15 @@ from pinwarden.core.errors import PinwardenError
 
 T = TypeVar("T")
 _THREADS = 2
-"""Python runs one thread at a time: a second one is for another client, a third would only slow down the event loop."""
+"""Python runs one thread at a time. The second serves another client; a third would only slow down the event loop."""
 _SWITCH_SECONDS = 0.0005
-"""How long a thread runs before it hands over to the event loop. Python's own 5 ms would be added to each step of
-everything that the loop does meanwhile, and an answer to a client takes several."""
+"""How long a thread runs before the event loop gets its turn. Python's default of 5 ms would delay every step of the
+loop, and a response takes several steps."""
 _RETRY_SECONDS = 1
 
 
 class OverloadedError(PinwardenError):
-    """Too much work waits; ask again after ``retry_after`` seconds."""
+    """Too much work is queued. Retry after ``retry_after`` seconds."""
 
     def __init__(self, message: str, *, of_all: bool = False) -> None:
         super().__init__("OVERLOADED", message, data={} if of_all else {"reason": "queue"})
@@ -53,7 +53,7 @@ class _Task:
 
 
 class FairExecutor:
-    """Runs work for clients, within the bounds above."""
+    """Runs work for clients as described above."""
 
     def __init__(
         self,
@@ -64,24 +64,24 @@ class FairExecutor:
         wait_seconds: float = 30.0,
         pool: Executor | None = None,
     ) -> None:
-        """``max_waiting`` is for one client. None of the threads is started before one is needed."""
+        """``max_waiting`` is per client. Threads are started when they are needed."""
         self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="judging")
         self._free = threads
         self._max_waiting = max_waiting
         self._max_all_waiting = max_all_waiting
         self._wait_seconds = wait_seconds
         self._queues: dict[str, deque[_Task]] = {}
-        """By client, for clients whose work does not run. The first is next."""
+        """Queues of clients without a running task. The first client is next."""
         self._running: dict[str, deque[_Task]] = {}
-        """By client, what waits behind the work of the client that runs."""
+        """Queues of clients with a running task."""
         self._reserved: dict[str, int] = {}
-        """By client, places for work that waits elsewhere before it is submitted."""
+        """Queue places reserved for work that is submitted later, by client."""
         self._waiting = 0
 
     def submit(self, client: str, work: Callable[[], T], *, required: bool = False) -> asyncio.Future[T]:
-        """Run work for a client when it is its turn. Raises `OverloadedError`, unless it is ``required``.
+        """Queue work for a client. Raises `OverloadedError` unless it is ``required``.
 
-        Required is what a caller has taken on already and bounds by itself. It also waits as long as it takes.
+        Required work was accepted before and is bounded by the caller. It has no deadline.
         """
         if not required:
             self.check(client)
@@ -96,25 +96,25 @@ class FairExecutor:
         return future
 
     def check(self, client: str) -> None:
-        """Raise `OverloadedError` if no more work of a client is taken."""
+        """Raise `OverloadedError` if the queue of the client, or all queues together, are full."""
         if self.waiting_of(client) + self._reserved.get(client, 0) >= self._max_waiting:
             limit = self._max_waiting
-            raise OverloadedError(f"too many requests of this client wait to be judged; the limit is {limit}")
+            raise OverloadedError(f"this client has too many queued requests; the limit is {limit}")
         if self._waiting + sum(self._reserved.values()) >= self._max_all_waiting:
-            message = f"too many requests of all clients wait to be judged; the limit is {self._max_all_waiting}"
+            message = f"all clients together have too many queued requests; the limit is {self._max_all_waiting}"
             raise OverloadedError(message, of_all=True)
 
     def waiting_of(self, client: str) -> int:
-        """How many pieces of work of a client wait."""
+        """The number of queued tasks of a client."""
         return len(self._running.get(client) or self._queues.get(client) or ())
 
     def reserve(self, client: str) -> None:
-        """Take a place in the queue of a client for work that is submitted later. Raises `OverloadedError`."""
+        """Reserve a place in the queue of a client. Raises `OverloadedError`."""
         self.check(client)
         self._reserved[client] = self._reserved.get(client, 0) + 1
 
     def release(self, client: str, count: int = 1) -> None:
-        """Give such places back: the work is submitted now, or never."""
+        """Release reserved places, when the work is submitted or dropped."""
         left = self._reserved.get(client, 0) - count
         if left > 0:
             self._reserved[client] = left
@@ -122,11 +122,11 @@ class FairExecutor:
             self._reserved.pop(client, None)
 
     def is_busy(self, client: str) -> bool:
-        """Whether work of a client runs or waits."""
+        """Whether a client has running or queued work."""
         return client in self._running or client in self._queues
 
     def shutdown(self) -> None:
-        """Take no more work, and forget what waits."""
+        """Cancel queued work and stop."""
         for queue in (*self._queues.values(), *self._running.values()):
             for task in queue:
                 task.future.cancel()
@@ -150,14 +150,15 @@ class FairExecutor:
             done.add_done_callback(lambda done, client=client, task=task: self._done(client, task, done))  # type: ignore[misc]
 
     def _next(self, queue: deque[_Task]) -> _Task | None:
-        """The next piece of work of a queue that somebody still waits for."""
+        """The next task of a queue that is neither cancelled nor past its deadline."""
         while queue:
             task = queue.popleft()
             self._waiting -= 1
             if task.future.cancelled():
                 continue
             if monotonic() > task.deadline:
-                task.future.set_exception(OverloadedError(f"it waited for more than {self._wait_seconds:g} seconds"))
+                problem = f"the request was queued for more than {self._wait_seconds:g} seconds"
+                task.future.set_exception(OverloadedError(problem))
                 continue
             return task
         return None
@@ -179,6 +180,6 @@ class FairExecutor:
 
 
 def check_items(count: int, most: int, what: str) -> None:
-    """Raise if there are more items than are judged or compared at once; the message names the limit."""
+    """Raise INPUT_LIMIT if there are more items than one request may have."""
     if count > most:
         raise PinwardenError("INPUT_LIMIT", f"{count} {what} are too many; the limit is {most}")

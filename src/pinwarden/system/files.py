@@ -1,4 +1,4 @@
-"""Reading and writing files: bounded, never half-written, and only regular files."""
+"""Files: bounded reads, atomic writes, locks, and programs on the search path. Only regular files are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinwarden.core.visible import fold_file_name
 
 
 def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:
-    """All bytes of a regular file that is not larger than ``max_bytes``."""
+    """The content of a regular file. Raises FILE_UNREADABLE if it has more than ``max_bytes``."""
     with open_regular(path) as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -32,24 +32,24 @@ def file_digest(path: Path, algorithm: str = "sha256") -> Digest:
 
 
 def find_case_twins(paths: Iterable[Path]) -> Iterator[Path]:
-    """Other files beside these that some file system takes for them."""
+    """Files in the same folders whose names some file system treats as equal to one of these."""
     by_folder: dict[Path, set[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, set()).add(path.name)
     for folder, names in by_folder.items():
         try:
-            found = sorted(each.name for each in folder.iterdir())
+            present = sorted(path.name for path in folder.iterdir())
         except FileNotFoundError:
             continue
         except OSError as err:
             raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
         meant = {fold_file_name(name) for name in names}
-        yield from (folder / each for each in found if each not in names and fold_file_name(each) in meant)
+        yield from (folder / name for name in present if name not in names and fold_file_name(name) in meant)
 
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """A regular file, open for reading. A pipe or device would block or never end, so it is refused."""
+    """Open a regular file for reading. Pipes and devices are refused, because they could block or never end."""
     try:
         # Non-blocking, so that opening a named pipe returns; it has no effect on regular files.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -62,8 +62,8 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that every reader, at any instant and after any crash, sees the old or the new content."""
-    from tempfile import NamedTemporaryFile  # commands that only read do without it
+    """Replace a file. Readers see either the old or the new content, also after a crash."""
+    from tempfile import NamedTemporaryFile  # not needed by commands that only read
 
     try:
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
@@ -82,7 +82,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file that must not exist yet."""
+    """Write a new file. Raises FILE_EXISTS if there is one."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
         with os.fdopen(descriptor, "wb") as stream:
@@ -98,7 +98,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A file that must not exist yet, for its owner alone: it has its name when all of it is on the disk."""
+    """Open a new file that gets its name only when it is complete on disk. Raises FILE_EXISTS if there is one."""
     from tempfile import NamedTemporaryFile
 
     try:
@@ -121,7 +121,7 @@ def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def _claim_name(made: Path, path: Path) -> None:
-    """Give a file its name, if no other has it by now."""
+    """Give a temporary file its final name, unless the name was taken meanwhile."""
     try:
         path.hardlink_to(made)
     except FileExistsError:
@@ -140,7 +140,7 @@ def _mode_for(path: Path) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename durable; not every system can, and then the rename is merely atomic."""
+    """Make a rename durable. Where the system cannot do this, the rename is only atomic."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -154,7 +154,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def try_lock_file(descriptor: int) -> bool:
-    """Whether the lock was free. A file system that knows no locks is an error, and not a busy neighbour."""
+    """Lock an open file exclusively; False if another process has the lock. It is released when the process ends.
+
+    Raises OSError if the file system does not support locks.
+    """
     try:
         if os.name == "posix":
             import fcntl
@@ -172,9 +175,9 @@ def try_lock_file(descriptor: int) -> bool:
 
 
 def find_program(name: str, search_path: str) -> Path | None:
-    """Where a bare name leads; None if no folder of the search path has such a program.
+    """The path of a program on the search path, or None.
 
-    As `shutil.which`, whose module loads every compression there is: that is time before a server starts.
+    Like `shutil.which`, but importing `shutil` loads all compression modules, which delays the start of a server.
     """
     if not search_path:
         return None
@@ -191,5 +194,5 @@ def find_program(name: str, search_path: str) -> Path | None:
 
 
 def relative_search_folders(search_path: str) -> list[str]:
-    """The folders of a search path whose place depends on where a program was started; an empty one is this folder."""
+    """The relative folders of a search path. An empty entry is the current folder."""
     return [folder for folder in search_path.split(os.pathsep) if not Path(folder).is_absolute()] if search_path else []

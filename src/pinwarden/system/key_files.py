@@ -1,4 +1,8 @@
-"""Private keys in files that only their owner can read."""
+"""Private keys: in files that only their owner can read, or in an environment variable.
+
+Another source of signatures (an agent, a hardware token, a key service) is one more function here that returns a
+``Signer``.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +19,30 @@ _MAX_KEY_FILE = 64 * 1024
 
 
 def generate_key() -> PrivateKey:
-    """A fresh key from the system's randomness."""
+    """A new random key."""
     return PrivateKey.from_seed(secrets.token_bytes(32))
 
 
 def create_key_file(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
-    """Write a new key file with mode 0600; an existing file is never touched."""
+    """Write a new key file with mode 0600. An existing file is never overwritten."""
     create_file(path, key.pem(passphrase), mode=0o600)
 
 
 def load_key_file(path: Path, passphrase: bytes | None = None) -> PrivateKey:
-    """Read a key file, refusing one that other users can read or write."""
+    """Load a key file. Raises KEY_FILE_UNSAFE if other users can read or write it."""
     with open_regular(path) as stream:
         mode = os.fstat(stream.fileno()).st_mode
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
             if path.suffix == ".pub":
-                raise PinwardenError("KEY_INVALID", f"{path} is a public key, and signing takes the private one")
-            raise PinwardenError("KEY_FILE_UNSAFE", f"{path} is open to other users (mode {stat.S_IMODE(mode):04o})")
+                raise PinwardenError("KEY_INVALID", f"{path} is a public key; signing needs the private key")
+            problem = f"other users can access {path} (mode {stat.S_IMODE(mode):04o})"
+            raise PinwardenError("KEY_FILE_UNSAFE", problem, hint=f"Run: chmod 600 {path}")
         return PrivateKey.from_pem(stream.read(_MAX_KEY_FILE), passphrase)
 
 
 def load_environment_signer(variable: str, passphrase: bytes | None = None) -> Signer:
-    """The key whose PEM is in a variable, as secrets of a build service are given out. It is shown nowhere."""
+    """The key whose PEM is in an environment variable, as CI services provide secrets."""
     pem = os.environ.get(variable)
     if not pem:
-        raise PinwardenError("VARIABLE_MISSING", f"the variable {variable[:80]!a} is not set, or empty")
+        raise PinwardenError("VARIABLE_MISSING", f"the variable {variable[:80]!a} is not set or empty")
     return PrivateKey.from_pem(os.fsencode(pem), passphrase)

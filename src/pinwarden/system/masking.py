@@ -1,7 +1,7 @@
-"""How to speak of a configuration without telling its secrets.
+"""Mask secrets in commands, URLs, variables and headers before people see them.
 
-Whatever of a command, address, variable or header is shown to people or written down goes through ``shown_*``. When in
-doubt a value is masked: a diff that says only "changed" is useful, a diff with a password in it is a leak.
+All output goes through the ``mask_*`` functions. If in doubt, a value is masked: a diff that says only "changed" is
+useful, a diff with a password is a leak. ``redaction.py`` decides what a lock may store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pinwarden.system.environment_variables import is_redirecting
 
 MASK = "<secret>"
 MAX_SHOWN_CHARACTERS = 4096
-"""Longer text is not shown, nor searched for secrets in every way: nobody reads it, and searching takes its time."""
+"""Longer text is replaced by its length, because searching it for secrets takes too long."""
 
 _REFERENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z-]{0,15} )?"  # the scheme of an Authorization header
@@ -25,7 +25,7 @@ EXACT_REFERENCE = re.compile(
     r"(?:(?:Bearer|Basic|Token) )?"
     r"(?:\$\{(?:env:|input:)?[A-Za-z_][\w-]*(?::-)?\}|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\})"
 )
-"""What a lock may keep of a value: a name and nothing else, in a form that no password has by chance."""
+"""A reference that a lock may store: only a name, in a form that no password has by chance."""
 _PLAIN_HEADER = re.compile(r"accept(?:-[a-z]+)?|content-type|user-agent|mcp-protocol-version", re.IGNORECASE)
 _HEADER_OPTION = re.compile(r"-H|--?headers?", re.IGNORECASE)
 _LONG_OPTION = re.compile(r"--[a-z][a-z-]*(?:=.*)?", re.DOTALL)
@@ -37,10 +37,10 @@ _PLAIN_WORD = re.compile(
 _SWITCH_OR_FILE = re.compile(
     r"none|true|false|on|off|(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.-]{1,60}){1,12}\.(?:pem|key|crt|cer|p12|pfx|pub|json)"
 )
-"""What an option that is called like a secret may be given all the same: a switch, or the file that it is in."""
+"""Values that are not secrets even if the name of their option sounds like one: switches and file names."""
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _HEADER = re.compile(r"((?:--?|/)?[A-Za-z][A-Za-z0-9-]*):\s*(\S.*)", re.DOTALL)
-# Each begins where a word does, so that a long one is not searched from each of its letters.
+# Each begins at a word boundary, so that a long word is not searched from each of its letters.
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s'\";&|]+)"
 _ASSIGNMENTS = (
     re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)(=|\s+)" + _VALUE),
@@ -54,27 +54,27 @@ _KNOWN_LOGIN = re.compile(
     r"(\bcurl\s[^|;&]*?(?<=\s)(?:-u|-U|--user|--proxy-user)[\s=]*[\"']?[^\s:\"']+:|\bsshpass\s+-p\s*|\bmysql(?:dump|admin)?\s[^|;&]*?(?<=\s)-p)"
     r"([^\s\"']+)"
 )
-"""Passwords that no name stands before, in command lines that everybody writes so."""
+"""Passwords without a name before them, in common command lines."""
 _SCHEME = re.compile(r"\b(Bearer|Basic|Token)(\s+)" + _VALUE, re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _RUN = re.compile(r"(sha(?:256|512):|[@#])?([A-Za-z0-9_+=-]{24,})")
-_MAX_NESTED_OPTIONS = 8  # options inside the value of an option; nobody has more than two
+_MAX_NESTED_OPTIONS = 8  # options inside the value of an option; two are common
 URL_START = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PATH = re.compile(r"(?:~|\.{1,2})?[/\\]|[A-Za-z]:[/\\]")
 
 
 def is_reference(value: str) -> bool:
-    """Whether a value only says where the real one is: a placeholder, a variable or a secret store."""
+    """Whether a value only refers to the real one: a placeholder, a variable or a secret store."""
     return bool(_REFERENCE.fullmatch(value.strip()))
 
 
 def is_exact_reference(value: str) -> bool:
-    """Whether a value is nothing but the name of a variable, so that a lock may keep it."""
+    """Whether a value is only the name of a variable, so that a lock may store it."""
     return bool(EXACT_REFERENCE.fullmatch(value))
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a value, by its own form or by its name, is one that must not lie open."""
+    """Whether a value is a secret, judged by its form and its name."""
     if not value or is_reference(value) or _PLAIN_WORD.fullmatch(value):
         return False
     if len(value) > MAX_SHOWN_CHARACTERS:
@@ -85,21 +85,21 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a name has the form of a key. Names are written down and printed as they are.
+    """Whether a name is itself a secret. Other names are stored and printed unmasked.
 
-    Names have words in them: what has the prefix of a token must also hold a long run with a digit.
+    Real names consist of words: a name with the prefix of a token must also have a long run with a digit.
     """
     runs = [run for run in re.findall(r"[A-Za-z0-9]{16,}", name[:MAX_SHOWN_CHARACTERS]) if re.search(r"[0-9]", run)]
     return bool(runs) and (bool(TOKEN.search(name[:MAX_SHOWN_CHARACTERS])) or any(map(looks_random, runs)))
 
 
 def mask_name(name: str) -> str:
-    """A name for people."""
+    """A name for output, masked if it is a secret."""
     return MASK if is_secret_name(name) else name
 
 
 def is_safe_to_show(name: str, value: str) -> bool:
-    """Whether a value is no secret by its kind: a plain word, a path, an address without a key, a usual header."""
+    """Whether a value is certainly not a secret: a plain word, a path, a URL without a key, or a common header."""
     if looks_secret(name, value):
         return False
     usual = is_reference(value) or _PLAIN_WORD.fullmatch(value) or _PLAIN_HEADER.fullmatch(name)
@@ -107,18 +107,18 @@ def is_safe_to_show(name: str, value: str) -> bool:
 
 
 def mask_value(name: str, value: Any) -> Any:
-    """The value of a variable or header for people: itself only where it cannot be a secret."""
+    """The value of a variable or header for output, masked unless it cannot be a secret."""
     if type(value) is not str:
         return value if value is None or type(value) is bool else MASK
     if is_reference(value) or _PLAIN_WORD.fullmatch(value):
         return value
     if is_redirecting(name):
-        return mask_text(value)  # it has to be judged, and it is a path, an option or an address
+        return mask_text(value)  # reviewers must see it; it is a path, an option or a URL
     return MASK
 
 
 def mask_words(words: Sequence[str]) -> list[str]:
-    """Program and arguments for people, secrets masked."""
+    """Program and arguments for output, secrets masked."""
     shown: list[str] = []
     before = ""
     for word in words:
@@ -136,7 +136,7 @@ def mask_words(words: Sequence[str]) -> list[str]:
 
 
 def _names_secret(word: str) -> bool:
-    """Whether a word is an option whose value, in the next word, is a secret."""
+    """Whether a word is an option whose value, the next word, is a secret."""
     if len(word) > MAX_SHOWN_CHARACTERS or not word.startswith("-") or "=" in word:
         return False
     return names_secret(word.lstrip("-"))
@@ -160,7 +160,7 @@ def mask_word(word: str, inside: int = 0) -> str:
 
 
 def _mask_header(word: str) -> str:
-    """A header that is an argument: what it is called says little about whether it is a key."""
+    """A header given as an argument. Its name says little about whether it is a secret."""
     header = _HEADER.fullmatch(word)
     if header is None or _PLAIN_HEADER.fullmatch(header[1]):
         return mask_word(word)
@@ -168,7 +168,7 @@ def _mask_header(word: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """One word or a line of shell for people, secrets masked."""
+    """A word or a shell command for output, secrets masked."""
     if len(text) > MAX_SHOWN_CHARACTERS:
         return f"<{len(text)} characters>"
     if URL_START.match(text) and not re.search(r"\s", text):
@@ -185,18 +185,18 @@ def mask_text(text: str) -> str:
 def _mask_assignment(found: re.Match[str]) -> str:
     name, between, value = found[1], found[2], found[3].strip("'\"")
     if between == ":" and value.startswith("//"):
-        return found[0]  # the scheme of an address, which is masked already, and whose host has to be seen
+        return found[0]  # the scheme of a URL, which is masked already and whose host must stay visible
     return f"{name}{between}{MASK}" if looks_secret(name.lstrip("-"), value) else found[0]
 
 
 def _mask_run(found: re.Match[str]) -> str:
-    """Digests and commits say what is run and are no secrets."""
+    """Digests and commits are not secrets and stay visible."""
     named = found[1] is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}", found[2])
     return found[0] if named or not looks_random(found[2]) else (found[1] or "") + MASK
 
 
 def mask_url(url: str) -> str:
-    """An address for people: no user name, no password, no query, and no path segment that looks like a key."""
+    """A URL for output: without user name, password, query, and path segments that look like keys."""
     if len(url) > MAX_SHOWN_CHARACTERS:
         return f"<{len(url)} characters>"
     if not URL_START.match(url):
@@ -213,12 +213,12 @@ def mask_url(url: str) -> str:
 
 
 def mask_item_key(entity: str, key: str) -> str:
-    """What an event calls an item. An address of a resource may hold a password, or be all that it takes to read it."""
+    """The key of an item for the audit log. The URI of a resource can contain a password or grant access by itself."""
     return mask_url(key) if entity == "resource" and "://" in key else key
 
 
 def holds_key(segment: str) -> bool:
-    """Whether a part of a path is a key, or has one behind a mark, as in ``bot1234:KEY``."""
+    """Whether a path segment is or contains a key, as in ``bot1234:KEY``."""
     return bool(TOKEN.search(segment)) or _RUN.sub(_mask_run, segment) != segment
 
 
@@ -229,7 +229,7 @@ TOKEN = re.compile(
     r"ntn_\w{10,}|secret_[A-Za-z0-9]{20,}|lin_api_\w{6,}|shpat_\w{6,}|dckr_pat_[\w-]{6,}|figd_[\w-]{6,}|"
     r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-"""Forms that services give their keys, so that scanners can find them."""
+"""Formats of keys of common services."""
 
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.])(?:api[_-]?)?(?:key|keys|token|secret|secrets|password|passwd|passphrase|passcode|passwort|kennwort|pass|pwd|pswd|pw|pat|sig|signature|auth|authorization|"
@@ -246,22 +246,22 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def split_name(name: str) -> frozenset[str]:
-    """The words that a name is made of, in lower case."""
+    """The words in a name, in lower case."""
     return frozenset(re.split(r"[^a-z0-9]+", _HUMP.sub("_", name).lower()))
 
 
 def has_secret_word(name: str) -> bool:
-    """Whether a name says that it stands for a secret: ``db_password``, ``db-password`` and ``dbPassword`` alike."""
+    """Whether a name contains a word for secrets: ``db_password``, ``db-password``, ``dbPassword``."""
     return bool(_SECRET_NAME.search(_HUMP.sub("_", name)))
 
 
 def names_secret(name: str) -> bool:
-    """The same, but for names that say what a secret is like or where it is kept: ``token_file``, ``maxTokens``."""
+    """Like `has_secret_word`, except for properties and locations of secrets: ``token_file``, ``maxTokens``."""
     return has_secret_word(name) and not _NOT_SECRET_NAME.search(_HUMP.sub("_", name))
 
 
 def looks_random(text: str) -> bool:
-    """A long run without words: letters of both cases with digits, or hexadecimal digits."""
+    """Whether a text is a long run without words: mixed-case letters with digits, or hexadecimal digits."""
     if re.fullmatch(r"[0-9a-fA-F]{32,}", text):
         return True
     plain = re.fullmatch(r"[A-Za-z0-9_+=-]{24,}", text)

@@ -1,8 +1,8 @@
-"""PostgreSQL as a `Database`. No wait in it is without an end.
+"""PostgreSQL as a `Database`. Every wait has a timeout.
 
-A server that works says itself that something took too long: it is told how long a statement, a lock and a silent
-transaction may last. A server that was stopped, or a machine that is gone, says nothing. So every answer is waited for
-with a deadline of ours too, and a connection that missed one is closed: nobody knows what is still on its way in it.
+A working server enforces the timeouts of statements, locks and idle transactions itself. A frozen or unreachable server
+does not respond, so each response also has a deadline here. A connection that missed its deadline is closed, because
+late responses could still arrive on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinwarden.system.transactions import ConflictError, Database, DatabaseLimit
 if TYPE_CHECKING:
     import psycopg
 
-_LOCK_FAMILY = 0x70696E77  # so that other users of the same PostgreSQL do not wait for ours
+_LOCK_FAMILY = 0x70696E77  # keeps our advisory locks apart from those of other applications
 
 
 @lru_cache(maxsize=512)
@@ -67,9 +67,9 @@ class Postgres(Database):
         try:
             made: Any = _patient_connection().connect(**self._parameters(), autocommit=True, prepare_threshold=2)
         except psycopg.Error as err:
-            # libpq repeats the address in its message, at times with what it should not.
+            # libpq repeats the address in its message, which can contain the password.
             raise PinwardenError(
-                "DATABASE_UNAVAILABLE", f"{self._name} cannot be reached ({type(err).__name__})"
+                "DATABASE_UNAVAILABLE", f"could not connect to {self._name} ({type(err).__name__})"
             ) from None
         made.answer_seconds = self._limits.answer_seconds
         try:
@@ -81,33 +81,33 @@ class Postgres(Database):
         return made  # type: ignore[no-any-return]
 
     def _parameters(self) -> dict[str, Any]:
-        """Of the connection: what the address says, and what we say where it is silent."""
+        """The connection parameters: those of the address, and our defaults."""
         from psycopg.conninfo import conninfo_to_dict
 
         limits = self._limits
         ours = {
             "connect_timeout": max(1, round(limits.connect_seconds)),
-            # A machine that went away without a word is noticed by TCP in the time in which we would give up.
+            # TCP detects a machine that disappeared within our own timeout.
             "tcp_user_timeout": round(limits.answer_seconds * 1000),
             "keepalives_idle": max(1, round(limits.answer_seconds / 4)),
             "keepalives_interval": max(1, round(limits.answer_seconds / 4)),
             "keepalives_count": 3,
         }
-        # An entry is hashed as UTF-8, whatever PGCLIENTENCODING or the address say of other programs.
+        # Entries are hashed as UTF-8, so PGCLIENTENCODING and the address must not change the encoding.
         return {**ours, **conninfo_to_dict(self._url), "client_encoding": "utf8"}
 
     def _refuse_other_encodings(self, connection: psycopg.Connection[Row]) -> None:
-        """One that cannot keep every name would fail in the middle of a log; SQL_ASCII gives back bytes, not texts."""
+        """Other encodings cannot store every name and would fail in the middle of a log; SQL_ASCII returns bytes."""
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise PinwardenError(
                 "DATABASE_UNAVAILABLE",
-                f"{self._name} keeps texts as {encoding}, and not as UTF8",
-                hint="Make one that does: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+                f"{self._name} uses the encoding {encoding} instead of UTF8",
+                hint="Create a database with: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
             )
 
     def _tell_limits(self, connection: psycopg.Connection[Row]) -> None:
-        """By a statement and not in the options of the connection, which belong to the address."""
+        """Set the timeouts by statement, because the connection options belong to the address."""
         for name, seconds in (
             ("statement_timeout", self._limits.statement_seconds),
             ("lock_timeout", self._limits.lock_seconds),
@@ -126,7 +126,7 @@ class Postgres(Database):
         try:
             connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (_LOCK_FAMILY, _lock_number(exclusive)))
         except BaseException:
-            self._roll_back(connection)  # or the next transaction would begin inside this one, which failed
+            self._roll_back(connection)  # otherwise the next transaction would begin inside this failed one
             raise
 
     def _commit(self, connection: psycopg.Connection[Row]) -> None:
@@ -138,7 +138,7 @@ class Postgres(Database):
         try:
             connection.execute("ROLLBACK")
         except psycopg.Error:
-            connection.close()  # with its connection a transaction is gone too
+            connection.close()  # this ends the transaction too
 
     def _transaction(self, connection: psycopg.Connection[Row]) -> Transaction:
         return _PostgresTransaction(connection)
@@ -152,7 +152,7 @@ class Postgres(Database):
 
 @cache
 def _patient_connection() -> Any:
-    """The class of our connections: psycopg's, which waits for an answer, but not for ever."""
+    """A psycopg connection class with a deadline for responses."""
     import psycopg
 
     class Unanswered(psycopg.OperationalError):
@@ -176,9 +176,9 @@ class _NoAnswer(Exception):  # noqa: N818 - it never leaves this module
 
 
 def _until(steps: Generator[Any, int, Any], deadline: float) -> Generator[Any, int, Any]:
-    """The same steps; they end with an exception if nothing was ready for the next one when the deadline passed.
+    """Wrap psycopg's wait generator: raise if nothing is ready when the deadline has passed.
 
-    psycopg looks up from its wait several times a second, and then says that nothing is ready.
+    psycopg wakes up several times a second and then sends that nothing is ready.
     """
     try:
         wanted = next(steps)
@@ -195,7 +195,7 @@ _ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<place>[^@/?#]*(/[^@?#]*
 
 
 def _shown(url: str) -> str:
-    """The address without user and password; nothing of it where nobody can say what is what."""
+    """The address without user and password; hidden completely if it is ambiguous."""
     found = _ADDRESS.fullmatch(url)
     if found is None or (found["user"] is None and "@" in url):
         return "postgresql://…"
@@ -208,32 +208,32 @@ def _lock_number(name: str) -> int:
 
 @contextmanager
 def _postgres_errors() -> Iterator[None]:
-    # Every use of the database begins here, so here is where a missing driver is noticed.
+    # Every use of the database begins here, so a missing driver is noticed here.
     try:
         import psycopg
     except ImportError as err:
         raise PinwardenError(
             "DATABASE_UNAVAILABLE",
-            "PostgreSQL needs the package psycopg, which is not installed",
-            hint='Install it from the checkout of Pinwarden, which is in no package index: pip install ".[postgres]"',
+            "PostgreSQL needs the Python package psycopg, which is not installed",
+            hint='In a checkout of Pinwarden, run: pip install ".[postgres]"',
         ) from err
     try:
         yield
     except psycopg.errors.IntegrityError as err:
         raise ConflictError(str(err)) from err
     except UnicodeError as err:
-        raise PinwardenError("DATABASE_UNAVAILABLE", f"a text cannot be kept or read ({type(err).__name__})") from err
+        raise PinwardenError("DATABASE_UNAVAILABLE", f"a text cannot be stored or read ({type(err).__name__})") from err
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as err:
-        raise PinwardenError("DATABASE_CORRUPT", "the database has not the tables that it was given") from err
+        raise PinwardenError("DATABASE_CORRUPT", "a table or column is missing in the database") from err
     except psycopg.Error as err:
         name = type(err).__name__
-        why = _SAID.get(name, "the database did not do it")
+        why = _PROBLEMS.get(name, "the database failed")
         raise PinwardenError("DATABASE_UNAVAILABLE", f"{why} ({name})") from err
 
 
-_SAID = {
-    "LockNotAvailable": "another session of the database holds what is needed, and does not let go of it",
-    "QueryCanceled": "the database took too long",
-    "IdleInTransactionSessionTimeout": "the database gave up on a transaction in which nothing was said for too long",
-    "Unanswered": "the database did not answer in time",
+_PROBLEMS = {
+    "LockNotAvailable": "another session of the database did not release a lock in time",
+    "QueryCanceled": "a statement took too long",
+    "IdleInTransactionSessionTimeout": "the database ended a transaction that was idle for too long",
+    "Unanswered": "the database did not respond in time",
 }

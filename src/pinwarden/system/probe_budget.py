@@ -1,4 +1,4 @@
-"""How much of a hostile server we are willing to look at, and what is left of it during one conversation."""
+"""Limits for asking an untrusted server, and the budget of time and bytes of one probe."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
 
-_CLOCK_STEP = 0.005  # a wait may end this much too early
+_CLOCK_STEP = 0.005  # a wait can end this much early
 
 
 class ProbeLimits(Record):
-    """Bounds on what one server may send."""
+    """Limits on what one server may send, each with its reason."""
 
     max_message_bytes: int = 64 * 1024 * 1024
-    """100,000 tools with full schemas in one answer are below this."""
+    """100,000 tools with full schemas in one response are below this."""
     max_total_bytes: int = 256 * 1024 * 1024
-    """All messages of one probe together; what a small machine can hold for a few probes at once."""
+    """All messages of one probe. A small machine can hold this for a few parallel probes."""
     max_stderr_bytes: int = 64 * 1024 * 1024
-    """Real servers write a few lines. The rest is read and thrown away so that the server does not block."""
+    """Real servers write a few lines. The rest is read and discarded so that the server does not block."""
     stderr_tail_bytes: int = 4096
-    """The end of what the server wrote, for the person who looks for the reason of a failure."""
+    """How much of the end of stderr is kept for error messages."""
     max_items: int = 200_000
-    """Per list. The largest real list seen has fewer than 1,000."""
+    """Per list. The largest real list we know has fewer than 1,000."""
     max_pages: int = 10_000
-    """Per list. A list that is still not at its end is called endless."""
+    """Per list. A list with more pages counts as endless."""
     max_stray_messages: int = 10_000
-    """Notifications and answers that nobody asked for."""
+    """Notifications and unsolicited responses."""
     max_server_requests: int = 100
-    """Questions from the server (ping, roots, sampling, elicitation); each is answered."""
+    """Requests from the server (ping, roots, sampling, elicitation). Each gets a response."""
     max_noise_lines: int = 200
-    """Log lines on standard output, where only messages belong. Real servers do it while they start."""
+    """Log lines on stdout, where only messages belong. Some real servers write them while they start."""
     max_rounds: int = 3
-    """How often lists are read again because the server said meanwhile that they changed."""
+    """How often lists are read again because the server announced changes meanwhile."""
     max_redirects: int = 5
     grace_seconds: float = 1.0
-    """How long a server may take to end by itself, and again after it was asked to."""
+    """How long to wait for a server to exit, first after its input is closed, then after SIGTERM."""
     max_discovery_seconds: float = 10.0
-    """How long to wait for ``server/discover`` before also trying ``initialize``. Never more than a third of all."""
+    """How long to wait for ``server/discover`` before also trying ``initialize``; at most a third of the time limit."""
 
     @property
     def json(self) -> Limits:
-        """The bounds of one message as JSON."""
+        """The JSON limits of one message."""
         return Limits(max_bytes=self.max_message_bytes)
 
 
 class ProbeBudget:
-    """The time and the bytes that one probe has left."""
+    """The remaining time and bytes of one probe."""
 
     def __init__(self, limits: ProbeLimits, seconds: float) -> None:
         self.limits = limits
@@ -58,35 +58,35 @@ class ProbeBudget:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit has passed."""
         return self._end - monotonic() < _CLOCK_STEP
 
     def remaining(self, at_most: float | None = None) -> float:
-        """The seconds left; an error once there are none."""
+        """The remaining seconds. Raises the timeout error if there are none."""
         left = self._end - monotonic()
         if left < _CLOCK_STEP:
             raise self.timed_out()
         return left if at_most is None else min(left, at_most)
 
     def timed_out(self) -> PinwardenError:
-        """The error for a server that takes too long."""
+        """The error for a server that exceeds the time limit."""
         return probe_failed("timeout", f"the server did not finish within {self.seconds:g} seconds")
 
     def count_bytes(self, count: int) -> None:
-        """Count bytes that were received; an error once there are too many."""
+        """Count received bytes. Raises PROBE_LIMIT if there are too many."""
         self._bytes += count
         if self._bytes > self.limits.max_total_bytes:
             raise probe_limit_exceeded("bytes in all", self.limits.max_total_bytes)
 
 
 _DENIED = (
-    "It wants to know who asks. Beside an address: --header 'Authorization: Bearer ${TOKEN}'. In a client's "
-    "configuration: write the header there, and name its variable with --pass-env TOKEN."
+    "The server requires authentication. For an address, add --header 'Authorization: Bearer ${TOKEN}'. In a client's "
+    "configuration, add the header there and pass its variable with --pass-env TOKEN."
 )
 
 
 def probe_failed(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
-    """A server that could not be asked. The reason is a word that programs can tell apart."""
+    """The error for a server that could not be asked. ``reason`` is a stable word for programs."""
     data = {"reason": reason, **(details or {})}
     return PinwardenError(
         "PROBE_FAILED", message, hint=_DENIED if data.get("status") in (401, 403) else None, data=data
@@ -94,7 +94,7 @@ def probe_failed(reason: str, message: str, details: Mapping[str, object] | None
 
 
 def probe_limit_exceeded(what: str, allowed: int) -> PinwardenError:
-    """A server that sent too much of something."""
+    """The error for a server that exceeded a limit."""
     return PinwardenError(
         "PROBE_LIMIT", f"the server sent too many {what}: more than {allowed}", data={"limit": what, "allowed": allowed}
     )

@@ -1,4 +1,8 @@
-"""Ending a process together with everything it started."""
+"""Processes: end one with everything it started, inspect others, run a program with limits, raise the file limit.
+
+`ProcessTree` ends a server and its descendants. `run_bounded` runs a program to its end. The ``*_pids`` functions read
+``/proc`` and know little or nothing on systems other than Linux.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ from pinwarden.system.write_guard import is_write_guard
 
 _MAX_DESCENDANTS = 1000
 _SWEEP_SECONDS = 20.0
-"""How long a write guard may take to rename what its server created; it looks through the writable folders."""
+"""How long a write guard may take to search the writable folders and rename what its server created."""
 _running: set[ProcessTree] = set()
-"""Those that did not end yet."""
+"""Trees that have not ended yet."""
 
 
 class ProcessTree:
@@ -37,10 +41,9 @@ class ProcessTree:
         _running.add(self)
 
     def watch(self) -> None:
-        """Remember descendants as they are now, for those that leave the group of their parent.
+        """Record the current descendants, to find those that leave the process group later.
 
-        Linux only. A descendant that detaches itself completely (a double fork) is not found; the sandbox ends
-        those too.
+        Linux only. A descendant that detaches completely (double fork) is not found; the sandbox ends those too.
         """
         if not hasattr(os, "pidfd_open"):
             return
@@ -50,11 +53,11 @@ class ProcessTree:
                 for child in child_pids(pending.pop()):
                     if child not in self._strays:
                         with suppress(OSError):
-                            self._strays[child] = os.pidfd_open(child)  # still this process if its number is reused
+                            self._strays[child] = os.pidfd_open(child)  # stays valid if the pid is reused
                             pending.append(child)
 
     def end(self, grace: float, *, immediately: bool = False) -> None:
-        """Wait for the process to end by itself, then ask it to, then make it; nothing of it stays."""
+        """Wait for the process to exit, then send SIGTERM, then SIGKILL, each time with its descendants."""
         try:
             if not immediately and not self._ended(grace):
                 self.watch()
@@ -72,10 +75,10 @@ class ProcessTree:
             _running.discard(self)
 
     def kill(self) -> None:
-        """End everything now. Safe from any thread; the owner still calls ``end``.
+        """Kill everything now. Safe from any thread; the owner still calls ``end``.
 
-        A write guard ends the whole sandbox on SIGTERM, and then renames what the server created. SIGKILL would keep
-        it from that, and a server can provoke its own end.
+        A write guard gets SIGTERM: it ends the sandbox and renames what the server created. With SIGKILL it could not,
+        and a server can provoke its own end.
         """
         self.watch()
         self._signal_group(signal.SIGTERM if self._is_guard else getattr(signal, "SIGKILL", signal.SIGTERM))
@@ -84,7 +87,7 @@ class ProcessTree:
         if self._process.poll() is not None:
             return True
         with suppress(OSError), _open_pidfd(self._process.pid) as handle:
-            # Waits without polling; without such a handle, the standard library looks again and again.
+            # Waits without polling; the standard library polls.
             ending = select.poll()
             ending.register(handle, select.POLLIN)
             ending.poll(seconds * 1000)
@@ -96,10 +99,10 @@ class ProcessTree:
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self._gone:
-            return  # by now its number may belong to somebody else
+            return  # the pid may belong to another process now
         with suppress(OSError):
             if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, number)  # the leader's number is the group's, also after it ended
+                os.killpg(self._process.pid, number)  # the group keeps the leader's pid, also after the leader ended
             else:
                 self._process.kill()
 
@@ -113,7 +116,7 @@ class ProcessTree:
 
 
 def kill_all_trees() -> None:
-    """End everything that was started and has not ended, when this process is about to end itself."""
+    """Kill all running trees, before this process exits."""
     for tree in tuple(_running):
         tree.kill()
 
@@ -121,7 +124,7 @@ def kill_all_trees() -> None:
 @contextmanager
 def _open_pidfd(number: int) -> Iterator[int]:
     if not hasattr(os, "pidfd_open"):
-        raise OSError("no handles of processes here")
+        raise OSError("pidfd is not supported")
     handle = os.pidfd_open(number)
     try:
         yield handle
@@ -134,7 +137,7 @@ _MAX_PROC_BYTES = 1 << 20  # of an environment or a command line; the system's o
 
 
 def child_pids(number: int) -> list[int]:
-    """The processes that a process started and that still run."""
+    """The running children of a process."""
     found: list[int] = []
     with suppress(OSError, ValueError):
         for children in Path(f"/proc/{number}/task").glob("*/children"):
@@ -143,7 +146,7 @@ def child_pids(number: int) -> list[int]:
 
 
 def ancestor_pids(number: int) -> Iterator[int]:
-    """The processes above a process, but for the first of the system."""
+    """The ancestors of a process, without pid 1."""
     for _ in range(_MAX_ANCESTORS):
         number = _parent_pid(number)
         if number <= 1:
@@ -152,13 +155,13 @@ def ancestor_pids(number: int) -> Iterator[int]:
 
 
 def process_identity(number: int) -> str:
-    """A process, told apart from a later one of the same number by when it started."""
+    """The pid and start time of a process, which identify it even if the pid is reused."""
     fields = _stat_fields(number)
     return f"{number} {fields[19]}" if len(fields) > 19 else f"{number}"
 
 
 def read_proc_strings(number: int, what: str) -> list[bytes]:
-    """The texts in ``cmdline`` or ``environ`` of a process; none if it is gone or somebody else's."""
+    """The strings in ``cmdline`` or ``environ`` of a process; empty if it is gone or belongs to another user."""
     try:
         with Path(f"/proc/{number}/{what}").open("rb") as stream:
             return stream.read(_MAX_PROC_BYTES).split(b"\0")
@@ -167,7 +170,7 @@ def read_proc_strings(number: int, what: str) -> list[bytes]:
 
 
 def _stat_fields(number: int) -> list[str]:
-    """The fields of a process behind its name."""
+    """The fields of ``/proc/PID/stat`` after the name."""
     try:
         text = Path(f"/proc/{number}/stat").read_text(errors="replace")
     except OSError:
@@ -187,19 +190,19 @@ _MAX_OUTPUT = 1 << 20
 
 
 class BoundedTask(Record):
-    """What a program is started for."""
+    """How to run a program with limits."""
 
     name: str
-    """What people call it."""
+    """The name of the program in errors."""
     error_code: str
-    """The code of the error that its failure is."""
+    """The code of the error if it fails."""
     timeout_seconds: float
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Words that are not to be repeated from what it says."""
+    """Texts to mask in its output."""
 
 
 def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, str], task: BoundedTask) -> bytes:
-    """What the program wrote to its standard output. Its failure has the end of what it complained about."""
+    """Run a program and return its stdout. If it fails, the error has the end of its stderr."""
     with TemporaryFile() as out, TemporaryFile() as complaints:
         try:
             process = subprocess.Popen(  # noqa: S603  a program that the caller found
@@ -241,11 +244,11 @@ def _output_tail(stream: IO[bytes], secrets: Sequence[str]) -> str:
 
 _MAX_CONNECTIONS = 4096
 _TARGET_LIMIT = 16_384
-"""Files for all connections and processes that a gateway allows; more would only let a leak grow."""
+"""Enough for all connections and processes of a gateway. A higher limit would only hide a leak longer."""
 
 
 def _resource_module() -> ModuleType | None:
-    """What knows the bounds of a process, where there are any."""
+    """The ``resource`` module, or None where it does not exist."""
     try:
         import resource
     except ImportError:
@@ -254,7 +257,7 @@ def _resource_module() -> ModuleType | None:
 
 
 def max_connections(wanted: int = _MAX_CONNECTIONS) -> int:
-    """As many as are wanted, if they leave half of the files that the process may open to everything else."""
+    """``wanted``, but at most half of the files that this process may open."""
     resource = _resource_module()
     if resource is None:
         return wanted
@@ -263,13 +266,13 @@ def max_connections(wanted: int = _MAX_CONNECTIONS) -> int:
 
 
 class OpenFileLimit:
-    """The bound of this process, raised as far as it may be."""
+    """Raises the limit of open files for this process, but not for programs it starts."""
 
     def __init__(self) -> None:
         self._before: tuple[int, int] | None = None
 
     def raise_limit(self) -> None:
-        """Systems set a low bound for programs that cannot deal with more, and let the others ask."""
+        """Raise the soft limit towards the hard limit. Systems set it low for programs that cannot handle more."""
         resource = _resource_module()
         if resource is None:
             return
@@ -281,7 +284,7 @@ class OpenFileLimit:
                 self._before = soft, hard
 
     def restore_for(self, process: int) -> None:
-        """Another program gets the bound that it would have had: it may be one that cannot deal with more."""
+        """Give a started program the original limit, because it may not handle more."""
         resource = _resource_module()
         if resource is not None and self._before is not None and hasattr(resource, "prlimit"):
             with suppress(OSError, ValueError):

@@ -1,9 +1,14 @@
-"""Which values of variables are no secrets by their form, so that a lock keeps them and a change of them is seen.
+"""Redact a configured entry for the lock: keep what decides which code runs, and never a secret.
 
-The name alone does not decide: a server has its own names for the folders that it may touch. A path, a list of paths
-or a number is kept under any name that does not speak of a secret. A word could be a password, so words are kept only
-under a name that says what they choose: a mode, a list of tools, a module, a relative path. In doubt a value is left
-out.
+`redact_entry` replaces each literal that may be a secret by ``<its path>``. It keeps commands, URLs without secrets,
+references to variables, hosts, and values that are plainly not secrets, so that a change of these is visible:
+
+- A path, a list of paths or a number is kept unless its name suggests a secret.
+- A word could be a password, so it is kept only if its name says what it selects: a mode, a list of tools, a module.
+- Of a URL, scheme and host are kept, but only a host that every parser would find. If parsers differ, nothing is kept,
+  so that a change from an approved host to such a URL is visible too.
+
+If in doubt, a value is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from pinwarden.system.masking import (
 )
 
 UNNAMED_REFERENCE = "${?}"
-"""What a lock holds of a reference that could as well be part of a secret, such as ``$NAME``."""
+"""Stored in a lock for a reference that could also be part of a secret, such as ``$NAME``."""
 
 _URL_MEMBERS = ("url", "serverUrl", "httpUrl")
 _UNREDACTED_MEMBERS = (
@@ -45,7 +50,7 @@ _UNREDACTED_MEMBERS = (
     *("alwaysAllow", "autoApprove", "trust", "tools", "includeTools"),
     *("excludeTools", "enabled_tools", "disabled_tools", "disabledTools"),
 )
-"""Members that decide what runs, who is contacted or what passes unasked: a change of them has to be seen."""
+"""Members that decide what runs, which host is contacted or which calls need no consent: changes must be visible."""
 _DECIDING_MEMBERS = frozenset(
     (
         *("command", "args", "shell", "script", "run", "exec", "program", "entrypoint", "runtime", "interpreter"),
@@ -53,26 +58,26 @@ _DECIDING_MEMBERS = frozenset(
         *("permissions", "allow", "deny", "allowed", "denied", "sandbox", "scopes", "roots", "mounts", "volumes"),
     )
 )
-"""Names of members, at any depth and of whichever client, that say what is started, from where, or what it may do."""
+"""Names of members, at any depth and of any client, that say what is started, from where, or with which permissions."""
 _RUNNING_WORDS = frozenset(
     ("command", "cmd", "script", "helper", "exec", "executable", "hook", "program", "shell", "run")
 )
 _LEADING_WORDS = frozenset(("url", "uri", "endpoint", "host", "issuer", "path", "file", "image", "package"))
-"""The same as a part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
+"""Such words as part of a longer name: ``headersHelper``, ``setup_command``, ``authServerMetadataUrl``."""
 _PLAIN_TEXT = re.compile(r"[\w./:@\\ -]{1,120}")
 _CREDENTIALS = re.compile(r"(?<![^\s/@=]):*[^\s/@:=]+:[^\s/@]*@|^[^\s@/.~\\-][^\s]*@(?=[^\s@]*$)")
 
 
 def redact_entry(entry: Any) -> Any:
-    """A configured entry as a lock may hold it: which values it has, and never what is in them.
+    """A configured entry without secrets, as the lock stores it.
 
-    Two entries that differ only in secrets become the same, so this is also what a lock is compared with.
+    Entries that differ only in secrets become equal, so this is also the form that is compared with the lock.
     """
     return {name: _redact_member(name, value) for name, value in entry.items()} if type(entry) is dict else entry
 
 
 def entry_command_lines(entry: Any) -> list[list[str]]:
-    """Every command line and address of an entry, whichever of them its client uses: a lock holds them as they are."""
+    """All command lines of an entry, whichever of them its client uses. A lock stores them unredacted."""
     if type(entry) is not dict:
         return []
     command = entry.get("command")
@@ -84,7 +89,7 @@ def entry_command_lines(entry: Any) -> list[list[str]]:
 
 
 def entry_urls(entry: Any) -> list[str]:
-    """Every address of an entry, whichever of them its client uses."""
+    """All URLs of an entry, whichever of them its client uses."""
     found = [entry.get(member) for member in _URL_MEMBERS] if type(entry) is dict else []
     return [url for url in found if type(url) is str]
 
@@ -115,14 +120,14 @@ def _is_text(value: Any) -> bool:
 
 
 def _redact_word(name: str, word: Any) -> Any:
-    """The name of a tool, variable, file or kind; anything that has the form of a key is none."""
+    """A word that is the name of a tool, variable, file or type; redacted if it looks like a key."""
     return f"<{name}>" if type(word) is str and looks_secret("", word) else word
 
 
 def _redact_value(path: str, name: str, value: Any) -> Any:
     if type(value) is dict:
         if name in NAMED_VALUES:
-            header = name.endswith("headers")  # what a header holds is a key more often than not
+            header = name.endswith("headers")  # most header values are secrets
             return {each: _redact_variable(each, part, header=header) for each, part in value.items()}
         return {each: _redact_value(f"{path}.{each}", each, part) for each, part in value.items()}
     if type(value) is list:
@@ -139,12 +144,12 @@ def _redact_value(path: str, name: str, value: Any) -> Any:
 
 
 def _redact_text(path: str, name: str, text: str) -> str:
-    """A literal of a member that decides what is started, from where, or with which rights; any other is left out."""
+    """A literal, kept only if its member decides what is started, from where, or with which permissions."""
     words = split_name(name)
     if name.lower() not in _DECIDING_MEMBERS and not words & (_RUNNING_WORDS | _LEADING_WORDS):
         return f"<{path}>"
     if words & _RUNNING_WORDS and not looks_secret(name, text) and mask_text(text) == text:
-        return text  # a command line, as that of the server itself
+        return text  # a command line, like that of the server itself
     plain = _PLAIN_TEXT.fullmatch(text) and not looks_secret(name, text) and not _CREDENTIALS.search(text)
     if plain and mask_words([text]) == [text]:
         return text
@@ -152,7 +157,7 @@ def _redact_text(path: str, name: str, text: str) -> str:
 
 
 def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
-    """A variable or header: a reference stays, of a literal what is no secret, by its form and by its name."""
+    """A variable or header: references stay, and of a literal what is not a secret by its form and name."""
     if value is None or type(value) is bool:
         return value
     if type(value) in (dict, list):
@@ -174,7 +179,7 @@ def _redact_variable(name: str, value: Any, *, header: bool = False) -> Any:
 
 
 def _redact_url_value(name: str, url: str) -> str:
-    """Whom an address leads to, which further ones are in it, and which variables are."""
+    """The origin of a URL, further origins inside it, and the variables it refers to."""
     origin = keep_origin(name, url)
     if origin == f"<{name}>":
         return _only_references(name, url)
@@ -186,8 +191,8 @@ def _is_plain(name: str, text: str) -> bool:
 
 
 def _is_plain_path(name: str, text: str) -> bool:
-    """Whether a value is a path by its name and by its form. Which file a server takes its settings from is no secret,
-    and such a file often says what to start: a profile of a cloud, a cluster, a compiler."""
+    """Whether a value is a path by its name and form. The path of a settings file is not a secret, and the file often
+    decides what is started."""
     plain = _SAYS_FILE.search(name) and _PLAIN_PATH.fullmatch(text) and not looks_secret(name, text)
     return bool(plain) and not _CREDENTIALS.search(text) and not any(map(holds_key, re.split(r"[/\\]", text)))
 
@@ -203,9 +208,9 @@ _PLAIN_PATH = re.compile(
     r"\$\{[A-Za-z_]\w*:-[\w./\\~ +-]*[/\\][\w./\\~ +-]*\}|"
     r"[a-z0-9_.-]+(?:[/\\][a-z0-9_. -]+)+|[\w.-]+(?:[/\\][\w. -]+)*[/\\][\w. -]+\.[a-z]{2,5})"
 )
-"""One that begins like a path, or is made of words: of any other text with a slash in it some is a key, or a login."""
+"""Text that begins like a path or consists of words. Other text with a slash can be a key or a login."""
 _SWITCH = re.compile(r"true|false|yes|no|on|off|enabled|disabled|0|1", re.IGNORECASE)
-"""No secret has so little to say, and a server that was approved for reading must not begin to write unseen."""
+"""Too short for a secret. Redacting them would hide that a read-only server was switched to writing."""
 _INSERTED = re.compile(
     r"\$\{(?:env:|input:)?[A-Za-z_][\w.-]*(?=:-[^{}]*\}|\})|\{env:[A-Za-z_]\w*\}|\$\{\{ ?secrets\.[A-Za-z_]\w* ?\}\}"
 )
@@ -213,10 +218,9 @@ _PERHAPS_INSERTED = re.compile(r"\$\{|\{(?:env|file):|\$[A-Z_][A-Z0-9_]{2,}|^\s*
 
 
 def _only_references(name: str, text: str) -> str:
-    """What a value refers to, with the literal text around it left out: ``user:${OTHER}`` is ``<USER>${OTHER}``.
+    """The references and hosts in a value, without the literal text: ``user:${OTHER}`` becomes ``<USER>${OTHER}``.
 
-    Which variables a server gets, and which hosts it is led to, has to be seen. Where a reference has a form that a
-    password could have by chance only that there is one is said.
+    A reference in a form that a password could have by chance is replaced by `UNNAMED_REFERENCE`.
     """
     if len(text) > MAX_SHOWN_CHARACTERS:
         return f"<{name}>"
@@ -224,7 +228,7 @@ def _only_references(name: str, text: str) -> str:
 
 
 def _references(text: str) -> str:
-    """The variables that a text refers to; of what stands for one that is not set, only that there is something."""
+    """The variables that a text refers to. Of a default value, only its presence is kept."""
     if len(text) > MAX_SHOWN_CHARACTERS:
         return ""
     named = "".join(map(_reference, _INSERTED.finditer(text)))
@@ -247,7 +251,7 @@ def _redact_url(member: str, url: str) -> str:
 
 
 def _begins_with_reference(place: str) -> bool:
-    """Whether an address is a variable and a plain path below it: ``${BASE}/mcp``."""
+    """Whether a URL is a variable followed by a plain path: ``${BASE}/mcp``."""
     found = EXACT_REFERENCE.match(place)
     rest = place[found.end() :] if found and len(place) <= MAX_SHOWN_CHARACTERS else " "
     plain = re.fullmatch(r"(?::[0-9]{1,5})?(?:/[\w.~-]*)*", rest)
@@ -266,37 +270,37 @@ def _redact_parameter(text: str) -> str:
 
 
 def entry_names(entry: Any) -> Iterator[str]:
-    """Every name in an entry, at any depth: of members, variables, headers and parameters of addresses."""
-    waiting = [entry]
-    while waiting:
-        each = waiting.pop()
-        if type(each) is dict:
-            yield from each
-            waiting += each.values()
-        elif type(each) is list:
-            waiting += each
+    """All names in an entry, at any depth: of members, variables, headers and URL parameters."""
+    pending = [entry]
+    while pending:
+        value = pending.pop()
+        if type(value) is dict:
+            yield from value
+            pending += value.values()
+        elif type(value) is list:
+            pending += value
     for url in entry_urls(entry):
         yield from (part.partition("=")[0] for part in url.partition("?")[2].split("&"))
 
 
 def mask_configured_value(name: str, value: Any) -> Any:
-    """The same with what a lock may keep of it, so that people see which host, path or variable is another one."""
-    shown = mask_value(name, value)
-    kept = _redact_variable(name, value) if shown == MASK and type(value) is str else shown
-    return shown if kept == f"<{name}>" else kept
+    """Like `mask_value`, but shows what a lock may store, so that a changed host, path or variable is visible."""
+    masked = mask_value(name, value)
+    redacted = _redact_variable(name, value) if masked == MASK and type(value) is str else masked
+    return masked if redacted == f"<{name}>" else redacted
 
 
 _MAX_VALUE = 1000
 _MAX_PARTS = 50
-_SEPARATOR = pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # not the one behind the letter of a drive
+_SEPARATOR = pattern(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")  # but not the colon after a drive letter
 _AROUND = " \t\r\n\"'[]"
-"""What may stand around the parts of a list, as in JSON."""
+"""Characters around the parts of a list, as in JSON."""
 _ROOTED = pattern(r"(?:~|\.{1,2}|[A-Za-z]:|\$\{[A-Za-z_]\w*\}|\$[A-Z_]+|%[A-Za-z_]\w*%)?[/\\](.*)|~|\.{1,2}|[A-Za-z]:")
 _BELOW = pattern(r"[A-Za-z0-9_.][\w. +-]*(?:[/\\][\w. +-]+)*[/\\]?")
 _SEGMENT = pattern(r"[\w. +@-]{0,80}")
 _NUMBER = pattern(r"[+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?(?:%|ms|s|m|h|d|[KMGT]i?B?|kb|mb|gb)?")
 _WORD = pattern(r"(?:@[a-z0-9-]+/)?[A-Za-z*][A-Za-z0-9_.@*+-]{0,60}")
-_YAML = pattern(r":\s")  # names with values behind them, of which any may be a secret
+_YAML = pattern(r":\s")  # names with values, any of which may be a secret
 _PRIVATE_NUMBERS = frozenset(
     (
         *("pin", "otp", "totp", "mfa", "twofa", "code", "passcode", "cvv", "phone", "account", "ssn", "iban", "seed"),
@@ -309,7 +313,7 @@ _SAYS_PATH = frozenset(
         *("workspace", "workspaces", "cache"),
     )
 )
-"""Words of a name under which a text without a root, even a single word, is a path."""
+"""Words in a name that make a relative path, even a single word, a path."""
 _SAYS_CHOICE = frozenset(
     (
         *("mode", "level", "policy", "profile", "env", "environment", "region", "role", "roles", "transport", "format"),
@@ -325,7 +329,7 @@ _HUMPS = pattern(r"[a-z](?=[A-Z0-9])|[0-9](?=[A-Za-z])|[A-Z](?=[0-9])")
 
 
 def is_plain_value(name: str, text: str) -> bool:
-    """Whether a variable's value is no secret: a path, a number, or words under a name that says what they choose."""
+    """Whether a variable's value is not a secret: a path, a number, or words whose name says what they select."""
     if not text or len(text) > _MAX_VALUE or TOKEN.search(text) or _YAML.search(text) or names_secret(name):
         return False
     parts = [part.strip(_AROUND) for part in _SEPARATOR.split(text)]
@@ -349,7 +353,7 @@ def _is_path(text: str, words: frozenset[str]) -> bool:
 
 
 def _is_relative_path(text: str, words: frozenset[str]) -> bool:
-    """Whether a text is a path that begins nowhere in particular, by its form and the words of its name."""
+    """Whether a text is a relative path, by its form and the words of its name."""
     return bool(words & _SAYS_PATH) and _BELOW.fullmatch(text) is not None
 
 
@@ -358,7 +362,7 @@ def _is_word(text: str) -> bool:
 
 
 def is_made_of_words(text: str) -> bool:
-    """Whether a text reads like words and numbers; a key changes between letters and digits all the time.
+    """Whether a text consists of words and numbers. Keys change between letters and digits much more often.
 
     >>> is_made_of_words("My Project v2.10"), is_made_of_words("kX9pQ2mZ7vL4")
     (True, False)
@@ -379,7 +383,7 @@ _SCHEMES = frozenset(
         *("amqp", "amqps", "mqtt", "mqtts", "nats", "kafka", "ldap", "ldaps", "smtp", "smtps", "imap", "imaps"),
     )
 )
-"""Schemes after which a host stands; of any other one, what stands there may be a secret itself."""
+"""Schemes that are followed by a host. After other schemes, the same position can be a secret."""
 
 _HOST = pattern(
     r"(?:[A-Za-z0-9.-]|\$\{[A-Za-z_]\w*\}|\{env:[A-Za-z_]\w*\}){1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?"
@@ -397,7 +401,7 @@ _MAX_HOSTS = 20
 
 
 def keep_origin(name: str, url: str) -> str:
-    """An address without anything but its scheme and host; ``<name>`` where that may be a secret, or is in doubt."""
+    """A URL reduced to scheme and host, or ``<name>`` if the host may be a secret or is ambiguous."""
     scheme, _, rest = url.partition("://")
     authority = _END.split(rest, maxsplit=1)[0]
     host = _host(scheme, authority, rest[len(authority) :])
@@ -405,7 +409,7 @@ def keep_origin(name: str, url: str) -> str:
 
 
 def find_origins(text: str) -> Iterator[str]:
-    """The origin of every address somewhere in a text, ``?`` for one whose host nobody can tell."""
+    """The origin of every URL in a text, with ``?`` for an ambiguous host."""
     if len(text) > _MAX_TEXT:
         return
     for number, found in enumerate(_IN_TEXT.finditer(text)):
@@ -417,7 +421,7 @@ def find_origins(text: str) -> Iterator[str]:
 
 
 def keep_host_list(name: str, text: str) -> str | None:
-    """Hosts without a scheme, where the name of the variable says that it holds some."""
+    """Hosts without a scheme, if the name of the variable says that it has hosts."""
     if len(text) > _MAX_TEXT or not _SAYS_HOST.search(name) or names_secret(name):
         return None
     kept: list[str] = []
@@ -430,13 +434,13 @@ def keep_host_list(name: str, text: str) -> str | None:
 
 
 def _host(scheme: str, authority: str, behind: str) -> str | None:
-    """The host of an address, with its port. Readers differ about a backslash, and about blanks that some leave out."""
-    # Some clients of databases take a password with a slash in it, and then the host stands further on.
+    """The host of a URL with its port; None if parsers differ about it, as with backslashes and blanks."""
+    # Some database clients accept a slash in a password, and then the host is further right.
     if "@" in behind and "@" not in authority and scheme.lower() not in _WEB:
         return None
     host = authority.rpartition("@")[2]
     plain = scheme.lower() in _SCHEMES and "\\" not in authority and not re.search(r"[\s\x00-\x1f]", authority)
-    # Clients of databases take several hosts, and go to any of them.
+    # Database clients accept several hosts and use any of them.
     hosts = [host] if scheme.lower() in _WEB else host.split(",")[: _MAX_HOSTS + 1]
     known = plain and len(hosts) <= _MAX_HOSTS and all(_HOST.fullmatch(each) and not _is_key(each) for each in hosts)
     return host if known else None
@@ -447,13 +451,13 @@ def _is_key(host: str) -> bool:
 
 
 NAMED_VALUES = ("env", "environment", "headers", "http_headers")
-"""Members that hold values by name: variables and headers."""
+"""Members with named values: variables and headers."""
 
 
 def redacted_members(lockable: Any) -> list[str]:
-    """The members of a lockable entry whose literal text it leaves out, so that nobody can see a change of it.
+    """The paths of redacted members, whose changes are invisible.
 
-    Variables and headers are not among them: that their values are left out is what a lock promises.
+    Variables and headers are not listed, because a lock never stores their values.
     """
     if type(lockable) is not dict:
         return []

@@ -1,4 +1,4 @@
-"""The version-control repository around a folder, and the folders in it that configure MCP clients."""
+"""Version-control repositories: the root around a folder, the folders with client configurations, earlier revisions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import fold_file_name
 
 MAX_FOLDERS = 200_000
-"""Folders of one repository that are searched. A larger repository is an error, never a clean result."""
+"""The maximum number of folders in a repository. A larger repository is an error, never a clean result."""
 
 _MARKERS = (".git", ".hg", ".jj", ".svn")
 _DEPENDENCIES = frozenset({"node_modules", "site-packages", *_MARKERS})
 
 
 def find_repository_root(folder: Path) -> Path | None:
-    """The root of the repository that a folder is in, or None outside of any."""
+    """The root of the repository that contains a folder, or None."""
     try:
         start = folder.resolve()
     except (OSError, RuntimeError):  # RuntimeError: a loop of links
         return None
-    return next((each for each in (start, *start.parents) if any((each / name).exists() for name in _MARKERS)), None)
+    folders = (start, *start.parents)
+    return next((parent for parent in folders if any((parent / name).exists() for name in _MARKERS)), None)
 
 
 def find_folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
-    """Every folder of a repository that holds one of these names, in the order of their paths.
+    """Every folder of a repository that contains one of these names, in path order.
 
     Names match as on a file system that ignores case. Links are not followed. Installed dependencies
     (``node_modules``, ``site-packages``) and clones of other repositories are not searched. Raises
@@ -42,8 +43,8 @@ def find_folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
             raise PinwardenError("FILE_UNREADABLE", f"{root} has more than {MAX_FOLDERS} folders")
         entries = _entries(folder)
         if folder != root and entries.get(".git"):
-            # A clone of another repository. Git tracks no folder of this name, so a pull request cannot hide one this
-            # way; a submodule has a file of this name, and is searched.
+            # A clone of another repository. Git does not track folders with this name, so a pull request cannot hide
+            # files this way. A submodule has a file with this name and is searched.
             continue
         if any(fold_file_name(name) in wanted for name in entries):
             yield folder
@@ -52,7 +53,7 @@ def find_folders_with(root: Path, names: Collection[str]) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> dict[str, bool]:
-    """The names in a folder, and whether each is a folder itself."""
+    """The names in a folder, with whether each is a folder."""
     try:
         with os.scandir(folder) as listing:
             return {entry.name: entry.is_dir(follow_symlinks=False) for entry in listing}
@@ -61,14 +62,16 @@ def _entries(folder: Path) -> dict[str, bool]:
 
 
 def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str]) -> bytes | None:
-    """A file as a git revision has it; None if the revision has no such file. Nothing that the repository configures is
-    run. Raises FILE_UNREADABLE for a revision that is not there."""
+    """The content of a file in a git revision, or None if the revision does not have it.
+
+    Runs nothing that the repository configures. Raises FILE_UNREADABLE for an unknown revision.
+    """
     from pinwarden.system.files import find_program
     from pinwarden.system.processes import BoundedTask, run_bounded
 
     git = find_program("git", variables.get("PATH", os.defpath))
     if git is None:
-        raise PinwardenError("FILE_UNREADABLE", f"git is not installed, and is needed to read {revision[:120]!a}")
+        raise PinwardenError("FILE_UNREADABLE", f"git is required to read {revision[:120]!a}, but is not installed")
     task = BoundedTask(name=f"git, asked for {revision[:120]!a},", error_code="FILE_UNREADABLE", timeout_seconds=60)
 
     def ask(*words: str) -> bytes:

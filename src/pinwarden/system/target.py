@@ -1,7 +1,7 @@
-"""What can be probed: a command that speaks MCP on its standard streams, or an address.
+"""The target of a probe: a command that speaks MCP on stdin and stdout, or an address.
 
-A target is written down as its owner wrote it. ``${NAME}``, ``${env:NAME}`` and ``${NAME:-default}`` stay as they
-are until the moment of use, so that no secret is ever part of a target, of its ``repr`` or of a file.
+A target keeps placeholders such as ``${NAME}``, ``${env:NAME}`` and ``${NAME:-default}`` until it is used, so that no
+secret is part of a target, its ``repr`` or a file.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Transport = Literal["auto", "streamable-http", "sse"]
 
 _PLACEHOLDER = pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TOKEN = pattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a header name, RFC 9110 section 5.6.2
-_UNSAFE_IN_URL = pattern(r"[\x00-\x20\x7f\\]")  # readers of addresses disagree about these
+_UNSAFE_IN_URL = pattern(r"[\x00-\x20\x7f\\]")  # URL parsers disagree about these
 _UNSAFE_IN_HEADER = pattern(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PORTS = {"http": 80, "https": 443}
 
 
 class StdioTarget(Record):
-    """A command to run. It is never given to a shell."""
+    """A command to run, without a shell."""
 
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -33,19 +33,19 @@ class StdioTarget(Record):
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
-            _invalid("a command has at least a program")
+            _invalid("the command has no program")
         texts = (*self.command, *self.env, *self.env.values(), self.cwd or "")
         if any("\0" in text for text in texts):
-            _invalid("a command, variable or folder holds a NUL character")
+            _invalid("a command, variable or folder contains a NUL character")
         if any(not name or "=" in name for name in self.env):
-            _invalid("the name of an environment variable is empty or holds =")
+            _invalid("the name of an environment variable is empty or contains =")
 
     def __repr__(self) -> str:
         return f"StdioTarget(command={self.command!r}, env={sorted(self.env)!r}, cwd={self.cwd!r})"
 
 
 class HttpTarget(Record):
-    """An address that answers MCP. ``auto`` tries Streamable HTTP first, then the older HTTP+SSE."""
+    """The address of a remote MCP server. ``auto`` tries Streamable HTTP first, then the older HTTP+SSE."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class HttpTarget(Record):
 
     def __post_init__(self) -> None:
         if self.transport not in ("auto", "streamable-http", "sse"):
-            _invalid(f"there is no transport {str(self.transport)[:40]!a}")
+            _invalid(f"unknown transport {str(self.transport)[:40]!a}")
         for name, value in self.headers.items():
             if not _TOKEN.fullmatch(name):
                 _invalid(f"{name[:40]!a} is not a header name")
             if _UNSAFE_IN_HEADER.search(value) or not _fits_latin1(value):
-                _invalid(f"the value of header {name} holds a character that cannot be sent")
+                _invalid(f"the value of header {name} contains a character that cannot be sent")
         if not _PLACEHOLDER.search(self.url):
             HttpAddress.parse(self.url)
 
@@ -71,28 +71,28 @@ Target = StdioTarget | HttpTarget
 
 
 class HttpAddress(Record):
-    """The parts of a web address. It is taken apart once, so that no two readers can see different hosts in it."""
+    """The parts of an HTTP address. It is parsed only here, so all code agrees on the host."""
 
     scheme: str
     host: str
     port: int
     path: str
-    """Path and query, as they go into the request line."""
+    """Path and query, as in the request line."""
 
     @classmethod
     def parse(cls, url: str) -> HttpAddress:
-        """Read an http or https address; user names, passwords and fragments have no place in it."""
+        """Parse an http or https address. User names, passwords and fragments are refused."""
         if not url.isascii() or _UNSAFE_IN_URL.search(url):
-            _invalid("an address is ASCII without spaces, control characters and backslashes")
+            _invalid("the address must be ASCII without spaces, control characters and backslashes")
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as err:
             raise PinwardenError("TARGET_INVALID", "the address is malformed") from err
         if parts.scheme not in _PORTS:
-            _invalid("an address begins with https:// or http://")
+            _invalid("the address must begin with https:// or http://")
         if not parts.hostname or "@" in parts.netloc or parts.fragment:
-            _invalid("an address has a host, and no user name, password or fragment")
+            _invalid("the address must have a host, and no user name, password or fragment")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return cls(
             scheme=parts.scheme, host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port, path=path
@@ -100,24 +100,24 @@ class HttpAddress(Record):
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What must stay the same for credentials to be sent again."""
+        """Scheme, host and port. Credentials are sent again only to the same origin."""
         return self.scheme, self.host, self.port
 
     @property
     def host_header(self) -> str:
-        """The host as HTTP names it: IPv6 in brackets, the port only where it is not the usual one."""
+        """The value of the Host header: IPv6 in brackets, the port only if it is not the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        # The query may hold a key.
+        # The query may contain a key.
         return f"{self.scheme}://{self.host_header}{self.path.partition('?')[0]}"
 
     __repr__ = __str__
 
 
 def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
-    """The text with each placeholder replaced by its variable; a default counts where that is unset or empty."""
+    """Replace each placeholder by its variable, or by its default if the variable is unset or empty."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
@@ -136,12 +136,12 @@ def placeholder_names(text: str) -> set[str]:
 
 
 def placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that a text names, each with what it stands for."""
+    """The variables that a text names, with their values."""
     return [(found[1], expand_placeholders(found[0], variables)) for found in _PLACEHOLDER.finditer(text)]
 
 
 def url_without_query(url: str) -> str:
-    """An address for people: without its query, which may hold a key."""
+    """An address for output, without its query, which may contain a key."""
     return url.partition("?")[0].partition("#")[0]
 
 

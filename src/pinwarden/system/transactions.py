@@ -26,31 +26,31 @@ _SCHEMA_VERSION = 1
 
 
 class DatabaseLimits(Record):
-    """How many seconds anything may take, and why: no database, however it fails, holds up its user for ever."""
+    """Timeouts, each with its reason. No failure of a database may block a caller forever."""
 
     connect_seconds: float = 10.0
-    """To reach a server, for each of its addresses."""
+    """To connect, for each address of the server."""
     lock_seconds: float = 30.0
-    """For another writer. A transaction of ours lasts milliseconds; the export of a whole registry some seconds."""
+    """To wait for another writer. Our transactions take milliseconds; exporting a registry takes some seconds."""
     statement_seconds: float = 45.0
-    """For one statement on the server, with its wait for others. Every question of ours reads a page at most."""
+    """For one statement on the server, including its wait for locks. Each of our queries reads at most one page."""
     answer_seconds: float = 60.0
-    """For an answer, as seen from here. It is longer than `statement`, so that a server that still works is the one
-    to say no; beyond it the server is stopped or out of reach, and only giving up helps."""
+    """For a response, measured by the client. It is longer than ``statement_seconds``, so that a working server reports
+    the timeout itself. After it, the server is frozen or unreachable."""
     idle_seconds: float = 20.0
-    """How long a server keeps a transaction whose owner says nothing: one that was stopped in the middle of it must
-    not hold its locks. It is shorter than `lock`, so that those who wait for it still get their turn."""
+    """How long the server keeps an idle transaction, so that a stopped process does not keep its locks. It is shorter
+    than ``lock_seconds``, so that waiting transactions can still proceed."""
 
 
 DEFAULT_LIMITS = DatabaseLimits()
 
 
 class ConflictError(Exception):
-    """A row breaks a rule of its table: it is there already, or what it refers to is not."""
+    """A row violates a constraint: it exists already, or a row it refers to does not."""
 
 
 class Schema(Record):
-    """The tables of one store, and their name."""
+    """The name and SQL of the tables of one store."""
 
     name: str
     sql: str
@@ -62,22 +62,22 @@ def load_schema(name: str) -> Schema:
 
 
 class Transaction(ABC):
-    """What may be asked of the database until the transaction ends."""
+    """An open transaction."""
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        """Every row of an answer."""
+        """All rows of a query."""
 
     @abstractmethod
     def run(self, sql: str, values: Sequence[Value] = ()) -> int:
-        """Change something, and return how many rows that touched."""
+        """Run a statement and return the number of changed rows."""
 
     @abstractmethod
     def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
-        """Change something once for each row of values."""
+        """Run a statement once for each row of values."""
 
     def row(self, sql: str, values: Sequence[Value] = ()) -> Row | None:
-        """The first row of an answer, if there is one."""
+        """The first row of a query, or None."""
         return next(iter(self.rows(sql, values)), None)
 
 
@@ -85,7 +85,7 @@ class Database(ABC):
     """A database with the tables of one schema. Made by `open_database`."""
 
     def __init__(self, schema: Schema, *, create: bool = True) -> None:
-        """Without ``create`` a database that is not there, or not one of ours, is an error when it is first used."""
+        """Without ``create``, first use of a missing or foreign database raises DATABASE_MISSING."""
         self._schema = schema
         self._create = create
         self._local = threading.local()
@@ -95,7 +95,7 @@ class Database(ABC):
 
     @contextmanager
     def transaction(self, *, exclusive: str | None = None) -> Iterator[Transaction]:
-        """All or nothing. With ``exclusive`` nobody else is inside a transaction of that name at the same time."""
+        """Commit on success, roll back on error. Transactions with the same ``exclusive`` name never overlap."""
         connection = self._connection()
         with self._translated_errors():
             self._begin(connection, exclusive)
@@ -108,31 +108,31 @@ class Database(ABC):
             self._commit(connection)
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        """One question, in a transaction of its own."""
-        with self.transaction() as step:
-            return step.rows(sql, values)
+        """All rows of a query, in its own transaction."""
+        with self.transaction() as transaction:
+            return transaction.rows(sql, values)
 
     def row(self, sql: str, values: Sequence[Value] = ()) -> Row | None:
-        """The first row of one question."""
-        with self.transaction() as step:
-            return step.row(sql, values)
+        """The first row of a query, in its own transaction."""
+        with self.transaction() as transaction:
+            return transaction.row(sql, values)
 
     def open_count(self) -> int:
-        """How often the database was opened, with now: if it is more often than before, it may be another one."""
+        """How often a connection was opened. If the count grew, the path may name another database now."""
         self._connection()
         return self._opened
 
     @abstractmethod
     def flush(self) -> None:
-        """Have what is committed in the file that people copy. Nothing to do where there is no such file."""
+        """Write committed data to the database file, so that it can be copied. No-op for a database server."""
 
     def close(self) -> None:
-        """Close what every thread has open. No thread may be inside a transaction."""
+        """Close the connections of all threads. No thread may be inside a transaction."""
         with self._guard:
             connections, self._all = self._all, []
             self._local = threading.local()
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
 
     def _connection(self) -> Any:
         present = getattr(self._local, "connection", None)
@@ -149,21 +149,21 @@ class Database(ABC):
                 made.close()
                 raise
         with self._guard:
-            self._all = [each for each in self._all if each is not present]
+            self._all = [connection for connection in self._all if connection is not present]
             self._all.append(made)
             self._opened += 1
         self._local.connection = made
         return made
 
     def _has_tables(self, connection: Any) -> bool:
-        """Whether the tables are there, asked without a wait for whoever writes: every thread that reads begins so."""
+        """Whether the tables exist. Does not wait for writers, because every reading thread begins with this."""
         sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
         try:
             found = self._transaction(connection).row(sql, (self._schema.name,))
         except PinwardenError:
             if self._is_lost(connection):
                 raise
-            return False  # a database with nothing in it, or one that cannot be read, which is told in a moment
+            return False  # empty, or unreadable, which the next statement reports
         return found is not None and found[0] == _SCHEMA_VERSION
 
     def _make_tables(self, connection: Any) -> None:
@@ -172,7 +172,7 @@ class Database(ABC):
         if not self._create and not self._is_ours(connection):
             raise database_missing(str(self))
         name = self._schema.name
-        self._begin(connection, "schema")  # one after another, whatever tables: they share the one that names them
+        self._begin(connection, "schema")  # one at a time: all schemas share the table of schema versions
         step = self._transaction(connection)
         try:
             step.run("CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")
@@ -194,7 +194,7 @@ class Database(ABC):
     def _connect(self) -> Any: ...
     @abstractmethod
     def _is_ours(self, connection: Any) -> bool:
-        """Whether any of our tables are there."""
+        """Whether the database has any of our tables."""
 
     @abstractmethod
     def _begin(self, connection: Any, exclusive: str | None) -> None: ...
@@ -208,16 +208,16 @@ class Database(ABC):
     def _is_lost(self, connection: Any) -> bool: ...
     @abstractmethod
     def _translated_errors(self) -> Any:
-        """A context in which the database's own errors become ours."""
+        """A context that translates the database's own exceptions."""
 
 
 def database_missing(name: str) -> PinwardenError:
-    """What is told of a database that is not there."""
+    """The error for a missing database."""
     return PinwardenError(
         "DATABASE_MISSING",
-        f"there is no database of Pinwarden at {name}",
-        hint="Name the one that the gateway uses: --audit, PINWARDEN_DATABASE or PINWARDEN_STATE. "
-        "It is made by the first pinwarden run or pinwarden gateway.",
+        f"there is no Pinwarden database at {name}",
+        hint="Name the gateway's database with --audit, PINWARDEN_DATABASE or PINWARDEN_STATE. "
+        "The first `pinwarden run` or `pinwarden gateway` creates it.",
     )
 
 

@@ -1,11 +1,11 @@
-"""Run a sandboxed server, and stop it when it creates something that other programs obey without being asked.
+"""Run a sandboxed server, and stop it when it creates a file that other programs would execute or obey.
 
-A mount can protect a path that exists. It cannot keep a server from creating ``.git`` somewhere in a folder that it may
-write, and a user's next ``git status`` there would run what the new repository's configuration names. So this program
-runs outside of the sandbox as the parent of the server, is notified of every name that appears in the writable folders
-(inotify), ends the whole sandbox at the first forbidden one, and renames what was created.
+A mount can protect an existing path. It cannot keep a server from creating ``.git`` in a writable folder, and the next
+``git status`` of the user there would run commands from the configuration of the new repository. So this program runs
+outside the sandbox as the parent of the server, watches the writable folders with inotify, ends the sandbox at the
+first forbidden name, and renames what was created.
 
-This file is a program of its own that uses only the standard library; ``pinwarden`` imports `forbidden_paths` from it.
+This file is a stand-alone program that uses only the standard library; ``pinwarden`` imports `forbidden_paths` from it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 MAX_ENTRIES = 200_000
-"""How many files and folders a writable folder may hold: more could not be looked through before every start."""
+"""Maximum number of files and folders in a writable folder. Searching more before every start would take too long."""
 REPOSITORY_NAMES = frozenset({".git", ".hg", ".jj", ".svn", ".bzr"})
 MAX_PATH = 2000
-"""Bytes of a path below a writable folder. The kernel takes 4095, and what is found is renamed to a longer name."""
+"""Maximum bytes of a path below a writable folder. The kernel allows 4095, and renaming makes names longer."""
 BLOCKED = ".blocked-by-pinwarden"
-"""The ending that a forbidden path is renamed to."""
+"""The suffix that a forbidden path gets."""
 
 _CREATED, _MOVED_HERE, _ONLY_FOLDERS, _NO_LINKS = 0x100, 0x80, 0x01000000, 0x02000000
 _IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
@@ -42,13 +42,15 @@ def is_write_guard(command: object) -> bool:
 
 
 class TooManyFilesError(Exception):
-    """A writable folder holds more than `MAX_ENTRIES`."""
+    """A writable folder has more than `MAX_ENTRIES`."""
 
 
 def forbidden_paths(folder: str, names: Collection[str], most: int | None = None) -> Iterator[str]:
-    """Every path below a folder that is forbidden, at any depth: one of the names in any case, and whatever makes git
-    take a folder for a repository without a ``.git``. Links are not followed. Raises `TooManyFilesError`, and OSError
-    for a folder that cannot be looked through: not readable, or with a path of more than `MAX_PATH` bytes."""
+    """All forbidden paths below a folder: one of the names in any case, and files that make git treat a folder as a
+    repository without a ``.git``. Links are not followed.
+
+    Raises `TooManyFilesError`, and OSError for a folder that cannot be read or a path of more than `MAX_PATH` bytes.
+    """
     most = MAX_ENTRIES if most is None else most
     seen = 0
     waiting = [folder]
@@ -69,8 +71,8 @@ def forbidden_paths(folder: str, names: Collection[str], most: int | None = None
 
 
 def forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]:
-    """Those of one folder's names that are forbidden. git takes a folder with ``HEAD``, ``objects`` and ``refs`` for a
-    repository, and one with ``HEAD`` and ``commondir`` too; without its ``HEAD`` it does not."""
+    """The forbidden names in one folder. Git treats a folder with ``HEAD``, ``objects`` and ``refs``, or with ``HEAD``
+    and ``commondir``, as a repository, so its ``HEAD`` is forbidden."""
     folded = {name.casefold() for name in listed}
     found = {name for name in listed if name.casefold() in names}
     if "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded):
@@ -87,7 +89,7 @@ class _Watch:
         self.descriptor = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         self._folders: dict[int, str] = {}
         if self.descriptor < 0:
-            sys.exit(f"pinwarden: the writable folders cannot be watched: {os.strerror(ctypes.get_errno())}")
+            sys.exit(f"pinwarden: could not watch the writable folders: {os.strerror(ctypes.get_errno())}")
 
     def add(self, folder: str) -> None:
         """Watch a folder and everything below it. Raises OSError."""
@@ -107,9 +109,9 @@ class _Watch:
                 waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def is_quiet(self) -> bool:
-        """Take the events that arrived; whether nothing forbidden is in any folder where something appeared.
+        """Process the events. True if no changed folder has anything forbidden.
 
-        False, too, if events were lost. Then folders may have appeared that are not watched: `add` all of them again.
+        Also False if events were lost: then new folders may be unwatched, and the caller must `add` all of them again.
         Raises OSError and `TooManyFilesError`.
         """
         changed: set[str] = set()
@@ -150,7 +152,7 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
         for folder in folders:
             watch.add(folder)
     except (OSError, TooManyFilesError) as err:
-        sys.exit(f"pinwarden: a writable folder cannot be watched: {_told(err)}")
+        sys.exit(f"pinwarden: could not watch a writable folder: {_describe(err)}")
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
     process = subprocess.Popen(command)  # noqa: S603  no shell
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -163,7 +165,7 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
         ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MILLISECONDS)]
         stopped = watch.descriptor in ready and not _allowed(watch, folders, names, kept)
         if stopped or os.getppid() != parent:
-            process.kill()  # with it everything else in the sandbox
+            process.kill()  # this ends everything in the sandbox
             process.wait()
     with suppress(ChildProcessError):  # the first process of the sandbox ends after all others in it
         while True:
@@ -175,9 +177,9 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
 
 
 def _allowed(watch: _Watch, folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
-    """Whether nothing forbidden was created, nor anything that hides what was created from us.
+    """Whether the server created nothing forbidden, and nothing that hides what it created.
 
-    What was there before the start is read-only in the sandbox.
+    Forbidden files from before the start are read-only in the sandbox.
     """
     try:
         if watch.is_quiet():
@@ -186,11 +188,11 @@ def _allowed(watch: _Watch, folders: list[str], names: frozenset[str], kept: set
             watch.add(folder)
         return not _created(folders, names, kept)
     except (OSError, TooManyFilesError) as err:
-        sys.stderr.write(f"pinwarden: the server was stopped, because its files cannot be checked: {_told(err)}\n")
+        sys.stderr.write(f"pinwarden: stopped the server, because its files cannot be checked: {_describe(err)}\n")
         return False
 
 
-def _told(err: Exception) -> str:
+def _describe(err: Exception) -> str:
     if isinstance(err, TooManyFilesError):
         return f"more than {MAX_ENTRIES} files in {str(err)[:300]!a}"
     return f"{err.strerror}: {str(err.filename)[:300]!a}" if isinstance(err, OSError) else str(err)
@@ -201,11 +203,10 @@ def _created(folders: list[str], names: frozenset[str], kept: set[str], most: in
 
 
 def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
-    """Rename everything forbidden that was created; whether there was something. A ``.git`` that is called otherwise is
-    still a repository for those who enter it, so this goes on until nothing is found.
+    """Rename everything forbidden that the server created; True if there was something.
 
-    The server has ended, so nothing changes meanwhile. What it made unreadable, too deep or too many is looked through
-    all the same.
+    A renamed ``.git`` is still a repository for a user who enters it, so this repeats until nothing is found. The
+    server has ended, so nothing changes meanwhile. Unreadable, too deep and too large folders are searched as well.
     """
     blocked = False
     try:
@@ -223,7 +224,7 @@ def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
 
 
 def _open_up(folder: str) -> None:
-    """Let us enter every folder below this one, and move those up that have too long a path."""
+    """Make every folder below this one readable, and move up those with a too long path."""
     waiting = [folder]
     while waiting:
         place = waiting.pop()
@@ -248,7 +249,7 @@ def _make_writable(folder: str) -> None:
 
 
 def _free(path: str) -> str:
-    """The path, or with the first number behind it that makes it a new one."""
+    """The path, or the path with the first numeric suffix that is not in use."""
     number = 0
     while os.path.lexists(to := f"{path}{f'-{number}' if number else ''}"):
         number += 1
@@ -260,8 +261,8 @@ def _rename(path: str) -> None:
     _make_writable(os.path.dirname(path))  # noqa: PTH120
     os.rename(path, to)  # noqa: PTH104
     sys.stderr.write(
-        f"pinwarden: the server was stopped, because it created {path!a}, which other programs obey without being "
-        f"asked; it is now {to!a}\n"
+        f"pinwarden: stopped the server, because it created {path!a}, which other programs would execute or obey; "
+        f"renamed it to {to!a}\n"
     )
 
 

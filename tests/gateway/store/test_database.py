@@ -62,7 +62,7 @@ def test_a_database_that_cannot_keep_every_name_is_refused_at_once(encoding: str
     with pytest.raises(PinwardenError) as caught:
         opened.rows("SELECT 1")
     assert caught.value.code == "DATABASE_UNAVAILABLE"
-    assert f"keeps texts as {encoding}" in caught.value.message
+    assert f"uses the encoding {encoding}" in caught.value.message
 
 
 def test_a_text_that_is_none_is_refused_and_leaves_nothing(database: Database) -> None:
@@ -196,7 +196,7 @@ def test_a_file_that_is_moved_away_in_the_moment_in_which_it_is_opened_is_not_ma
             second.rows("SELECT number FROM trial")
         assert caught.value.code == "DATABASE_UNAVAILABLE"
         assert not path.exists()
-    assert "was there, and is gone" in caught.value.message
+    assert "was deleted while it was in use" in caught.value.message
     away.rename(path)
     assert second.rows("SELECT number FROM trial") == [(1,)]
     present.close()
@@ -250,7 +250,7 @@ def test_a_statement_of_postgresql_may_last_only_so_long(cluster: Cluster) -> No
         database.rows("SELECT pg_sleep(30)")
     assert (caught.value.code, caught.value.message) == (
         "DATABASE_UNAVAILABLE",
-        "the database took too long (QueryCanceled)",
+        "a statement took too long (QueryCanceled)",
     )
     assert database.rows("SELECT 1") == [(1,)]
     database.close()
@@ -267,8 +267,8 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
                 database.rows("SELECT 1")
             told.append(f"{caught.value.code}: {caught.value.message}")
     assert told == [
-        "DATABASE_UNAVAILABLE: the database did not answer in time (Unanswered)",
-        "DATABASE_UNAVAILABLE: postgresql://local/postgres cannot be reached (ConnectionTimeout)",
+        "DATABASE_UNAVAILABLE: the database did not respond in time (Unanswered)",
+        "DATABASE_UNAVAILABLE: could not connect to postgresql://local/postgres (ConnectionTimeout)",
     ]
     assert database.rows("SELECT name FROM trial") == [("before",)]
     database.close()

@@ -1,4 +1,4 @@
-"""What a command was found to run, and the table of what can be dangerous about that."""
+"""`Launch`, what a command starts, and the table of its risks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ LaunchKind = Literal["npm", "pypi", "oci", "nuget", "jsr", "source", "url", "mod
 
 DANGERS: Mapping[str, str] = MappingProxyType(
     {
-        "shell_command": "A shell is started with text to run; whatever the text says is run.",
-        "shell_text": "An argument holds shell operators; where a client passes it through a shell, they run commands.",
-        "download_and_run": "Something is fetched and run at once, so nobody can know beforehand what it is.",
+        "shell_command": "The command is a shell with a script as text; the shell runs whatever the text says.",
+        "shell_text": "An argument has shell operators. If a client starts it through a shell, they run commands.",
+        "download_and_run": "The command downloads code and runs it immediately, so it cannot be reviewed first.",
         "inline_code": "The program is given as text in the configuration.",
-        "preload": "Code is loaded into the program before its own begins.",
-        "other_index": "The package is taken from an index that the command names.",
-        "redirecting_variable": "A variable is set that decides where code, packages or answers come from.",
-        "temporary_path": "What runs lies in a folder where anybody can put files.",
-        "container_privileges": "The container can reach the machine that it should be kept from.",
-        "unencrypted_address": "The address is not encrypted, so anybody on the way can answer.",
-        "relative_path": "What runs depends on the folder in which the client was started.",
+        "preload": "Other code is loaded into the program before it starts.",
+        "other_index": "The package comes from an index that the command names.",
+        "redirecting_variable": "A variable decides where code, packages or responses come from.",
+        "temporary_path": "The program is in a folder to which every user can write.",
+        "container_privileges": "The container has access to the host machine.",
+        "unencrypted_address": "The address is not encrypted, so anyone on the network path can respond.",
+        "relative_path": "The working folder of the client decides which program runs.",
     }
 )
-"""What a command can do that a reviewer must know, by code."""
+"""Risks of a command that a reviewer must know, by code."""
 
 _TEMPORARY = pattern(
     r"^(?:/private)?/(?:var/)?tmp/|^/dev/shm/|^%te?mp%|^\$\{?TE?MP|\\appdata\\local\\temp\\", re.IGNORECASE
@@ -40,7 +40,7 @@ _LOOPBACK = pattern(r"(?:http|ws)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/?#]|
 
 
 class Launch(Record):
-    """What a command runs, as far as its text says."""
+    """What a command starts, as far as its text shows."""
 
     kind: LaunchKind
     identity: str
@@ -57,22 +57,22 @@ class Launch(Record):
     dangers: tuple[str, ...] = ()
     """Codes of ``DANGERS``, in the order of that table."""
     program: str | None = field(default=None, compare=False)
-    """Which of a package's programs, where the command names one."""
+    """The program of the package, if the command names one."""
     options: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """The launcher's own words about how to run it, for containers."""
+    """The options of the container engine."""
     arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What the server itself is given."""
+    """The arguments of the server itself."""
     settings: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
-    """Options that change what a package's launcher installs or how it runs it, in one spelling and order.
+    """Options that change what the launcher installs or how it runs it, normalised in spelling and order.
 
-    None where the launcher's words are not understood that well: such commands are compared word by word.
+    None if the options of the launcher are not fully understood; such commands are compared word by word.
     """
     wrappers: tuple[str, ...] = field(default=(), compare=False)
-    """Programs around the launcher that change more than how it is found, such as ``env`` and ``sudo``."""
+    """Programs around the launcher that change how it runs, such as ``env`` and ``sudo``."""
 
     @property
     def purl(self) -> str | None:
-        """A package URL, which two spellings of the same thing share."""
+        """The package URL, which is the same for all spellings of one package."""
         if self.kind == "oci":
             name = quote(self.identity.rpartition("/")[2], safe="")
             version = f"@{quote(self.digest, safe='')}" if self.digest else ""
@@ -86,13 +86,13 @@ class Launch(Record):
         return None
 
     def with_dangers(self, dangers: Iterable[str]) -> Launch:
-        """The same with more dangers: each once, in the order of the table."""
+        """A copy with more dangers, each once and in the order of the table."""
         codes = {*self.dangers, *dangers}
         return replace(self, dangers=tuple(code for code in DANGERS if code in codes))
 
 
 def launch_of_url(url: str, runner: str) -> Launch:
-    """What answers at an address."""
+    """The launch for a remote server at an address."""
     plain = url.lower().startswith(("http://", "ws://")) and not _LOOPBACK.match(url)
     dangers = ("unencrypted_address",) if plain else ()
     return Launch(kind="url", identity=url_without_query(url), runner=runner, dangers=dangers)
@@ -104,7 +104,7 @@ def is_address(word: str) -> bool:
 
 
 def launch_of_script(runner: str, words: Sequence[str]) -> Launch:
-    """A file that an interpreter runs: the first of the words."""
+    """The launch of a script: the first word is the file."""
     path = words[0] if words else ""
     if is_address(path):
         found = Launch(kind="source", identity=url_without_query(path), runner=runner)
@@ -116,5 +116,5 @@ def launch_of_script(runner: str, words: Sequence[str]) -> Launch:
 
 
 def temporary_path_risk(path: str) -> list[str]:
-    """The danger of a path that anybody can write to."""
+    """The risk of a path that every user can write to."""
     return ["temporary_path"] if _TEMPORARY.search(path) else []

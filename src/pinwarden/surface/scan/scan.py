@@ -28,21 +28,21 @@ _MAX_EXCERPT = 120
 _HIDDEN_CODES = frozenset({"hidden_characters", "terminal_escape"})
 
 MESSAGES: Mapping[str, str] = {
-    "agent_instruction": "commands the agent beyond describing what is offered",
-    "concealment": "asks to keep something from the user",
-    "exfiltration": "asks to pass private data to where it leaves the user's control",
+    "agent_instruction": "gives instructions to the agent instead of describing what is offered",
+    "concealment": "asks to hide something from the user",
+    "exfiltration": "asks to send private data out of the user's control",
     "impersonation": "poses as the system, the user or the chat itself",
-    "hidden_characters": "holds characters that a person does not see and a model reads",
-    "terminal_escape": "holds control characters that change what a terminal shows",
-    "homoglyph": "holds letters that only look like the ones they stand for",
-    "encoded_payload": "holds encoded text that decodes to a command or an instruction",
-    "oversized_text": "is too long to be examined to its end",
-    "secret": "names a place or kind of secrets",
+    "hidden_characters": "contains characters that a model reads and a person does not see",
+    "terminal_escape": "contains control characters that change what a terminal shows",
+    "homoglyph": "contains letters of another script that look like Latin letters",
+    "encoded_payload": "contains encoded text that decodes to a command or an instruction",
+    "oversized_text": "is too long to be checked completely",
+    "secret": "names a secret or where secrets are stored",
     "destination": "names an address",
     "lookalike_name": "looks like the name of another tool of this server",
     "tool_shadowing": "interferes with a tool of another server",
 }
-"""What each of our own codes says."""
+"""The message of each of our own codes."""
 
 
 class Finding(Record):
