@@ -16,17 +16,15 @@ from typing import Any
 from benchmarks.measure import Goal, compare, table
 from pinwarden import PrivateKey, signing_preimage
 from pinwarden.bundle import attestation, pointer
-from pinwarden.bundle.acceptance.plan import accept
-from pinwarden.bundle.acceptance.verdict import Submission
-from pinwarden.bundle.archive.bundle_archive import check_archive
+from pinwarden.bundle.acceptance import accept
+from pinwarden.bundle.acceptance_result import AcceptanceRequest
 from pinwarden.bundle.attestation import Claim
-from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
-from pinwarden.bundle.installer_policy import InstallerPolicy
-from pinwarden.bundle.pack import Packed, Packing, pack_folder
+from pinwarden.bundle.bundle_archive import check_archive
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
 from pinwarden.bundle.pointer import Pointer
-from pinwarden.bundle.profile import default_profile
-from pinwarden.bundle.signatures import signed, to_bytes
-from pinwarden.bundle.trust import Trust, TrustedKey
+from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey
 from pinwarden.core.keys import decode_base64url
 
 FILES = 1000
@@ -40,7 +38,8 @@ def verifying_report() -> str:
     with TemporaryDirectory() as folder:
         write_tree(Path(folder))
         car, tar = (
-            pack_folder(Packing(folder=Path(folder), output=Path(), media_type=kind)) for kind in (CAR, TAR_ZSTD)
+            pack_folder(PackOptions(folder=Path(folder), output=Path(), media_type=kind))
+            for kind in (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)
         )
     rows = compare(
         {
@@ -67,7 +66,7 @@ def write_tree(folder: Path) -> None:
     (folder / "server.json").write_bytes(SERVER)
 
 
-def pointer_to(bundle: Packed) -> dict[str, Any]:
+def pointer_to(bundle: PackedBundle) -> dict[str, Any]:
     row = Pointer(
         tool="acme.notes",
         channel="stable",
@@ -76,27 +75,27 @@ def pointer_to(bundle: Packed) -> dict[str, Any]:
         cid_profile=default_profile(),
         updated_at_utc=NOW,
     )
-    return signed(pointer.to_value("acme", "acme", NOW, [row]), pointer.SIGNED_FIELDS, REGISTRY)
+    return add_signature(pointer.unsigned_pointers("acme", "acme", NOW, [row]), pointer.POINTER_SIGNED_FIELDS, REGISTRY)
 
 
-def attestation_of(bundle: Packed) -> dict[str, Any]:
+def attestation_of(bundle: PackedBundle) -> dict[str, Any]:
     claim = Claim(
-        type=attestation.INTEGRITY,
+        type=attestation.INTEGRITY_CLAIM,
         issued_at_utc=NOW,
         issuer_key_id=VERIFIER.public_key.did,
         issuer_role="verifier",
         payload={"verified_root_cid": bundle.root_cid},
     )
-    value = attestation.to_value(bundle.root_cid, bundle.descriptor_cid, default_profile(), [claim])
-    return signed(value, attestation.SIGNED_FIELDS, VERIFIER)
+    value = attestation.unsigned_attestation(bundle.root_cid, bundle.descriptor_cid, default_profile(), [claim])
+    return add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, VERIFIER)
 
 
-def submission(bundle: Packed) -> Submission:
-    return Submission(
-        pointer=to_bytes(pointer_to(bundle)),
-        descriptor=to_bytes(bundle.descriptor),
-        manifest=to_bytes(bundle.manifest),
-        attestations=(to_bytes(attestation_of(bundle)),),
+def submission(bundle: PackedBundle) -> AcceptanceRequest:
+    return AcceptanceRequest(
+        pointer=document_bytes(pointer_to(bundle)),
+        descriptor=document_bytes(bundle.descriptor),
+        manifest=document_bytes(bundle.manifest),
+        attestations=(document_bytes(attestation_of(bundle)),),
         policy=InstallerPolicy(),
         trust=Trust(
             registry_keys=(TrustedKey(key=REGISTRY.public_key),),
@@ -110,7 +109,7 @@ _PREPARED: dict[int, Any] = {}
 """What is made beforehand and not measured, by the bundle it belongs to."""
 
 
-def floor(bundle: Packed) -> None:
+def floor(bundle: PackedBundle) -> None:
     checks = _PREPARED.get(-id(bundle))
     if checks is None:
         documents = ((pointer_to(bundle), REGISTRY), (attestation_of(bundle), VERIFIER))
@@ -126,7 +125,7 @@ def floor(bundle: Packed) -> None:
     assert all(key.verifies(preimage, decode_base64url(sig)) for key, preimage, sig in checks)
 
 
-def verified(bundle: Packed) -> None:
+def verified(bundle: PackedBundle) -> None:
     given = _PREPARED.setdefault(id(bundle), None) or submission(bundle)
     _PREPARED[id(bundle)] = given
     documents = accept(given).documents

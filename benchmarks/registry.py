@@ -19,24 +19,22 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import Goal, compare, table
 from pinwarden.bundle import descriptor as descriptor_document
 from pinwarden.bundle import manifest as manifest_document
-from pinwarden.bundle.archive.bundle_archive import entry_of, make_archive
-from pinwarden.bundle.archive.tree import SourceFile
-from pinwarden.bundle.descriptor import CAR, Descriptor, SecurityPolicy
-from pinwarden.bundle.profile import default_profile
-from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy
+from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint
-from pinwarden.registry import operator as operating
-from pinwarden.registry import statement
-from pinwarden.registry.authorization import caller_of
-from pinwarden.registry.blobs.folder import FolderBlobs
-from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry import access as operating
+from pinwarden.registry import registry_documents
+from pinwarden.registry.access import authenticate
+from pinwarden.registry.archive_store import FolderArchiveStore
 from pinwarden.registry.export import export
+from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.publish import publish
-from pinwarden.registry.registry import Registry, RegistryLimits
-from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.registry.registry import Registry, RegistryLimits, RegistrySettings, open_registry
 from pinwarden.registry.store import pointer_log
 from pinwarden.system.clock import now
 from pinwarden.system.database import Schema, open_database
@@ -72,16 +70,18 @@ def appending_report() -> str:
 def _appending(registry: Registry) -> Callable[[], object]:
     def run() -> None:
         for _ in range(APPENDS):
-            with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
-                log_changes(step, registry, [Change(tool="acme.notes", channel="stable", version=None, reason="bench")])
+            with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+                append_pointer_changes(
+                    step, registry, [PointerChange(tool="acme.notes", channel="stable", version=None, reason="bench")]
+                )
 
     return run
 
 
 def _fill(registry: Registry, size: int) -> None:
     """Make the log so long, without signing each entry."""
-    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
-        head = pointer_log.head_of(step)
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+        head = pointer_log.load_head(step)
         assert head is not None
         edge = head.edge
         for number in range(size):
@@ -98,7 +98,7 @@ def publishing_report() -> str:
         token = str(operating.add_token(registry, "acme", "", 1).facts["token"])
         trial = Schema(name="floor", sql="CREATE TABLE floor (id BIGINT PRIMARY KEY, body BYTEA NOT NULL);")
         floor = open_database(Path(folder) / "floor.sqlite", trial)
-        blobs = FolderBlobs(Path(folder) / "floor")
+        blobs = FolderArchiveStore(Path(folder) / "floor")
 
         def publishing() -> None:
             for _ in range(PUBLISHES):
@@ -129,10 +129,10 @@ class _Made:
 
 def _bundle(number: int) -> _Made:
     files = [SourceFile(path="main.py", data=b"# %d\n" % number + b"x" * FILE_BYTES)]
-    unlinked = manifest_document.unlinked_value(entry_of(file) for file in files)
+    unlinked = manifest_document.unlinked_manifest(manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
-    archive = make_archive(CAR, unlinked, root, files)
-    described = descriptor_document.to_value(
+    archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, files)
+    described = descriptor_document.descriptor_to_json(
         Descriptor(
             name=f"acme.t{number % 50}",
             display_name="bench",
@@ -141,14 +141,14 @@ def _bundle(number: int) -> _Made:
             license="MIT",
             root_cid=str(root),
             cid_profile=default_profile(),
-            media_type=CAR,
+            media_type=CAR_MEDIA_TYPE,
             size_bytes=len(archive),
             runtime="python",
             target="main.py",
             policy=SecurityPolicy(),
         )
     )
-    linked = manifest_document.linked_value(unlinked, str(document_cid(described)))
+    linked = manifest_document.linked_manifest(unlinked, str(document_cid(described)))
     return _Made(described, linked, archive)
 
 
@@ -164,14 +164,16 @@ def _publish(registry: Registry, token: str) -> str:
         "descriptor_cid": made.manifest["descriptor_cid"],
         "archive_cid": archive_cid,
     }
-    value = statement.to_value(registry.identity.log_id, statement.PUBLISH, body, now(), str(number))
+    value = registry_documents.unsigned_statement(
+        registry.identity.log_id, registry_documents.PUBLISH, body, now(), str(number)
+    )
     request = {
-        "statement": signed(value, statement.SIGNED_FIELDS, KEY),
+        "statement": add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, KEY),
         "descriptor": made.descriptor,
         "manifest": made.manifest,
         "attestations": [],
     }
-    publish(registry, caller_of(registry, token, "publish"), to_bytes(request))
+    publish(registry, authenticate(registry, token, "publish"), document_bytes(request))
     return archive_cid
 
 

@@ -220,7 +220,7 @@ _STARTS = {
         "surface/probe/probe.py",
         "contract/python_server.py",
         "contract/observation.py",
-        "registry/bundle_facts.py",
+        "registry/publish.py",
     },
     "probe_as_two_clients": {"cli/commands/surface.py"},
 }

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.bundle import attestation, descriptor, installer_policy, log_event, manifest, pointer, trust
-from pinwarden.bundle.acceptance.bundle import check_documents
-from pinwarden.bundle.acceptance.plan import accept
-from pinwarden.bundle.acceptance.verdict import Submission, to_value
-from pinwarden.bundle.profile import default_profile
-from pinwarden.bundle.signatures import signed
+from pinwarden.bundle import attestation, descriptor, log_documents, manifest, pointer, trust
+from pinwarden.bundle.acceptance import accept, check_documents
+from pinwarden.bundle.acceptance_result import AcceptanceRequest, result_to_json
+from pinwarden.bundle.document import add_signature, default_profile
 from pinwarden.core.record import replace
 from tests.support.bundle_world import (
     AUDITOR,
@@ -33,9 +31,9 @@ from tests.support.bundle_world import (
 )
 
 
-def code_of(submission: Submission) -> str:
+def code_of(submission: AcceptanceRequest) -> str:
     verdict = accept(submission)
-    return "ACCEPT" if verdict.refusal is None else verdict.refusal.code
+    return "ACCEPT" if verdict.rejection is None else verdict.rejection.code
 
 
 def codes(made: Documents, **changes: Any) -> tuple[str, str]:
@@ -47,14 +45,14 @@ def test_an_accepted_bundle_comes_with_its_documents() -> None:
     made = documents()
     verdict = accept(made.submission())
     assert verdict.documents == check_documents(encoded(made.descriptor), encoded(made.manifest))
-    assert to_value(verdict)["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
+    assert result_to_json(verdict)["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
     assert accept(made.submission(literal=True)).documents is None
 
 
 def test_swapped_manifest_of_another_bundle_is_refused() -> None:
     made = documents()
-    foreign = manifest.unlinked_value(entries_of({**FILES, "main.py": b"evil"}))
-    made.manifest = manifest.linked_value(foreign, made.descriptor_cid)
+    foreign = manifest.unlinked_manifest(entries_of({**FILES, "main.py": b"evil"}))
+    made.manifest = manifest.linked_manifest(foreign, made.descriptor_cid)
     assert codes(made) == ("MANIFEST_CID_MISMATCH", "ACCEPT")
 
 
@@ -99,13 +97,15 @@ def test_true_is_not_one_where_profiles_are_compared() -> None:
 
 def test_a_second_signature_counts_where_the_first_is_a_stranger_s() -> None:
     made = documents()
-    twice = signed(signed(made.pointer, pointer.SIGNED_FIELDS, STRANGER), pointer.SIGNED_FIELDS, REGISTRY)
+    twice = add_signature(
+        add_signature(made.pointer, pointer.POINTER_SIGNED_FIELDS, STRANGER), pointer.POINTER_SIGNED_FIELDS, REGISTRY
+    )
     assert codes(made, pointer=encoded(twice)) == ("ACCEPT", "POINTER_SIGNATURE_INVALID")
 
 
 def test_a_thousand_signatures_are_not_all_looked_at() -> None:
     made = documents()
-    good = signed(made.pointer, pointer.SIGNED_FIELDS, REGISTRY)
+    good = add_signature(made.pointer, pointer.POINTER_SIGNED_FIELDS, REGISTRY)
     padded = {**good, "signatures": [{}] * 1000 + good["signatures"]}
     assert code_of(made.submission(pointer=encoded(padded))) == "POINTER_SIGNATURE_INVALID"
 
@@ -127,7 +127,7 @@ def test_a_key_without_roles_may_not_speak_in_any() -> None:
 def test_an_attestation_that_is_no_json_is_passed_over_and_told() -> None:
     made = documents()
     assert code_of(made.submission(attestations=(b"{", encoded((made.attestations or [])[0])))) == "ACCEPT"
-    refusal = accept(made.submission(attestations=(b"{",))).refusal
+    refusal = accept(made.submission(attestations=(b"{",))).rejection
     assert refusal is not None
     assert refusal.why["not_counted"][0].startswith("attestation 1: the attestation ")
 
@@ -234,7 +234,7 @@ def test_a_bundle_that_starts_a_file_which_it_does_not_have_is_refused() -> None
 )
 def test_a_file_of_trusted_keys_with_two_meanings_is_an_error_and_not_an_empty_one(document: Any) -> None:
     with pytest.raises(PinwardenError) as caught:
-        trust.of(document)
+        trust.trust_from_json(document)
     assert caught.value.code == "TRUST_INVALID"
 
 
@@ -243,21 +243,21 @@ def test_a_file_of_trusted_keys_with_two_meanings_is_an_error_and_not_an_empty_o
 )
 def test_an_installer_policy_that_cannot_be_followed_is_an_error(document: Any) -> None:
     with pytest.raises(PinwardenError) as caught:
-        installer_policy.of(document)
+        trust.installer_policy_from_json(document)
     assert caught.value.code == "POLICY_INVALID"
 
 
 def test_documents_are_written_as_they_are_read() -> None:
     made = documents()
-    assert descriptor.to_value(descriptor.of(made.descriptor)) == made.descriptor
+    assert descriptor.descriptor_to_json(descriptor.descriptor_from_json(made.descriptor)) == made.descriptor
     envelope = (made.attestations or [])[0]
-    read = attestation.of(envelope)
-    value = attestation.to_value(read.root_cid, read.descriptor_cid, read.cid_profile, read.claims)
+    read = attestation.attestation_from_json(envelope)
+    value = attestation.unsigned_attestation(read.root_cid, read.descriptor_cid, read.cid_profile, read.claims)
     assert {**value, "signatures": envelope["signatures"]} == envelope
 
 
 def test_an_event_of_the_log_is_written_as_it_is_read() -> None:
-    event = log_event.LogEvent(
+    event = log_documents.LogEvent(
         log_id="acme",
         seq=0,
         tool="acme.notes",
@@ -271,7 +271,7 @@ def test_an_event_of_the_log_is_written_as_it_is_read() -> None:
         issuer_key_id=MAINTAINER.public_key.did,
         issuer_name="acme",
     )
-    document = signed(log_event.to_value(event), log_event.SIGNED_FIELDS, MAINTAINER)
-    read = log_event.of(json.loads(log_event.leaf_bytes(document)))
+    document = add_signature(log_documents.unsigned_log_event(event), log_documents.LOG_EVENT_SIGNED_FIELDS, MAINTAINER)
+    read = log_documents.log_event_from_json(json.loads(log_documents.leaf_bytes(document)))
     assert replace(read, signatures=()) == event
     assert read.document == document

@@ -7,32 +7,32 @@ from itertools import combinations
 
 import pytest
 
-from pinwarden.bundle.acceptance.plan import accept
-from pinwarden.bundle.acceptance.verdict import Submission
-from pinwarden.bundle.attestation import SIGNED_FIELDS
-from pinwarden.bundle.signatures import signed
+from pinwarden.bundle.acceptance import accept
+from pinwarden.bundle.acceptance_result import AcceptanceRequest
+from pinwarden.bundle.attestation import ATTESTATION_SIGNED_FIELDS
+from pinwarden.bundle.document import add_signature
 from pinwarden.core.record import replace
 from tests.support.bundle_world import AUDITOR, BEFORE, FILES, MAINTAINER, OTHER_DOCUMENT, STRANGER, Documents, attested
 
 # A fault works at one of four moments: before anything is computed, after the files' root is known, after all is
 # linked, or on the bytes at the very end.
 Early = Callable[[Documents], None]
-Late = Callable[[Submission], Submission]
+Late = Callable[[AcceptanceRequest], AcceptanceRequest]
 
 
-def broken_pointer(submission: Submission) -> Submission:
+def broken_pointer(submission: AcceptanceRequest) -> AcceptanceRequest:
     return replace(submission, pointer=submission.pointer[:-1])
 
 
-def ambiguous_pointer(submission: Submission) -> Submission:
+def ambiguous_pointer(submission: AcceptanceRequest) -> AcceptanceRequest:
     return replace(submission, pointer=b'{"a": 1, "a": 2,' + submission.pointer[1:])
 
 
-def broken_descriptor(submission: Submission) -> Submission:
+def broken_descriptor(submission: AcceptanceRequest) -> AcceptanceRequest:
     return replace(submission, descriptor=b"\xff" + submission.descriptor)
 
 
-def ambiguous_manifest(submission: Submission) -> Submission:
+def ambiguous_manifest(submission: AcceptanceRequest) -> AcceptanceRequest:
     return replace(submission, manifest=b'{"a": 1, "a": 2,' + submission.manifest[1:])
 
 
@@ -154,7 +154,7 @@ def answer(faults: list[tuple[str, str, Early]], late: list[Late], *, literal: b
     for each in late:
         submission = each(submission)
     verdict = accept(submission)
-    return "ACCEPT" if verdict.refusal is None else verdict.refusal.code
+    return "ACCEPT" if verdict.rejection is None else verdict.rejection.code
 
 
 @pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
@@ -201,5 +201,5 @@ def test_an_expired_claim_of_somebody_else_in_another_name_ends_nothing() -> Non
     spoofed = attested(made.root_cid, made.descriptor_cid, MAINTAINER, "auditor", issuer=AUDITOR, expires=BEFORE)
     made.more_attestations = [spoofed]
     assert accept(made.submission()).accepted
-    assert accept(made.submission(literal=True)).refusal is not None
-    assert signed(spoofed, SIGNED_FIELDS, MAINTAINER) == spoofed
+    assert accept(made.submission(literal=True)).rejection is not None
+    assert add_signature(spoofed, ATTESTATION_SIGNED_FIELDS, MAINTAINER) == spoofed

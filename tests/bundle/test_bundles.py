@@ -17,24 +17,22 @@ import zstandard
 from pinwarden import PinwardenError
 from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
 from pinwarden.artifacts.archives.tar import tar_in_memory
-from pinwarden.bundle.acceptance.bundle import check_documents
-from pinwarden.bundle.acceptance.verdict import BundleDocuments
-from pinwarden.bundle.archive import zstd
-from pinwarden.bundle.archive.bundle_archive import check_archive
-from pinwarden.bundle.archive.limits import BundleLimits
-from pinwarden.bundle.archive.tree import read_tree
-from pinwarden.bundle.archive.unpack import unpack
-from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
-from pinwarden.bundle.manifest import Entry
-from pinwarden.bundle.pack import Packed, Packing, pack_folder
-from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle import tar_zstd
+from pinwarden.bundle.acceptance import check_documents
+from pinwarden.bundle.acceptance_result import BundleDocuments
+from pinwarden.bundle.bundle_archive import check_archive, unpack
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.manifest import BundleLimits, ManifestEntry
+from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
+from pinwarden.bundle.source_tree import read_tree
 from pinwarden.core.cid import Cid, blob_cid
 from pinwarden.core.record import replace
 
 SERVER = b'{"name": "@acme/notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}'
 LONG = "d" * 60 + "/" + "f" * 60 + ".txt"
 FILES = {"server.json": SERVER, "main.py": b"print('notes')\n", "bin/start": b"#!/bin/sh\n", "ü/leer": b"", LONG: b"x"}
-BOTH = pytest.mark.parametrize("media_type", [CAR, TAR_ZSTD], ids=["car", "tar+zstd"])
+BOTH = pytest.mark.parametrize("media_type", [CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE], ids=["car", "tar+zstd"])
 
 
 @contextmanager
@@ -56,8 +54,8 @@ def folder_of(place: Path, files: dict[str, bytes], *, mask: int = 0o022) -> Pat
     return place
 
 
-def packed(place: Path, media_type: str = CAR, *, compress: bool = False) -> Packed:
-    return pack_folder(Packing(folder=place, output=place.parent, media_type=media_type, compress=compress))
+def packed(place: Path, media_type: str = CAR_MEDIA_TYPE, *, compress: bool = False) -> PackedBundle:
+    return pack_folder(PackOptions(folder=place, output=place.parent, media_type=media_type, compress=compress))
 
 
 class World:
@@ -71,7 +69,7 @@ class World:
 
     @property
     def documents(self) -> BundleDocuments:
-        return check_documents(to_bytes(self.bundle.descriptor), to_bytes(self.bundle.manifest))
+        return check_documents(document_bytes(self.bundle.descriptor), document_bytes(self.bundle.manifest))
 
     def install(self, archive: bytes, *, honest_size: bool = False, limits: BundleLimits | None = None) -> None:
         """As an installer does it; ``honest_size`` lets the descriptor say the size of this archive."""
@@ -99,12 +97,12 @@ class World:
 
 @pytest.fixture
 def car(tmp_path: Path) -> World:
-    return World(tmp_path, CAR)
+    return World(tmp_path, CAR_MEDIA_TYPE)
 
 
 @pytest.fixture
 def tarball(tmp_path: Path) -> World:
-    return World(tmp_path, TAR_ZSTD)
+    return World(tmp_path, TAR_ZSTD_MEDIA_TYPE)
 
 
 # The same bytes everywhere
@@ -127,7 +125,7 @@ def test_the_same_folder_gives_the_same_bytes_whatever_umask_times_and_order_it_
 def test_the_bytes_are_those_that_they_always_were(tmp_path: Path) -> None:
     """Known answers: another machine, another Python or another library would show here."""
     place = folder_of(tmp_path / "source", FILES)
-    bundles = [packed(place, media_type) for media_type in (CAR, TAR_ZSTD)]
+    bundles = [packed(place, media_type) for media_type in (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)]
     assert [(each.root_cid, sha256(each.archive).hexdigest()) for each in bundles] == [
         (ROOT, "de20f0b35c24bf9e42aa126aefee451a2109a17745932ca3977d75108ec2b250"),
         (ROOT, "fc4db61cc02f55b29f62bc0a5d78a747111d1d02b1a6c94c5a54e5b8e5c51e33"),
@@ -156,8 +154,8 @@ def test_what_is_unpacked_is_what_was_packed_with_rights_that_no_umask_changes(m
 
 
 def test_a_compressed_archive_is_smaller_and_unpacks_to_the_same(tmp_path: Path) -> None:
-    world = World(tmp_path, TAR_ZSTD, {**FILES, "text": b"again and " * 10_000})
-    small = packed(tmp_path / "source", TAR_ZSTD, compress=True)
+    world = World(tmp_path, TAR_ZSTD_MEDIA_TYPE, {**FILES, "text": b"again and " * 10_000})
+    small = packed(tmp_path / "source", TAR_ZSTD_MEDIA_TYPE, compress=True)
     assert len(small.archive) < len(world.archive) / 10
     assert small.root_cid == world.bundle.root_cid
     world.install(small.archive, honest_size=True)
@@ -194,19 +192,19 @@ def test_files_that_cross_blocks_of_the_archive_are_read_where_they_lie_as_they_
     edges = {f"at{place}.bin": bytes([place % 251]) * place for place in (0, 1, 511, 512, 513, 130560, 130561, 131072)}
     long = {f"{'long' * 30}{number}.txt": b"x" * 40000 * number for number in range(8)}
     files = {"server.json": SERVER, "main.py": b"", **edges, **long}
-    world = World(tmp_path, TAR_ZSTD, files)
+    world = World(tmp_path, TAR_ZSTD_MEDIA_TYPE, files)
     documents, archive = world.documents, world.archive
-    frame = zstd.StoredFrame.of(archive)
+    frame = tar_zstd.StoredFrame.parse(archive)
     assert frame is not None
-    plain = zstd.decompressed(archive, frame.size)
+    plain = tar_zstd.decompress(archive, frame.size)
     again = compressed(plain)
     for given in (archive, again):
         described = replace(documents.descriptor, size_bytes=len(given))
         found = check_archive(described, documents.manifest, given)
         assert {path: bytes(data) for path, data in found.items()} == files
     assert bytes(frame.read(0, frame.size)) == plain
-    assert zstd.StoredFrame.of(archive[:-1]) is None
-    assert zstd.StoredFrame.of(compressed(b"x" * 1000)) is None
+    assert tar_zstd.StoredFrame.parse(archive[:-1]) is None
+    assert tar_zstd.StoredFrame.parse(compressed(b"x" * 1000)) is None
 
 
 def made_by_tarfile(files: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
@@ -337,7 +335,7 @@ def test_smuggled_block_that_the_manifest_does_not_list_is_refused(car: World) -
 
 def test_duplicate_block_is_refused(car: World) -> None:
     data = FILES["server.json"] + b" " * 100
-    world = World(car.folder / "second", CAR, {**FILES, "more": data})
+    world = World(car.folder / "second", CAR_MEDIA_TYPE, {**FILES, "more": data})
     world.refuses(world.archive + block(data), "ARCHIVE_UNSAFE")
 
 
@@ -369,7 +367,9 @@ def test_car_block_that_claims_an_enormous_length_is_refused(car: World) -> None
 def test_car_bomb_of_one_blob_under_ten_thousand_names_is_refused(car: World) -> None:
     manifest = car.documents.manifest
     name = str(blob_cid(b"\0" * 1_000_000))
-    entries = tuple(Entry(path=f"f{number:05}", blob_cid=name, size_bytes=1_000_000) for number in range(10_000))
+    entries = tuple(
+        ManifestEntry(path=f"f{number:05}", blob_cid=name, size_bytes=1_000_000) for number in range(10_000)
+    )
     with pytest.raises(PinwardenError) as caught:
         check_archive(car.documents.descriptor, replace(manifest, entries=entries), car.archive)
     assert caught.value.code == "ARCHIVE_UNSAFE"
@@ -388,7 +388,7 @@ def test_zstd_bomb_is_refused_without_unpacking_it(tarball: World) -> None:
     assert len(bomb) < 10_000
     tarball.refuses(bomb, "ARCHIVE_UNSAFE")
     with pytest.raises(PinwardenError):
-        zstd.decompressed(bomb * 1000, 10_000)  # 50 GB, if somebody unpacked them
+        tar_zstd.decompress(bomb * 1000, 10_000)  # 50 GB, if somebody unpacked them
 
 
 def test_zstd_frame_that_asks_for_an_enormous_window_is_refused(tarball: World) -> None:
@@ -469,7 +469,7 @@ def test_tar_header_that_changes_how_the_next_is_read_is_refused() -> None:
 @pytest.mark.parametrize("path", ["../evil", "/evil", "a/../../evil", "a//b", "./a", "C:evil", "a\0b", "nul", "bin"])
 def test_path_traversal_in_a_manifest_is_refused_where_files_are_written(path: str, car: World) -> None:
     """The rules refuse such a manifest (MANIFEST_PATH_INVALID); whoever writes files does not rely on that."""
-    entries = (*car.documents.manifest.entries, Entry(path=path, blob_cid=str(blob_cid(b"")), size_bytes=0))
+    entries = (*car.documents.manifest.entries, ManifestEntry(path=path, blob_cid=str(blob_cid(b"")), size_bytes=0))
     with pytest.raises(PinwardenError) as caught:
         unpack(entries, {entry.path: b"" for entry in entries}, car.destination)
     assert caught.value.code == "ARCHIVE_UNSAFE"

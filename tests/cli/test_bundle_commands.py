@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pinwarden.bundle import pointer
+from pinwarden.bundle.document import default_profile
 from pinwarden.bundle.pointer import Constraints, Pointer
-from pinwarden.bundle.profile import default_profile
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
@@ -61,7 +61,7 @@ def pointed(facts: dict[str, Any], **constraints: Any) -> None:
         updated_at_utc=BEFORE,
         constraints=Constraints(**constraints),
     )
-    Path("pointer.json").write_text(json.dumps(pointer.to_value("acme", "registry@acme", BEFORE, [row])))
+    Path("pointer.json").write_text(json.dumps(pointer.unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
     known = Trust(
         registry_keys=(TrustedKey(key=REGISTRY.public_key, roles=("registry",)),),
         known_keys=(
@@ -309,11 +309,11 @@ def test_the_text_of_a_verdict_names_the_code_and_what_to_do(run: Run, capsys: p
     assert main([*accepting(), "--literal"]) == 1
     told = capsys.readouterr().out
     assert "REJECT POINTER_SIGNATURE_INVALID" in told
-    assert "leaves holes open" in told
+    assert "has known gaps" in told
 
 
 def test_a_signer_is_whatever_has_a_public_key_and_signs(run: Run) -> None:
-    from pinwarden.bundle.sign import sign_file
+    from pinwarden.bundle.signed_documents import sign_file
 
     class Token:
         public_key = REGISTRY.public_key

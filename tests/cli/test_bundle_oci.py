@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pinwarden.bundle import pointer
-from pinwarden.bundle.descriptor import CAR
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE
+from pinwarden.bundle.document import add_signature, document_bytes
 from pinwarden.bundle.pointer import Pointer
-from pinwarden.bundle.signatures import signed, to_bytes
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
 from tests.docs.schemas import problems
@@ -123,9 +123,9 @@ def pushed_with_pointer(run: Run, place: str, signer: PrivateKey = REGISTRY) -> 
     """A bundle with a registry's pointer in an OCI registry, and the options of an installer that trusts both."""
     subject = json.loads(Path("attestation.json").read_text())["subject"]
     row = Pointer(tool="acme.notes", channel="stable", updated_at_utc=BEFORE, **subject)
-    document = pointer.to_value("acme", "acme", BEFORE, [row])
-    Path("pointer.json").write_bytes(to_bytes(signed(document, pointer.SIGNED_FIELDS, signer)))
-    Path("trust.json").write_bytes(to_bytes(trust_value(TRUST)))
+    document = pointer.unsigned_pointers("acme", "acme", BEFORE, [row])
+    Path("pointer.json").write_bytes(document_bytes(add_signature(document, pointer.POINTER_SIGNED_FIELDS, signer)))
+    Path("trust.json").write_bytes(document_bytes(trust_value(TRUST)))
     Path("policy.json").write_text("{}")
     assert (
         run("bundle", "push", ARCHIVE, place, "--attestation", "attestation.json", "--pointer", "pointer.json")[0] == 0
@@ -161,9 +161,9 @@ def test_a_refused_bundle_is_neither_unpacked_nor_written(run: Run, registry: Do
 @pytest.mark.parametrize(
     ("artifact_type", "layers"),
     [
-        ("application/vnd.other", [CAR]),
-        ("application/vnd.mcp.toolbundle.v0.1", [CAR]),
-        ("application/vnd.mcp.toolbundle.v0.1", [CAR, CAR]),
+        ("application/vnd.other", [CAR_MEDIA_TYPE]),
+        ("application/vnd.mcp.toolbundle.v0.1", [CAR_MEDIA_TYPE]),
+        ("application/vnd.mcp.toolbundle.v0.1", [CAR_MEDIA_TYPE, CAR_MEDIA_TYPE]),
         ("application/vnd.mcp.toolbundle.v0.1", ["application/x-sh"]),
     ],
     ids=["another artifact", "without documents", "two archives", "a smuggled layer"],

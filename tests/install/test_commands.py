@@ -396,7 +396,9 @@ def test_the_address_of_a_registry_comes_from_the_trust_store_and_never_from_the
     desk.install()
     assert desk.record()["bundle"]["registry"] == str(desk.export)
     assert desk.run("update")[1]["unchecked"] != []
-    change_trust(desk.user.trust, lambda store: replace(store, roots=(replace(store.roots[0], url=str(desk.export)),)))
+    change_trust(
+        desk.user.trust, lambda store: replace(store, registries=(replace(store.registries[0], url=str(desk.export)),))
+    )
     assert desk.run("update")[0] == 0
     assert desk.run("install", "acme.notes", "--by", "me")[0] == 0
 
@@ -495,16 +497,16 @@ def test_a_bundle_is_installed_from_an_oci_registry_under_the_log_of_its_own(des
 
 def push(desk: Desk, oci: DockerRegistry, made: Bundle) -> str:
     """The bundle as an artifact, with what the registry signed for it."""
-    from pinwarden.bundle.signatures import to_bytes
+    from pinwarden.bundle.document import document_bytes
     from tests.registry.world import attested
 
     folder = desk.root.parent / "pushed"
     folder.mkdir()
     archive = folder / "notes.car"
     archive.write_bytes(made.archive)
-    (folder / "notes.car.descriptor.json").write_bytes(to_bytes(made.descriptor))
-    (folder / "notes.car.manifest.json").write_bytes(to_bytes(made.manifest))
-    (folder / "attestation.json").write_bytes(to_bytes(attested(made, VERA, "verifier")))
+    (folder / "notes.car.descriptor.json").write_bytes(document_bytes(made.descriptor))
+    (folder / "notes.car.manifest.json").write_bytes(document_bytes(made.manifest))
+    (folder / "attestation.json").write_bytes(document_bytes(attested(made, VERA, "verifier")))
     (folder / "pointer.json").write_bytes(desk.user.world.files.get("pointers/acme.notes/stable.json"))
     place = f"oci://{oci.host}/acme/notes"
     more = ("--attestation", str(folder / "attestation.json"), "--pointer", str(folder / "pointer.json"))

@@ -152,7 +152,7 @@ def test_attack_a_name_that_another_trusted_registry_has_too_is_not_taken_from_i
     desk.install()
     key = PrivateKey.from_seed(b"2" * 32)
     other = open_world(tmp_path / "other", probing="auto", key=key, clock=desk.user.world.clock)
-    change_trust(desk.user.trust, lambda store: trust_store.with_root(store, root_of(other, "other")))
+    change_trust(desk.user.trust, lambda store: trust_store.add_registry(store, root_of(other, "other")))
     User(world=other, trust=desk.user.trust).publish(bundle(content=REWORDED, version="2.0.0"))
     shutil.rmtree(desk.export)
     export(other.registry, desk.export)

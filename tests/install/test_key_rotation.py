@@ -11,8 +11,7 @@ import pytest
 
 from pinwarden.bundle import pointer as pointer_document
 from pinwarden.bundle import trust_store
-from pinwarden.bundle.shape import read
-from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.document import add_signature, document_bytes, read_json
 from pinwarden.bundle.trust import TrustedKey
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
@@ -21,12 +20,12 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, NoteKey
 from pinwarden.core.tlog import Frontier, leaf_hash, pack_entries, unpack_entries
-from pinwarden.registry import key_change, layout
+from pinwarden.registry import key_change, names
 from pinwarden.registry.export import export
 from pinwarden.registry.key_change import KeyChange
-from pinwarden.registry.key_rotation import rotate
-from pinwarden.registry.log_client import Following, follow_log, load_state, monitor, verify
-from pinwarden.registry.setup import RegistrySettings, next_key, open_registry
+from pinwarden.registry.log_client import FollowOptions, follow_log, load_log_state, monitor_log, verify_log
+from pinwarden.registry.log_writer import rotate_key
+from pinwarden.registry.registry import RegistrySettings, open_registry, prepare_next_key
 from tests.docs.schemas import problems
 from tests.install.world import CHECKPOINT, POINTER, VIEW, User, copy_of, new_user, root_of, showing
 from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle
@@ -34,12 +33,12 @@ from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle
 NEW, NEWER = (PrivateKey.from_seed(letter * 32) for letter in (b"N", b"O"))
 OLD_DID, NEW_DID = REGISTRY_KEY.public_key.did, NEW.public_key.did
 FIRST, SECOND = bundle(), bundle(version="1.1.0", content=b"print(2)\n")
-ALL = (CHECKPOINT, VIEW, POINTER, layout.KEY_CHANGES)
+ALL = (CHECKPOINT, VIEW, POINTER, names.KEY_CHANGES)
 
 
 def turn(world: World, key: PrivateKey = NEW) -> KeyChange:
     """The registry takes another key."""
-    world.registry, change, _ = rotate(world.registry, key, "yearly")
+    world.registry, change, _ = rotate_key(world.registry, key, "yearly")
     return change
 
 
@@ -61,11 +60,11 @@ def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[Key
         edge, _ = edge.append(leaf_hash(entry))
     origin = world.registry.identity.log_id
     note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
-    shown = to_bytes(key_change.list_value(origin, changes))
+    shown = document_bytes(key_change.key_changes_to_json(origin, changes))
     packed = pack_entries(entries)
     return showing(
         world,
-        **{CHECKPOINT: bytes(note), layout.KEY_CHANGES: shown, f"log/tile/entries/000.p/{edge.size}": packed},
+        **{CHECKPOINT: bytes(note), names.KEY_CHANGES: shown, f"log/tile/entries/000.p/{edge.size}": packed},
     )
 
 
@@ -79,14 +78,14 @@ def change_to(world: World, seq: int, old: PrivateKey, new: PrivateKey, **more: 
         reason="yearly",
         issued_at_utc=world.clock(),
     )
-    return key_change.made(stated, old, new)
+    return key_change.sign_key_change(stated, old, new)
 
 
 def signed_by(world: World, key: PrivateKey) -> bytes:
     """The pointer of the registry, signed by another key."""
-    given = pointer_document.of(read(world.files.get(POINTER)))
-    value = pointer_document.to_value(given.registry, key.public_key.did, world.clock(), given.pointers)
-    return to_bytes(signed(value, pointer_document.SIGNED_FIELDS, key))
+    given = pointer_document.pointers_from_json(read_json(world.files.get(POINTER)))
+    value = pointer_document.unsigned_pointers(given.registry, key.public_key.did, world.clock(), given.pointers)
+    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
 
 
 def test_whoever_follows_the_log_takes_the_new_key_over(user: User) -> None:
@@ -94,7 +93,7 @@ def test_whoever_follows_the_log_takes_the_new_key_over(user: User) -> None:
     assert user.accepts()
     change = turn(user.world)
     assert user.accepts()
-    (root,) = load_trust(user.trust).roots
+    (root,) = load_trust(user.trust).registries
     assert (root.key.key, root.log.key, root.key.name) == (NEW.public_key, NEW.public_key, "acme")
     assert [(each.key_id, each.seq) for each in root.ended] == [(OLD_DID, change.seq)]
     user.publish(SECOND)
@@ -114,37 +113,37 @@ def test_two_changes_are_followed_at_once_and_from_any_of_the_keys(user: User, t
     middle.append(root_of(user.world, "acme"))
     for number, root in enumerate(middle):
         somebody = new_user(user.world, tmp_path / str(number))
-        pinned = trust_store.TrustStore(roots=(root,), keys=load_trust(somebody.trust).keys)
-        somebody.trust.write_bytes(trust_store.to_bytes(pinned))
+        pinned = trust_store.TrustStore(registries=(root,), keys=load_trust(somebody.trust).keys)
+        somebody.trust.write_bytes(trust_store.trust_store_bytes(pinned))
         assert somebody.accepts()
-        (after,) = load_trust(somebody.trust).roots
+        (after,) = load_trust(somebody.trust).registries
         assert after.log.key == NEWER.public_key
 
 
 def test_a_third_party_verifies_a_log_with_two_keys_and_a_monitor_tells_the_change(user: User, tmp_path: Path) -> None:
     state = tmp_path / "log.json"
     user.publish(FIRST)
-    monitor(user.world.files, state, Following(key=REGISTRY_KEY.public_key), [])
+    monitor_log(user.world.files, state, FollowOptions(key=REGISTRY_KEY.public_key), [])
     turn(user.world)
-    told = monitor(user.world.files, state, Following(key=REGISTRY_KEY.public_key), [])
+    told = monitor_log(user.world.files, state, FollowOptions(key=REGISTRY_KEY.public_key), [])
     assert (told.exit_code, [row.code for row in told.rows]) == (1, ["registry_key_changed"])
     assert (told.rows[0].before, told.rows[0].after) == (OLD_DID, NEW_DID)
-    assert monitor(user.world.files, state, Following(), []).exit_code == 0
+    assert monitor_log(user.world.files, state, FollowOptions(), []).exit_code == 0
     for key in (REGISTRY_KEY, NEW):
-        facts = verify(user.world.files, Following(key=key.public_key)).facts
+        facts = verify_log(user.world.files, FollowOptions(key=key.public_key)).facts
         assert (facts["key_id"], facts["ended_keys"]) == (NEW_DID, [{"key_id": OLD_DID, "seq": 1}])
-    stranger = Following(key=MALLORY.public_key)
-    assert code_of(lambda: verify(user.world.files, stranger)) == "SIGNATURE_INVALID"
+    stranger = FollowOptions(key=MALLORY.public_key)
+    assert code_of(lambda: verify_log(user.world.files, stranger)) == "SIGNATURE_INVALID"
 
 
 def test_an_export_leads_to_the_new_key_too(user: User, tmp_path: Path) -> None:
-    from pinwarden.registry.files import FolderRegistry
+    from pinwarden.registry.registry_client import FolderRegistry
 
     user.publish(FIRST)
     turn(user.world)
     export(user.world.registry, tmp_path / "export")
     files = FolderRegistry(tmp_path / "export")
-    assert follow_log(files, None, Following(key=REGISTRY_KEY.public_key)).state.key == NEW.public_key
+    assert follow_log(files, None, FollowOptions(key=REGISTRY_KEY.public_key)).state.key == NEW.public_key
 
 
 # Attacks
@@ -223,10 +222,10 @@ def test_attack_a_change_of_key_that_is_not_in_the_log_is_not_believed(user: Use
 def test_attack_a_change_in_a_part_of_the_log_that_was_seen_is_not_believed(user: User) -> None:
     user.publish(FIRST)
     user.publish(SECOND)
-    state = follow_log(user.world.files, None, Following()).state
+    state = follow_log(user.world.files, None, FollowOptions()).state
     late = change_to(user.world, 1, REGISTRY_KEY, MALLORY)
     files = lying(user.world, [entries_of(user.world)[0], late.leaf, late.leaf], MALLORY, [late])
-    assert code_of(lambda: follow_log(files, state, Following())) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: follow_log(files, state, FollowOptions())) == "LOG_PROOF_INVALID"
 
 
 def test_attack_a_log_that_leads_to_a_revoked_key_is_not_followed_there(user: User) -> None:
@@ -235,7 +234,7 @@ def test_attack_a_log_that_leads_to_a_revoked_key_is_not_followed_there(user: Us
     kept = user.seen
     turn(user.world)
     gone = TrustedKey(key=NEW.public_key)
-    change_trust(user.trust, lambda store: trust_store.revoke(store, gone, user.world.clock(), "stolen"))
+    change_trust(user.trust, lambda store: trust_store.revoke_key(store, gone, user.world.clock(), "stolen"))
     judged = user.judge()
     assert judged.refusal is not None
     assert (judged.refusal.code, judged.refusal.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
@@ -248,17 +247,17 @@ def test_attack_an_ended_key_is_not_trusted_again(user: User) -> None:
     turn(user.world)
     assert user.accepts()
     store = load_trust(user.trust)
-    assert code_of(lambda: trust_store.with_root(store, root)) == "REGISTRY_KEY_ENDED"
+    assert code_of(lambda: trust_store.add_registry(store, root)) == "REGISTRY_KEY_ENDED"
     # Whoever forgets the registry, and then trusts its old key, is led to the new one by what was seen of the log.
-    forgotten = trust_store.without(store, NEW_DID)
-    change_trust(user.trust, lambda _: trust_store.with_root(forgotten, root))
-    assert load_state(next(user.trust.parent.glob("logs/*.json"))).key == NEW.public_key  # type: ignore[union-attr]
+    forgotten = trust_store.remove_key(store, NEW_DID)
+    change_trust(user.trust, lambda _: trust_store.add_registry(forgotten, root))
+    assert load_log_state(next(user.trust.parent.glob("logs/*.json"))).key == NEW.public_key  # type: ignore[union-attr]
     old = showing(user.world, **{POINTER: signed_by(user.world, REGISTRY_KEY)})
     assert user.code(old) == "REGISTRY_KEY_ENDED"
     # Nor does it come back with the revocation of the key that came after it.
-    revoked = trust_store.revoke(store, store.roots[0].key, user.world.clock(), "stolen, too")
+    revoked = trust_store.revoke_key(store, store.registries[0].key, user.world.clock(), "stolen, too")
     assert [each.key_id for each in revoked.revoked] == [NEW_DID, OLD_DID]
-    assert code_of(lambda: trust_store.with_root(revoked, root)) == "KEY_REVOKED"
+    assert code_of(lambda: trust_store.add_registry(revoked, root)) == "KEY_REVOKED"
 
 
 def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> None:
@@ -268,12 +267,12 @@ def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> Non
     size = len(entries_of(user.world))
     user.world.registry, new = old, user.world.registry
     assert code_of(lambda: user.publish(SECOND)) == "REGISTRY_KEY_MISMATCH"
-    for path in (VIEW, layout.IDENTITY, "versions/acme.notes/1.0.0.json"):
+    for path in (VIEW, names.IDENTITY, "versions/acme.notes/1.0.0.json"):
         assert code_of(partial(user.world.files.get, path)) == "REGISTRY_KEY_MISMATCH"
-    assert code_of(lambda: rotate(old, NEWER, "again")) == "REGISTRY_KEY_MISMATCH"
+    assert code_of(lambda: rotate_key(old, NEWER, "again")) == "REGISTRY_KEY_MISMATCH"
     user.world.registry = new
     assert len(entries_of(user.world)) == size
-    assert code_of(lambda: rotate(new, REGISTRY_KEY, "back")) == "USAGE"
+    assert code_of(lambda: rotate_key(new, REGISTRY_KEY, "back")) == "USAGE"
 
 
 # The command
@@ -297,8 +296,8 @@ def test_an_operator_changes_the_key_in_the_folder(tmp_path: Path, capsys: pytes
 def test_a_change_that_was_cut_short_is_finished_when_the_registry_is_opened(tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     first = open_registry(RegistrySettings(folder=folder))
-    new = next_key(folder)
-    rotate(first, new, "cut short")
+    new = prepare_next_key(folder)
+    rotate_key(first, new, "cut short")
     first.close()
     again = open_registry(RegistrySettings(folder=folder))
     again.close()

@@ -16,22 +16,22 @@ import zstandard
 from pinwarden.bundle import attestation, trust_store
 from pinwarden.bundle import manifest as manifest_document
 from pinwarden.bundle import pointer as pointer_document
-from pinwarden.bundle.attestation_renewal import in_force
-from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
-from pinwarden.bundle.installer_policy import InstallerPolicy
-from pinwarden.bundle.manifest import Entry
-from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.attestation import current_attestations
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.bundle.manifest import ManifestEntry
+from pinwarden.bundle.trust import InstallerPolicy
 from pinwarden.bundle.trust_files import change_trust, log_state_path
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Note, TlogProof, WitnessKey
 from pinwarden.core.tlog import leaf_hash
-from pinwarden.registry import version
-from pinwarden.registry.authorization import caller_of
+from pinwarden.registry import registry_documents
+from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import add_attestation
-from pinwarden.registry.events import Change, log_changes
-from pinwarden.registry.statement import YANK
+from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
+from pinwarden.registry.registry_documents import YANK
 from pinwarden.registry.store import pointer_log, publications
 from tests.install.world import (
     CHECKPOINT,
@@ -80,7 +80,7 @@ def test_a_second_install_reads_only_what_is_new_in_the_log(user: User) -> None:
 
 def test_attack_a_pointer_of_a_registry_that_nobody_trusts_leads_to_no_further_question(user: User) -> None:
     user.publish(FIRST)
-    change_trust(user.trust, lambda store: replace(store, roots=()))
+    change_trust(user.trust, lambda store: replace(store, registries=()))
     files = user.world.files
     assert user.code(files) == "POINTER_SIGNATURE_INVALID"
     assert files.asked == [POINTER]
@@ -109,7 +109,7 @@ def test_attack_an_archive_of_other_files_under_a_page_that_names_it_is_refused(
 
 
 def page_signed(page: dict[str, Any]) -> bytes:
-    return to_bytes(signed(page, version.SIGNED_FIELDS, REGISTRY_KEY))
+    return document_bytes(add_signature(page, registry_documents.VERSION_SIGNED_FIELDS, REGISTRY_KEY))
 
 
 def test_attack_a_mirror_that_swaps_what_the_server_tells_the_model_is_refused(user: User) -> None:
@@ -119,16 +119,18 @@ def test_attack_a_mirror_that_swaps_what_the_server_tells_the_model_is_refused(u
     page = json.loads(user.world.files.get(path))
     page["surface"] = {"api_surface": hash_of(FIRST), "cid": FIRST.descriptor_cid, "problem": None}
     unsigned = {name: value for name, value in page.items() if name != "signatures"}
-    partly = signed(unsigned, [each for each in version.SIGNED_FIELDS if each != "/surface"], REGISTRY_KEY)
-    for lie in (page, partly, signed(unsigned, version.SIGNED_FIELDS, MALLORY)):
-        assert user.code(showing(user.world, **{path: to_bytes(lie)})) == "SIGNATURE_INVALID"
-    assert user.code(showing(user.world, **{path: to_bytes(unsigned)})) == "DOCUMENT_INVALID"
+    partly = add_signature(
+        unsigned, [each for each in registry_documents.VERSION_SIGNED_FIELDS if each != "/surface"], REGISTRY_KEY
+    )
+    for lie in (page, partly, add_signature(unsigned, registry_documents.VERSION_SIGNED_FIELDS, MALLORY)):
+        assert user.code(showing(user.world, **{path: document_bytes(lie)})) == "SIGNATURE_INVALID"
+    assert user.code(showing(user.world, **{path: document_bytes(unsigned)})) == "DOCUMENT_INVALID"
 
 
 def vouched(issued: str, expires: str, key: PrivateKey = VERA) -> dict[str, Any]:
     made = attested(FIRST, VERA, "verifier")
     made["claims"][0].update(issued_at_utc=issued, expires_at_utc=expires)
-    return signed({**made, "signatures": []}, attestation.SIGNED_FIELDS, key)
+    return add_signature({**made, "signatures": []}, attestation.ATTESTATION_SIGNED_FIELDS, key)
 
 
 def test_a_claim_that_expired_can_be_renewed_and_by_nobody_else(user: User) -> None:
@@ -137,25 +139,31 @@ def test_a_claim_that_expired_can_be_renewed_and_by_nobody_else(user: User) -> N
     user.world.clock.pass_by(days=2)
     assert user.code() == "ATTESTATION_EXPIRED"
     renewed = vouched("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z")
-    add_attestation(user.world.registry, caller_of(user.world.registry, user.world.token, "attest"), to_bytes(renewed))
+    add_attestation(
+        user.world.registry, authenticate(user.world.registry, user.world.token, "attest"), document_bytes(renewed)
+    )
     assert user.accepts()
     forged = vouched("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z", MALLORY)
-    assert in_force({"old": attestation.of(old), "forged": attestation.of(forged)}) == ["old", "forged"]
-    assert in_force({"old": attestation.of(old), "new": attestation.of(renewed)}) == ["new"]
+    assert current_attestations(
+        {"old": attestation.attestation_from_json(old), "forged": attestation.attestation_from_json(forged)}
+    ) == ["old", "forged"]
+    assert current_attestations(
+        {"old": attestation.attestation_from_json(old), "new": attestation.attestation_from_json(renewed)}
+    ) == ["new"]
 
 
 def test_attack_a_swapped_manifest_is_refused(user: User) -> None:
     user.publish(FIRST)
     other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
     path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    assert user.code(showing(user.world, **{path: to_bytes(other)})) == "MANIFEST_CID_MISMATCH"
+    assert user.code(showing(user.world, **{path: document_bytes(other)})) == "MANIFEST_CID_MISMATCH"
 
 
 def test_attack_a_swapped_descriptor_is_refused(user: User) -> None:
     user.publish(FIRST)
     loose = {**FIRST.descriptor, "security": {"policy": {"network": "allow", "filesystem": "deny", "exec": "deny"}}}
     path = f"documents/{FIRST.descriptor_cid}.json"
-    assert user.code(showing(user.world, **{path: to_bytes(loose)})) == "DESCRIPTOR_CID_MISMATCH"
+    assert user.code(showing(user.world, **{path: document_bytes(loose)})) == "DESCRIPTOR_CID_MISMATCH"
 
 
 def test_attack_a_bundle_of_another_name_is_refused(user: User) -> None:
@@ -179,7 +187,8 @@ def test_attack_forged_attestations_do_not_count(user: User) -> None:
     ):
         cid = str(document_cid(forged))
         shown = showing(
-            user.world, **{listed: to_bytes({"attestations": [cid]}), f"documents/{cid}.json": to_bytes(forged)}
+            user.world,
+            **{listed: document_bytes({"attestations": [cid]}), f"documents/{cid}.json": document_bytes(forged)},
         )
         assert user.code(shown) == "NO_VALID_ATTESTATIONS"
 
@@ -187,7 +196,7 @@ def test_attack_forged_attestations_do_not_count(user: User) -> None:
 def test_attack_a_list_of_attestations_that_leads_elsewhere_is_refused(user: User) -> None:
     user.publish(FIRST)
     listed = f"attestations/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    files = showing(user.world, **{listed: to_bytes({"attestations": ["../../registry.key"]})})
+    files = showing(user.world, **{listed: document_bytes({"attestations": ["../../registry.key"]})})
     assert user.code(files) == "CID_INVALID"
     assert not any("registry.key" in path for path in files.asked)
 
@@ -195,17 +204,17 @@ def test_attack_a_list_of_attestations_that_leads_elsewhere_is_refused(user: Use
 def test_an_expired_claim_stops_the_install(user: User) -> None:
     expired = attested(FIRST, VERA, "verifier")
     expired["claims"][0]["expires_at_utc"] = "2026-11-01T00:00:00Z"
-    expired = signed({**expired, "signatures": []}, ("/subject", "/claims"), VERA)
+    expired = add_signature({**expired, "signatures": []}, ("/subject", "/claims"), VERA)
     user.publish(FIRST, attestations=[expired])
     assert user.code() == "ATTESTATION_EXPIRED"
 
 
 def test_a_revoked_key_vouches_for_nothing_and_points_nowhere(user: User) -> None:
     user.publish(FIRST)
-    vera, acme = load(user).keys[0].key, load(user).roots[0].key
-    change_trust(user.trust, lambda store: trust_store.revoke(store, vera, user.world.clock(), "stolen"))
+    vera, acme = load(user).keys[0].key, load(user).registries[0].key
+    change_trust(user.trust, lambda store: trust_store.revoke_key(store, vera, user.world.clock(), "stolen"))
     assert user.code() == "NO_VALID_ATTESTATIONS"
-    change_trust(user.trust, lambda store: trust_store.revoke(store, acme, user.world.clock(), "stolen"))
+    change_trust(user.trust, lambda store: trust_store.revoke_key(store, acme, user.world.clock(), "stolen"))
     assert user.code() == "POINTER_SIGNATURE_INVALID"
 
 
@@ -261,8 +270,8 @@ def test_attack_a_word_about_the_head_from_the_future_or_by_somebody_else_is_ref
     ahead = copy_of(user.world, VIEW)
     assert user.code(showing(user.world, **ahead), now=now) == "LOG_FROZEN"
     view = json.loads(user.world.files.get(VIEW))
-    forged = signed({**view, "signatures": []}, view["signatures"][0]["signed_fields"], MALLORY)
-    assert user.code(showing(user.world, **{VIEW: to_bytes(forged)})) == "SIGNATURE_INVALID"
+    forged = add_signature({**view, "signatures": []}, view["signatures"][0]["signed_fields"], MALLORY)
+    assert user.code(showing(user.world, **{VIEW: document_bytes(forged)})) == "SIGNATURE_INVALID"
 
 
 def test_attack_a_forked_log_is_refused(user: User) -> None:
@@ -309,8 +318,8 @@ def pointer_to(made: Bundle, key: PrivateKey = REGISTRY_KEY) -> bytes:
         cid_profile=made.descriptor["artifact"]["cid_profile"],
         updated_at_utc="2026-11-16T12:00:00Z",
     )
-    value = pointer_document.to_value("acme", key.public_key.did, "2026-11-16T12:00:00Z", [point])
-    return to_bytes(signed(value, pointer_document.SIGNED_FIELDS, key))
+    value = pointer_document.unsigned_pointers("acme", key.public_key.did, "2026-11-16T12:00:00Z", [point])
+    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
 
 
 def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> None:
@@ -328,12 +337,12 @@ def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> No
 
 def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_pointer(user: User) -> None:
     user.publish(FIRST)
-    with user.world.registry.database.transaction(exclusive=pointer_log.ALONE) as step:
-        version = publications.version_of(step, "acme.notes", "1.0.0")
-        log_changes(
+    with user.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+        registry_documents = publications.find_version(step, "acme.notes", "1.0.0")
+        append_pointer_changes(
             step,
             user.world.registry,
-            [Change(tool="acme.notes", channel="yanked-1.0.0", version=version, reason="bad")],
+            [PointerChange(tool="acme.notes", channel="yanked-1.0.0", version=registry_documents, reason="bad")],
         )
     assert user.code() == "VERSION_YANKED"
 
@@ -373,7 +382,7 @@ def test_attack_a_mirror_cannot_say_of_a_version_that_it_was_taken_back(user: Us
 def test_a_damaged_record_of_what_was_seen_is_an_error_and_stays_as_it_is(user: User) -> None:
     user.publish(FIRST)
     assert user.accepts()
-    path = log_state_path(user.trust, load(user).roots[0].log)
+    path = log_state_path(user.trust, load(user).registries[0].log)
     path.write_bytes(path.read_bytes().replace(b'"size": 1', b'"size": 0'))
     spoilt = path.read_bytes()
     assert user.code() == "LOG_STATE_CORRUPT"
@@ -385,7 +394,7 @@ def test_a_log_that_no_witness_has_seen_is_refused_where_one_is_demanded(user: U
     witness = WitnessKey(name="witness.example", key=MALLORY.public_key)
 
     def demand(store: trust_store.TrustStore) -> trust_store.TrustStore:
-        return replace(store, roots=(replace(store.roots[0], witnesses=(witness,), witnesses_needed=1),))
+        return replace(store, registries=(replace(store.registries[0], witnesses=(witness,), witnesses_needed=1),))
 
     change_trust(user.trust, demand)
     assert user.code() == "LOG_WITNESS_MISSING"
@@ -394,9 +403,11 @@ def test_a_log_that_no_witness_has_seen_is_refused_where_one_is_demanded(user: U
 # Attacks with what is inside
 
 
-def smuggled(entries: list[Entry], archive: bytes, media_type: str = CAR, **described: Any) -> Bundle:
+def smuggled(
+    entries: list[ManifestEntry], archive: bytes, media_type: str = CAR_MEDIA_TYPE, **described: Any
+) -> Bundle:
     """Documents that fit each other, whatever is in them."""
-    unlinked = manifest_document.unlinked_value(entries)
+    unlinked = manifest_document.unlinked_manifest(entries)
     descriptor = {
         **FIRST.descriptor,
         "artifact": {
@@ -407,12 +418,12 @@ def smuggled(entries: list[Entry], archive: bytes, media_type: str = CAR, **desc
         },
         **described,
     }
-    linked = manifest_document.linked_value(unlinked, str(document_cid(descriptor)))
+    linked = manifest_document.linked_manifest(unlinked, str(document_cid(descriptor)))
     return Bundle(descriptor=descriptor, manifest=linked, archive=archive)
 
 
-def entry(path: str, data: bytes = b"pass\n", size: int | None = None) -> Entry:
-    return Entry(path=path, blob_cid=str(blob_cid(data)), size_bytes=len(data) if size is None else size)
+def entry(path: str, data: bytes = b"pass\n", size: int | None = None) -> ManifestEntry:
+    return ManifestEntry(path=path, blob_cid=str(blob_cid(data)), size_bytes=len(data) if size is None else size)
 
 
 @pytest.mark.parametrize("path", ["../evil", "/etc/cron.d/evil", "a/../../evil", "a\\..\\evil", "con", "a\0b"])
@@ -422,18 +433,18 @@ def test_attack_a_path_that_leads_out_is_refused(user: User, path: str) -> None:
 
 
 def tar_bomb() -> tuple[bytes, str]:
-    return zstandard.ZstdCompressor(level=19).compress(bytes(200 * 1024 * 1024)), TAR_ZSTD
+    return zstandard.ZstdCompressor(level=19).compress(bytes(200 * 1024 * 1024)), TAR_ZSTD_MEDIA_TYPE
 
 
 def car_bomb() -> tuple[bytes, str]:
-    return b"\xff" * 9 + b"\x7f" + FIRST.archive, CAR
+    return b"\xff" * 9 + b"\x7f" + FIRST.archive, CAR_MEDIA_TYPE
 
 
 def zip_bomb() -> tuple[bytes, str]:
     held = BytesIO()
     with ZipFile(held, "w", ZIP_DEFLATED) as made:
         made.writestr("main.py", bytes(10_000_000))
-    return held.getvalue(), TAR_ZSTD
+    return held.getvalue(), TAR_ZSTD_MEDIA_TYPE
 
 
 @pytest.mark.parametrize("bomb", [tar_bomb, car_bomb, zip_bomb])
@@ -484,7 +495,7 @@ def test_attack_a_signature_over_one_field_a_thousand_times_does_not_fill_the_me
     signature["signed_fields"] += ["/pointers"] * 1000
     tracemalloc.start()
     try:
-        assert user.code(showing(user.world, **{POINTER: to_bytes(document)})) == "POINTER_SIGNATURE_INVALID"
+        assert user.code(showing(user.world, **{POINTER: document_bytes(document)})) == "POINTER_SIGNATURE_INVALID"
         assert tracemalloc.get_traced_memory()[1] < 200_000_000
     finally:
         tracemalloc.stop()
@@ -532,7 +543,7 @@ def test_by_the_letter_no_log_is_asked_and_what_is_unpacked_is_safe_all_the_same
     assert user.seen == {}
     other = {**bundle(content=b"evil\n").manifest, "descriptor_cid": FIRST.descriptor_cid}
     path = f"manifests/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
-    judged = user.judge(showing(user.world, **{path: to_bytes(other)}), literal=True)
+    judged = user.judge(showing(user.world, **{path: document_bytes(other)}), literal=True)
     assert judged.refusal is not None
     assert judged.refusal.code == "MANIFEST_CID_MISMATCH"
     assert [line.result for line in judged.lines[:8]] == ["passed"] * 8

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pinwarden.bundle import trust
-from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.document import document_bytes
 from pinwarden.bundle.trust_files import load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey, WitnessKey
-from pinwarden.registry.version import Identity, identity_value
+from pinwarden.registry.registry_documents import RegistryIdentity, identity_to_json
 from tests.docs.schemas import problems
 from tests.install.world import VERA
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY
@@ -55,7 +55,7 @@ def test_registries_and_people_are_trusted_in_their_roles(run: Run, store: Path)
     assert (told["registries"][0]["log_id"], told["registries"][0]["url"]) == ("log.example/acme", "https://r.example/")
     assert run("list") == (0, told)
     # The file is what bundle accept takes as --trust.
-    known = trust.parse(store.read_bytes())
+    known = trust.parse_trust(store.read_bytes())
     assert [each.key_id for each in known.registry_keys] == [REGISTRY_KEY.public_key.did]
     assert known == load_trust(store).trust
 
@@ -64,7 +64,7 @@ def test_a_registry_may_have_another_key_for_its_pointers_and_witnesses(run: Run
     witness = str(WitnessKey(name="witness.example", key=MALLORY.public_key))
     options = ("--role", "registry", "--pointer-key", ACME.public_key.did, "--witness", witness)
     assert run("add", LOG, *options)[1]["registries"][0]["key_id"] == ACME.public_key.did
-    root = load_trust(store).roots[0]
+    root = load_trust(store).registries[0]
     assert (root.log.key, root.witnesses_needed) == (REGISTRY_KEY.public_key, 1)
 
 
@@ -77,11 +77,11 @@ def test_a_password_in_the_address_of_a_registry_is_not_kept(run: Run, store: Pa
 
 
 def test_a_registry_is_named_by_its_own_file_too(run: Run, tmp_path: Path) -> None:
-    identity = Identity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
+    identity = RegistryIdentity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
     own = tmp_path / "registry.json"
-    own.write_bytes(to_bytes(identity_value(identity)))
+    own.write_bytes(document_bytes(identity_to_json(identity)))
     assert run("add", str(own), "--role", "registry")[1]["registries"][0]["checkpoint_key"] == LOG
-    own.write_bytes(to_bytes({**identity_value(identity), "key_id": DID}))
+    own.write_bytes(document_bytes({**identity_to_json(identity), "key_id": DID}))
     assert run("add", str(own), "--role", "registry")[1]["error"]["code"] == "DOCUMENT_INVALID"
 
 
@@ -245,7 +245,7 @@ def test_a_store_that_trusts_and_revokes_one_key_is_refused(store: Path) -> None
     gone = RevokedKey(key_id=DID, name="", roles=(), revoked_at=moment, why="")
     store.parent.mkdir()
     for contradiction in (TrustStore(keys=(known,), revoked=(gone,)), TrustStore(keys=(known, known))):
-        store.write_bytes(document.to_bytes(contradiction))
+        store.write_bytes(document.trust_store_bytes(contradiction))
         with pytest.raises(PinwardenError) as caught:
             load_trust(store)
         assert caught.value.code == "TRUST_INVALID"

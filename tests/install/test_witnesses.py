@@ -17,7 +17,7 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Note, NoteKey, WitnessKey
 from pinwarden.registry.export import export
-from pinwarden.registry.log_following import verified_head
+from pinwarden.registry.log_verification import verify_head
 from tests.install.world import CHECKPOINT, User, showing
 from tests.registry.world import REGISTRY_KEY, LiveFiles, bundle
 from tests.support.witnesses import cosign
@@ -33,12 +33,12 @@ LONG_AGO = 1000000000
 def demanding(user: User, monkeypatch: pytest.MonkeyPatch) -> User:
     """A user who demands that two witnesses have seen the log."""
     user.publish(bundle())
-    change_trust(user.trust, lambda store: replace(store, roots=(_demanded(store.roots[0], 2),)))
+    change_trust(user.trust, lambda store: replace(store, registries=(_demanded(store.registries[0], 2),)))
     monkeypatch.setenv("PINWARDEN_TRUST", str(user.trust))
     return user
 
 
-def _demanded(root: trust_store.RegistryRoot, needed: int) -> trust_store.RegistryRoot:
+def _demanded(root: trust_store.TrustedRegistry, needed: int) -> trust_store.TrustedRegistry:
     return replace(root, witnesses=WITNESSES, witnesses_needed=needed)
 
 
@@ -74,9 +74,9 @@ def test_attack_the_cosignature_of_a_revoked_witness_counts_for_nothing(
 
 
 def test_a_revoked_witness_neither_spoils_the_head_nor_makes_it_pass(demanding: User) -> None:
-    change_trust(demanding.trust, lambda store: replace(store, roots=(_demanded(store.roots[0], 1),)))
+    change_trust(demanding.trust, lambda store: replace(store, registries=(_demanded(store.registries[0], 1),)))
     gone = TrustedKey(key=WILL.public_key)
-    change_trust(demanding.trust, lambda store: trust_store.revoke(store, gone, demanding.world.clock(), "stolen"))
+    change_trust(demanding.trust, lambda store: trust_store.revoke_key(store, gone, demanding.world.clock(), "stolen"))
     assert demanding.accepts(cosigned(demanding, WENDY, WILL))
     assert demanding.code(cosigned(demanding, WILL)) == "LOG_WITNESS_MISSING"
 
@@ -109,18 +109,18 @@ def test_attack_one_key_under_two_names_is_one_witness_and_the_registry_is_none(
     lines = [cosign(note, name, each, 1800000000) for name, each in signers]
     data = bytes(Note(text=note.text, signatures=(*note.signatures, *lines)))
     known = [WitnessKey(name=name, key=each.public_key) for name, each in signers]
-    assert len(verified_head(data, origin, key, known, 1).cosigned) == 3
-    assert code_of(lambda: verified_head(data, origin, key, known, 2)) == "LOG_WITNESS_MISSING"
+    assert len(verify_head(data, origin, key, known, 1).cosigned) == 3
+    assert code_of(lambda: verify_head(data, origin, key, known, 2)) == "LOG_WITNESS_MISSING"
 
 
 def test_attack_a_registry_whose_log_has_a_revoked_key_is_trusted_no_longer(demanding: User) -> None:
     """Its pointers have another key, which nobody revoked; what that key points to is proved by the log alone."""
     store = load_trust(demanding.trust)
     split = replace(
-        store.roots[0], key=TrustedKey(key=WENDY.public_key, name="acme", roles=("registry",)), witnesses=()
+        store.registries[0], key=TrustedKey(key=WENDY.public_key, name="acme", roles=("registry",)), witnesses=()
     )
     stolen = TrustedKey(key=REGISTRY_KEY.public_key)
-    left = trust_store.revoke(replace(store, roots=(split,)), stolen, demanding.world.clock(), "stolen")
-    assert left.roots == ()
-    both = replace(left, roots=(split,))
-    assert code_of(lambda: trust_store.parse(trust_store.to_bytes(both))) == "TRUST_INVALID"
+    left = trust_store.revoke_key(replace(store, registries=(split,)), stolen, demanding.world.clock(), "stolen")
+    assert left.registries == ()
+    both = replace(left, registries=(split,))
+    assert code_of(lambda: trust_store.parse_trust_store(trust_store.trust_store_bytes(both))) == "TRUST_INVALID"

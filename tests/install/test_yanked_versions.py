@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.registry.statement import YANK
+from pinwarden.registry.registry_documents import YANK
 from tests.install.desk import Desk
 from tests.registry.world import SERVER, bundle
 

@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.bundle import trust_store
-from pinwarden.bundle.installer_policy import InstallerPolicy
-from pinwarden.bundle.signatures import to_bytes
-from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.trust import InstallerPolicy, TrustedKey
 from pinwarden.bundle.trust_files import change_trust, load_trust
-from pinwarden.bundle.trust_store import KnownKey, RegistryRoot
+from pinwarden.bundle.trust_store import KnownKey, TrustedRegistry
 from pinwarden.core.cid import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey
 from pinwarden.install.decision import Judged, Question, judge
 from pinwarden.install.sources import RegistrySource
-from pinwarden.registry import layout
-from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry import names
+from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
+from pinwarden.registry.registry_documents import PublishedVersion
 from pinwarden.registry.store import pointer_log, publications
-from pinwarden.registry.version import PublishedVersion
 from tests.registry.world import ACME, Bundle, LiveFiles, World, attested
 
 VERA = PrivateKey.from_seed(b"v" * 32)
 ADDED = "2026-01-01T00:00:00Z"
 POINTER, EVENT, PROOF = (f"pointers/acme.notes/stable{suffix}" for suffix in (".json", ".event", ".tlog-proof"))
-CHECKPOINT, VIEW = layout.CHECKPOINT, layout.SIGNED_CHECKPOINT
+CHECKPOINT, VIEW = names.CHECKPOINT, names.SIGNED_CHECKPOINT
 
 
 @dataclass(slots=True)
@@ -76,10 +75,10 @@ class User:
         return {path.name: path.read_bytes() for path in self.trust.parent.glob("logs/*.json")}
 
 
-def root_of(world: World, name: str) -> RegistryRoot:
+def root_of(world: World, name: str) -> TrustedRegistry:
     """The registry as users pin it."""
     log = NoteKey(name=world.registry.identity.log_id, key=world.registry.identity.key)
-    return RegistryRoot(key=TrustedKey(key=log.key, name=name, roles=("registry",)), log=log, added_at=ADDED)
+    return TrustedRegistry(key=TrustedKey(key=log.key, name=name, roles=("registry",)), log=log, added_at=ADDED)
 
 
 def new_user(world: World, folder: Path) -> User:
@@ -87,7 +86,7 @@ def new_user(world: World, folder: Path) -> User:
     trust = folder / "settings" / "trust.json"
     root = root_of(world, "acme")
     vera = KnownKey(key=TrustedKey(key=VERA.public_key, name="vera", roles=("verifier",)), added_at=ADDED)
-    change_trust(trust, lambda store: trust_store.with_key(trust_store.with_root(store, root), vera))
+    change_trust(trust, lambda store: trust_store.add_key(trust_store.add_registry(store, root), vera))
     return User(world=world, trust=trust)
 
 
@@ -131,11 +130,11 @@ def smuggle(world: World, made: Bundle, **changes: Any) -> None:
             **changes,
         }
     )
-    with registry.database.transaction(exclusive=pointer_log.ALONE) as step:
-        publications.put_document(step, made.descriptor_cid, to_bytes(described))
-        publications.put_manifest(step, made.root_cid, made.descriptor_cid, to_bytes(made.manifest))
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+        publications.put_document(step, made.descriptor_cid, document_bytes(described))
+        publications.put_manifest(step, made.root_cid, made.descriptor_cid, document_bytes(made.manifest))
         cid = str(document_cid(attestation))
-        publications.add_attestations(step, made.root_cid, made.descriptor_cid, [(cid, to_bytes(attestation))])
+        publications.add_attestations(step, made.root_cid, made.descriptor_cid, [(cid, document_bytes(attestation))])
         publications.add_version(step, version)
-        change = Change(tool=version.tool, channel="stable", version=version, reason="publish")
-        log_changes(step, registry, [change])
+        change = PointerChange(tool=version.tool, channel="stable", version=version, reason="publish")
+        append_pointer_changes(step, registry, [change])

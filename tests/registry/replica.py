@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle.signatures import signed, to_bytes
-from pinwarden.registry import statement
-from pinwarden.registry.files import MOST_DOCUMENT, HttpRegistry, RegistryFiles
-from pinwarden.registry.version import Identity, parse_identity
+from pinwarden.bundle.document import add_signature, document_bytes
+from pinwarden.registry import registry_documents
+from pinwarden.registry.registry_client import MAX_DOCUMENT_BYTES, HttpRegistry, RegistryReader
+from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.registry.world import ACME, Bundle
 from tests.support.ports import reserved_port
@@ -86,25 +86,25 @@ def writer(url: str, token: str) -> HttpRegistry:
     return HttpRegistry(url, _FETCHER, token)
 
 
-class Remembered(RegistryFiles):
+class Remembered(RegistryReader):
     """A registry of which each file is fetched once."""
 
-    def __init__(self, files: RegistryFiles) -> None:
+    def __init__(self, files: RegistryReader) -> None:
         self._files = files
         self._kept: dict[str, bytes | None] = {}
 
-    def find(self, path: str, max_bytes: int = MOST_DOCUMENT) -> bytes | None:
+    def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         if path not in self._kept:
             self._kept[path] = self._files.find(path, max_bytes)
         return self._kept[path]
 
 
-def identity_of(url: str) -> Identity:
+def identity_of(url: str) -> RegistryIdentity:
     """Who serves there."""
     return parse_identity(reader(url).get("registry.json"))
 
 
-def publish_over_http(registry: HttpRegistry, made: Bundle, identity: Identity, now: str, nonce: str) -> Any:
+def publish_over_http(registry: HttpRegistry, made: Bundle, identity: RegistryIdentity, now: str, nonce: str) -> Any:
     """Upload and publish; returns what the registry says of the version."""
     registry.send("PUT", f"api/blobs/{made.archive_cid}", made.archive, "application/octet-stream")
     body = {
@@ -116,11 +116,11 @@ def publish_over_http(registry: HttpRegistry, made: Bundle, identity: Identity, 
         "archive_cid": made.archive_cid,
         "allow_older": True,  # versions of one tool are published at the same time
     }
-    value = statement.to_value(identity.log_id, statement.PUBLISH, body, now, nonce)
+    value = registry_documents.unsigned_statement(identity.log_id, registry_documents.PUBLISH, body, now, nonce)
     request = {
-        "statement": signed(value, statement.SIGNED_FIELDS, ACME),
+        "statement": add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, ACME),
         "descriptor": made.descriptor,
         "manifest": made.manifest,
         "attestations": [],
     }
-    return registry.send("POST", "api/publish", to_bytes(request), "application/json")
+    return registry.send("POST", "api/publish", document_bytes(request), "application/json")

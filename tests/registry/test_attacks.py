@@ -18,19 +18,19 @@ from urllib.request import Request, urlopen
 import pytest
 import uvicorn
 
-from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.document import add_signature, document_bytes
 from pinwarden.core.cid import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
-from pinwarden.registry import statement
-from pinwarden.registry.authorization import caller_of
-from pinwarden.registry.changes import add_attestation, carry_out
+from pinwarden.registry import registry_documents
+from pinwarden.registry.access import authenticate
+from pinwarden.registry.changes import add_attestation, apply_change
 from pinwarden.registry.export import export
 from pinwarden.registry.http.app import RegistryApp
-from pinwarden.registry.http.connections import MOST_AHEAD, MOST_HEAD, bounded_protocol
-from pinwarden.registry.official_api import Asked, list_servers
+from pinwarden.registry.http.server import MAX_HEADER_BYTES, MAX_PIPELINED, bounded_protocol
+from pinwarden.registry.official_api import ServerQuery, list_servers
 from pinwarden.registry.registry import RegistryLimits
-from pinwarden.registry.statement import KEYS, POINT, YANK
+from pinwarden.registry.registry_documents import KEYS, POINT, YANK
 from pinwarden.registry.store import pointer_log, publications, publishers
 from pinwarden.system.processes import max_connections
 from tests.registry.world import ACME, MALLORY, World, attested, bundle, open_world
@@ -44,7 +44,7 @@ def refused(act: Any, *args: Any, **kwargs: Any) -> str:
 
 def channel(world: World, name: str = "stable") -> str | None:
     with world.registry.database.transaction() as step:
-        found = publications.channel_of(step, "acme.notes", name)
+        found = publications.find_channel(step, "acme.notes", name)
     return found.version if found else None
 
 
@@ -52,8 +52,8 @@ def channel(world: World, name: str = "stable") -> str | None:
 
 
 def sent(world: World, document: dict[str, Any]) -> bool:
-    caller = caller_of(world.registry, world.token, "change")
-    return carry_out(world.registry, caller, to_bytes({"statement": document})).changed
+    caller = authenticate(world.registry, world.token, "change")
+    return apply_change(world.registry, caller, document_bytes({"statement": document})).changed
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,15 @@ def test_an_attack_that_repeats_a_request_with_something_unsigned_added_is_refus
 
 def test_two_requests_that_differ_in_the_nonce_alone_are_two(world: World) -> None:
     body = {"namespace": "acme"}
-    one, other = (statement.of(world.statement(KEYS, body)) for _ in range(2))
-    same = statement.to_value("log", KEYS, body, world.clock(), "n")
+    one, other = (registry_documents.statement_from_json(world.statement(KEYS, body)) for _ in range(2))
+    same = registry_documents.unsigned_statement("log", KEYS, body, world.clock(), "n")
     assert one.digest != other.digest
-    assert statement.of(signed(same, statement.SIGNED_FIELDS, ACME)).digest != (
-        statement.of(signed(same, statement.SIGNED_FIELDS, MALLORY)).digest
+    assert registry_documents.statement_from_json(
+        add_signature(same, registry_documents.STATEMENT_SIGNED_FIELDS, ACME)
+    ).digest != (
+        registry_documents.statement_from_json(
+            add_signature(same, registry_documents.STATEMENT_SIGNED_FIELDS, MALLORY)
+        ).digest
     )
 
 
@@ -94,7 +98,7 @@ def test_an_attack_that_makes_everybody_wait_for_a_flood_of_keys_is_refused(worl
     assert refused(world.change, KEYS, namespace="acme", add=added) == "PUBLISH_LIMIT"
     assert refused(world.change, KEYS, namespace="acme", remove=keys) == "PUBLISH_LIMIT"
     with world.registry.database.transaction() as step:
-        assert publishers.keys_of(step, "acme") == {ACME.public_key.did: "owner"}
+        assert publishers.namespace_keys(step, "acme") == {ACME.public_key.did: "owner"}
     assert world.change(KEYS, namespace="acme", add=added[:199]).changed
     assert refused(world.change, KEYS, namespace="acme", add=added[199:]) == "PUBLISH_LIMIT"
 
@@ -106,8 +110,8 @@ def test_an_attack_by_a_stranger_whose_attestation_is_too_large_to_install_is_re
     made, token = bundle(), world.add_namespace("mallory", MALLORY)
     world.publish(made)
     grown = {**attested(made, MALLORY), "filling": ["x" * 60_000] * 20}
-    caller = caller_of(world.registry, token, "attest")
-    assert refused(add_attestation, world.registry, caller, to_bytes(grown)) == "PUBLISH_LIMIT"
+    caller = authenticate(world.registry, token, "attest")
+    assert refused(add_attestation, world.registry, caller, document_bytes(grown)) == "PUBLISH_LIMIT"
     grown_version = bundle(version="1.1.0")
     own = {**attested(grown_version, ACME), "filling": ["x" * 60_000] * 20}
     assert refused(world.publish, grown_version, attestations=[own]) == "PUBLISH_LIMIT"
@@ -136,7 +140,7 @@ def test_an_attack_that_asks_for_a_page_of_every_version_gets_one_page(anywhere:
     seen: list[tuple[str, bool]] = []
     cursor: str | None = ""
     while cursor is not None:
-        page = list_servers(anywhere.registry, Asked(limit=3, cursor=cursor), "https://x/")
+        page = list_servers(anywhere.registry, ServerQuery(limit=3, cursor=cursor), "https://x/")
         assert len(page["servers"]) <= 3
         seen += [
             (each["server"]["name"] + each["server"]["version"], next(iter(each["_meta"].values()))["isLatest"])
@@ -145,10 +149,10 @@ def test_an_attack_that_asks_for_a_page_of_every_version_gets_one_page(anywhere:
         cursor = page["metadata"].get("nextCursor")
     assert seen == [(f"acme/{each.tool[-1]}{each.version}", each.version == "1.0.3") for each in published]
     anywhere.change(YANK, tool="acme.a", version="1.0.3")
-    latest = list_servers(anywhere.registry, Asked(limit=1, latest=True), "https://x/")
+    latest = list_servers(anywhere.registry, ServerQuery(limit=1, latest=True), "https://x/")
     assert [each["server"]["version"] for each in latest["servers"]] == ["1.0.2"]
     rest = list_servers(
-        anywhere.registry, Asked(limit=1, latest=True, cursor=latest["metadata"]["nextCursor"]), "https://x/"
+        anywhere.registry, ServerQuery(limit=1, latest=True, cursor=latest["metadata"]["nextCursor"]), "https://x/"
     )
     assert [each["server"]["name"] for each in rest["servers"]] == ["acme/b"]
     assert "nextCursor" not in rest["metadata"]
@@ -252,26 +256,26 @@ def test_an_attack_that_holds_a_connection_without_asking_is_let_go(begun: bytes
 
 @pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"GET / HTTP/1.1\r\nx: y\r\n"])
 def test_an_attack_with_an_endless_head_is_cut_off(begun: bytes, served: Served) -> None:
-    more = b"x: " + b"y" * MOST_HEAD + b"\r\n" if begun.endswith(b"\n") else b"x" * MOST_HEAD
+    more = b"x: " + b"y" * MAX_HEADER_BYTES + b"\r\n" if begun.endswith(b"\n") else b"x" * MAX_HEADER_BYTES
     with served.line(begun) as line, pytest.raises(ConnectionError):
         line.sendall(more * 2000)  # more than any buffer between the two holds
 
 
 def test_an_attack_with_a_flood_of_requests_ahead_of_their_answers_is_cut_off(served: Served) -> None:
     few = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-    with served.line(few * MOST_AHEAD) as line:
+    with served.line(few * MAX_PIPELINED) as line:
         got = b""
-        while got.count(b"HTTP/1.1 200") < MOST_AHEAD:
+        while got.count(b"HTTP/1.1 200") < MAX_PIPELINED:
             got += (more := line.recv(65536))
             assert more, "it was cut off with no more than is taken"
-    with served.line(few * 50 * MOST_AHEAD) as line:
+    with served.line(few * 50 * MAX_PIPELINED) as line:
         got = b""
         try:
             while more := line.recv(65536):
                 got += more
         except ConnectionError:
             pass
-    assert got.count(b"HTTP/1.1 200") <= MOST_AHEAD
+    assert got.count(b"HTTP/1.1 200") <= MAX_PIPELINED
 
 
 def test_an_attack_with_more_connections_than_there_are_files_leaves_the_registry_its_own(served: Served) -> None:
@@ -300,7 +304,7 @@ def test_an_attack_that_holds_the_database_keeps_nobody_from_reading_and_no_stra
     """While somebody writes, strangers are sent away at once, and those with a token wait in places of their own."""
     asked = "POST /api/change HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 2\r\n\r\n{{}}"
     stranger = {"method": "POST", "data": b"{}", "headers": {"authorization": "Bearer nobody"}}
-    with ExitStack() as stack, served.world.registry.database.transaction(exclusive=pointer_log.ALONE):
+    with ExitStack() as stack, served.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK):
         assert served.status("api/change", **stranger) == 401
         for _ in range(20):
             stack.enter_context(served.line(asked.format(served.world.token).encode()))

@@ -10,9 +10,9 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.signed_note import Checkpoint, Note
-from pinwarden.registry import operator as operating
-from pinwarden.registry.key_rotation import rotate
-from pinwarden.registry.setup import RegistrySettings, open_registry
+from pinwarden.registry import access as operating
+from pinwarden.registry.log_writer import rotate_key
+from pinwarden.registry.registry import RegistrySettings, open_registry
 from pinwarden.system.clock import wall_clock
 from tests.registry.replica import Replica, identity_of, publish_over_http, writer
 from tests.registry.world import ACME, MALLORY, REGISTRY_KEY, World, bundle, open_world
@@ -138,7 +138,7 @@ def test_a_checkpoint_by_the_key_before_the_last_change_still_counts(tmp_path: P
     world = open_world(tmp_path)
     world.publish(bundle())
     old = (tmp_path / "registry.checkpoint").read_bytes()
-    renewed, _, _ = rotate(world.registry, MALLORY, "yearly")
+    renewed, _, _ = rotate_key(world.registry, MALLORY, "yearly")
     renewed.close()
     (tmp_path / "registry.checkpoint").write_bytes(old)  # as if the process had ended in between
     open_registry(RegistrySettings(folder=tmp_path), MALLORY).close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle.trust import parse as parse_trust
+from pinwarden.bundle.trust import parse_trust
 from tests.docs.schemas import problems
 from tests.registry.test_serving import Site, needs_bwrap, packed, run, site, token
 from tests.registry.world import SERVER

@@ -19,7 +19,7 @@ from starlette.requests import Request as HttpRequest
 
 from pinwarden.core.record import replace as with_changes
 from pinwarden.registry.http.app import RegistryApp
-from pinwarden.registry.http.comparisons import client_of
+from pinwarden.registry.http.comparisons import client_key
 from tests.registry.replica import Replica, replicas
 from tests.registry.test_serving import ask
 from tests.registry.world import World, bundle, compare_versions, open_world
@@ -144,7 +144,7 @@ def test_attack_an_address_that_compares_without_end_is_told_the_limit_and_other
     ],
 )
 def test_the_addresses_of_one_ipv6_network_are_one_client(one: str, other: str, *, same: bool) -> None:
-    clients = [client_of(HttpRequest({"type": "http", "client": (host, 1)})) for host in (one, other)]
+    clients = [client_key(HttpRequest({"type": "http", "client": (host, 1)})) for host in (one, other)]
     assert (clients[0] == clients[1]) is same
 
 

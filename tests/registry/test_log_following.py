@@ -7,31 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.bundle import log_event
-from pinwarden.bundle.signatures import signed
+from pinwarden.bundle import log_documents
+from pinwarden.bundle.document import add_signature
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, Note, WitnessKey
 from pinwarden.core.tlog import TILE_WIDTH, Frontier, leaf_hash, pack_entries, unpack_entries
-from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry.changes import take_cosignatures
 from pinwarden.registry.export import export
-from pinwarden.registry.files import FolderRegistry
 from pinwarden.registry.log_client import (
-    Followed,
-    Following,
-    consistency_checked,
+    FollowedLog,
+    FollowOptions,
+    check_consistency,
     follow_log,
-    load_state,
-    monitor,
-    save_state,
-    verify,
+    load_log_state,
+    monitor_log,
+    save_log_state,
+    verify_log,
 )
-from pinwarden.registry.log_following import Head
 from pinwarden.registry.log_state import LogState
+from pinwarden.registry.log_verification import VerifiedHead
+from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
+from pinwarden.registry.registry_client import FolderRegistry
 from pinwarden.registry.store import pointer_log, publications
-from pinwarden.registry.witnesses import take_cosignatures
 from tests.registry.world import MALLORY, REGISTRY_KEY, LiveFiles, World, bundle, open_world
 from tests.support.witnesses import cosign
 
@@ -51,19 +51,19 @@ def publish(world: World, *versions: str) -> None:
         world.publish(bundle(version=version))
 
 
-def followed(world: World, state: LogState | None = None) -> Followed:
-    return follow_log(world.files, state, Following(key=REGISTRY_KEY.public_key))
+def followed(world: World, state: LogState | None = None) -> FollowedLog:
+    return follow_log(world.files, state, FollowOptions(key=REGISTRY_KEY.public_key))
 
 
 def grow(world: World, count: int) -> None:
     """Append so many events at once: a few channels, set again and again."""
-    with world.registry.database.transaction(exclusive=pointer_log.ALONE) as step:
-        version = publications.version_of(step, "acme.notes", "1.0.0")
+    with world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+        version = publications.find_version(step, "acme.notes", "1.0.0")
         changes = [
-            Change(tool="acme.notes", channel=f"c{number % 5}", version=version, reason="grow")
+            PointerChange(tool="acme.notes", channel=f"c{number % 5}", version=version, reason="grow")
             for number in range(count)
         ]
-        log_changes(step, world.registry, changes)
+        append_pointer_changes(step, world.registry, changes)
 
 
 def forge(world: World, entries: list[bytes], key: PrivateKey = REGISTRY_KEY) -> LiveFiles:
@@ -83,7 +83,7 @@ def resigned(entry: bytes, key: PrivateKey = REGISTRY_KEY, **changes: object) ->
     """An event with something changed, signed again."""
     document = {**strict_json.parse_json(entry), **changes}
     document.pop("signatures")
-    return log_event.leaf_bytes(signed(document, log_event.HARDENED_FIELDS, key))
+    return log_documents.leaf_bytes(add_signature(document, log_documents.HARDENED_LOG_EVENT_FIELDS, key))
 
 
 def entries_of(world: World) -> list[bytes]:
@@ -93,14 +93,14 @@ def entries_of(world: World) -> list[bytes]:
 
 def test_the_whole_log_is_verified_by_a_third_party(world: World) -> None:
     publish(world, "1.0.0", "1.0.1", "1.1.0")
-    report = verify(world.files, Following(key=REGISTRY_KEY.public_key))
+    report = verify_log(world.files, FollowOptions(key=REGISTRY_KEY.public_key))
     assert (report.exit_code, report.facts["size"], report.facts["tools"]) == (0, 3, 1)
-    assert verify(world.files, Following()).notes[0].startswith("signed by did:key:")
+    assert verify_log(world.files, FollowOptions()).notes[0].startswith("signed by did:key:")
 
 
 def test_an_empty_log_is_a_log(world: World) -> None:
     assert followed(world).state.edge == Frontier()
-    assert verify(world.files, Following()).facts["size"] == 0
+    assert verify_log(world.files, FollowOptions()).facts["size"] == 0
 
 
 def test_only_what_is_new_is_fetched(world: World) -> None:
@@ -109,40 +109,40 @@ def test_only_what_is_new_is_fetched(world: World) -> None:
     state = followed(world).state
     publish(world, "1.0.1")
     files = world.files
-    again = follow_log(files, state, Following())
+    again = follow_log(files, state, FollowOptions())
     assert [event.seq for event in again.events] == [2 * TILE_WIDTH + 11]
     assert files.asked == ["log/checkpoint", "log/tile/entries/002.p/12"]
     quiet = world.files
-    assert follow_log(quiet, again.state, Following()).events == ()
+    assert follow_log(quiet, again.state, FollowOptions()).events == ()
     assert quiet.asked == ["log/checkpoint"]
 
 
 def test_heads_are_proved_consistent_by_tiles_alone(world: World) -> None:
     publish(world, "1.0.0")
-    heads: list[Head] = [followed(world).head]
+    heads: list[VerifiedHead] = [followed(world).head]
     for count in (1, 2, TILE_WIDTH - 4, 1, 5, TILE_WIDTH):
         grow(world, count)
         heads.append(followed(world).head)
     newest = heads[-1]
     for old in heads:
         files = world.files
-        consistency_checked(files, old, newest)
+        check_consistency(files, old, newest)
         assert not any("entries" in path for path in files.asked)
     other = replace(heads[2], checkpoint=replace(heads[2].checkpoint, root=heads[1].checkpoint.root))
-    assert code_of(lambda: consistency_checked(world.files, other, newest)) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: check_consistency(world.files, other, newest)) == "LOG_PROOF_INVALID"
 
 
 def test_a_monitor_reports_each_new_event_of_watched_names_once(world: World, tmp_path: Path) -> None:
     state = tmp_path / "seen" / "log.json"
     world.add_namespace("globex", MALLORY)
     publish(world, "1.0.0")
-    first = monitor(world.files, state, Following(), ["acme"])
+    first = monitor_log(world.files, state, FollowOptions(), ["acme"])
     assert (first.exit_code, first.facts["new"], len(first.rows)) == (0, 1, 1)
-    assert monitor(world.files, state, Following(), ["acme"]).facts["new"] == 0
+    assert monitor_log(world.files, state, FollowOptions(), ["acme"]).facts["new"] == 0
     publish(world, "1.0.1")
-    assert monitor(world.files, state, Following(), ["acmen"]).exit_code == 0
+    assert monitor_log(world.files, state, FollowOptions(), ["acmen"]).exit_code == 0
     publish(world, "1.0.2")
-    told = monitor(world.files, state, Following(), ["acme.notes"])
+    told = monitor_log(world.files, state, FollowOptions(), ["acme.notes"])
     assert (told.exit_code, [each["seq"] for each in told.facts["events"]]) == (1, [2])
     assert told.facts["events"][0]["new_root_cid"] == bundle(version="1.0.2").root_cid
 
@@ -153,11 +153,11 @@ def test_an_attack_that_shows_an_older_head_is_refused_and_what_was_seen_stays(w
     publish(world, "1.0.0")
     old = world.files.get("log/checkpoint")
     publish(world, "1.0.1")
-    monitor(world.files, state, Following(), [])
+    monitor_log(world.files, state, FollowOptions(), [])
     kept = state.read_bytes()
     files = world.files
     files.instead["log/checkpoint"] = lambda: old
-    assert code_of(lambda: monitor(files, state, Following(), [])) == "LOG_ROLLBACK"
+    assert code_of(lambda: monitor_log(files, state, FollowOptions(), [])) == "LOG_ROLLBACK"
     assert state.read_bytes() == kept
 
 
@@ -167,12 +167,12 @@ def test_an_attack_with_a_forked_log_is_refused(world: World) -> None:
     state = followed(world).state
     entries = entries_of(world)
     other = resigned(entries[1], new_root_cid=bundle(version="6.6.6", content=b"evil").root_cid)
-    assert code_of(lambda: follow_log(forge(world, [entries[0], other]), state, Following())) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: follow_log(forge(world, [entries[0], other]), state, FollowOptions())) == "LOG_PROOF_INVALID"
     third = resigned(entries[1], seq=2, prev_root_cid=strict_json.parse_json(entries[1])["new_root_cid"])
     longer = forge(world, [entries[0], other, third])
-    assert code_of(lambda: follow_log(longer, state, Following())) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: follow_log(longer, state, FollowOptions())) == "LOG_PROOF_INVALID"
     honest = forge(world, [*entries, third])
-    assert follow_log(honest, state, Following()).state.edge.size == 3
+    assert follow_log(honest, state, FollowOptions()).state.edge.size == 3
 
 
 def test_an_attack_with_entries_that_the_head_does_not_cover_is_refused(world: World) -> None:
@@ -181,13 +181,13 @@ def test_an_attack_with_entries_that_the_head_does_not_cover_is_refused(world: W
     for shown in (entries[:2], [*entries[:2], entries[1]], []):
         files = world.files
         files.instead[ENTRIES] = lambda shown=shown: pack_entries(shown)  # type: ignore[misc]
-        assert code_of(lambda files=files: follow_log(files, None, Following())) in (  # type: ignore[misc]
+        assert code_of(lambda files=files: follow_log(files, None, FollowOptions())) in (  # type: ignore[misc]
             "LOG_PROOF_INVALID",
             "LOG_EVENT_INVALID",
         )
     hidden = world.files
     hidden.instead[ENTRIES] = lambda: None
-    assert code_of(lambda: follow_log(hidden, None, Following())) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: follow_log(hidden, None, FollowOptions())) == "LOG_PROOF_INVALID"
 
 
 @pytest.mark.parametrize("lie", ["key", "place", "log", "chain", "spelling", "unsigned", "garbage"])
@@ -201,20 +201,20 @@ def test_an_attack_with_an_event_that_is_not_the_registrys_is_refused(world: Wor
         "log": resigned(second, log_id="another.example/log"),
         "chain": resigned(second, prev_root_cid=None),
         "spelling": second.replace(b'{"channel"', b'{ "channel"', 1),
-        "unsigned": log_event.leaf_bytes(
+        "unsigned": log_documents.leaf_bytes(
             {**document, "signatures": [{**document["signatures"][0], "signed_fields": []}]}
         ),
         "garbage": b"{}",
     }[lie]
     files = forge(world, [first, false])
-    assert code_of(lambda: follow_log(files, None, Following())) == "LOG_EVENT_INVALID"
+    assert code_of(lambda: follow_log(files, None, FollowOptions())) == "LOG_EVENT_INVALID"
 
 
 def test_an_attack_with_a_head_signed_by_somebody_else_is_refused(world: World) -> None:
     publish(world, "1.0.0")
     files = forge(world, entries_of(world), MALLORY)
-    assert code_of(lambda: follow_log(files, None, Following())) == "SIGNATURE_INVALID"
-    wanted = Following(key=MALLORY.public_key)
+    assert code_of(lambda: follow_log(files, None, FollowOptions())) == "SIGNATURE_INVALID"
+    wanted = FollowOptions(key=MALLORY.public_key)
     assert code_of(lambda: follow_log(world.files, followed(world).state, wanted)) == "REGISTRY_KEY_MISMATCH"
 
 
@@ -222,46 +222,46 @@ def test_an_attack_with_tiles_or_a_signed_view_of_another_tree_is_refused(world:
     publish(world, "1.0.0", "1.0.1")
     files = world.files
     files.instead["log/tile/0/000.p/2"] = lambda: b"x" * 64
-    assert code_of(lambda: verify(files, Following())) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: verify_log(files, FollowOptions())) == "LOG_PROOF_INVALID"
     other = open_world(Path(str(world.registry.database)).parent / "other", log_id=world.registry.identity.log_id)
     publish(other, "1.0.0", "1.0.5")
     view = other.files.get("log/checkpoint.json")
     lying = world.files
     lying.instead["log/checkpoint.json"] = lambda: view
-    assert code_of(lambda: verify(lying, Following())) == "LOG_PROOF_INVALID"
+    assert code_of(lambda: verify_log(lying, FollowOptions())) == "LOG_PROOF_INVALID"
     forged = world.files
     forged.instead["log/checkpoint.json"] = lambda: view.replace(b'"size":2', b'"size":3')
-    assert code_of(lambda: verify(forged, Following())) == "SIGNATURE_INVALID"
+    assert code_of(lambda: verify_log(forged, FollowOptions())) == "SIGNATURE_INVALID"
 
 
 def test_a_damaged_state_is_an_error_and_never_a_new_beginning(world: World, tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     publish(world, "1.0.0")
-    save_state(path, followed(world).state)
-    assert load_state(path) == followed(world).state
+    save_log_state(path, followed(world).state)
+    assert load_log_state(path) == followed(world).state
     whole = path.read_bytes()
     for spoilt in (b"{}", whole.replace(b'"size": 1', b'"size": 0'), whole.replace(b'"seq": 0', b'"seq": 1')):
         path.write_bytes(spoilt)
-        assert code_of(lambda: monitor(world.files, path, Following(), [])) == "LOG_STATE_CORRUPT"
+        assert code_of(lambda: monitor_log(world.files, path, FollowOptions(), [])) == "LOG_STATE_CORRUPT"
         assert path.read_bytes() == spoilt
 
 
 def test_a_witness_that_has_seen_the_head_is_told_and_one_that_has_not_is_missed(tmp_path: Path) -> None:
     world = open_world(tmp_path / "registry", witnesses=(str(WITNESS_KEY),))
     publish(world, "1.0.0")
-    wanted = Following(witnesses=(WITNESS_KEY,), quorum=1)
-    assert code_of(lambda: verify(world.files, wanted)) == "LOG_WITNESS_MISSING"
+    wanted = FollowOptions(witnesses=(WITNESS_KEY,), quorum=1)
+    assert code_of(lambda: verify_log(world.files, wanted)) == "LOG_WITNESS_MISSING"
     note = Note.parse(world.files.get("log/checkpoint"))
     line = cosign(note, WITNESS_KEY.name, WITNESS, 1800000000)
     brought = bytes(Note(text=note.text, signatures=(*note.signatures, line)))
     assert take_cosignatures(world.registry, brought) == 1
-    assert verify(world.files, wanted).facts["witnesses"] == [{"name": "witness.example", "time": 1800000000}]
+    assert verify_log(world.files, wanted).facts["witnesses"] == [{"name": "witness.example", "time": 1800000000}]
     stranger = cosign(note, "stranger.example", MALLORY, 1800000000)
     unknown = bytes(Note(text=note.text, signatures=(*note.signatures, stranger)))
     assert code_of(lambda: take_cosignatures(world.registry, unknown)) == "SIGNATURE_INVALID"
     publish(world, "1.0.1")
     assert code_of(lambda: take_cosignatures(world.registry, brought)) == "REQUEST_STALE"
-    assert code_of(lambda: verify(world.files, wanted)) == "LOG_WITNESS_MISSING"
+    assert code_of(lambda: verify_log(world.files, wanted)) == "LOG_WITNESS_MISSING"
 
 
 def test_a_static_export_is_the_same_registry(world: World, tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def test_a_static_export_is_the_same_registry(world: World, tmp_path: Path) -> N
     folder = tmp_path / "export"
     assert export(world.registry, folder, "https://registry.example/").exit_code == 0
     files = FolderRegistry(folder)
-    live = verify(world.files, Following()).facts
-    assert {**verify(files, Following()).facts, "issued_at_utc": live["issued_at_utc"]} == live
+    live = verify_log(world.files, FollowOptions()).facts
+    assert {**verify_log(files, FollowOptions()).facts, "issued_at_utc": live["issued_at_utc"]} == live
     for path in ("pointers/acme.notes/stable.json", "versions/acme.notes/1.0.1.json", "tools.json", "registry.json"):
         assert files.get(path) == world.files.get(path)
     assert files.blob(bundle().archive_cid) == bundle().archive
@@ -283,4 +283,4 @@ def test_a_static_export_is_the_same_registry(world: World, tmp_path: Path) -> N
     export(world.registry, folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     state = followed(world).state
-    assert follow_log(files, None, Following()).state.edge == state.edge
+    assert follow_log(files, None, FollowOptions()).state.edge == state.edge

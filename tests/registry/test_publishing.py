@@ -10,24 +10,23 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle import attestation, log_event
-from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle import attestation, log_documents
+from pinwarden.bundle.document import add_signature, document_bytes
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import TlogProof
 from pinwarden.core.signing import document_signature_valid
-from pinwarden.registry import operator as operating
-from pinwarden.registry.authorization import caller_of
-from pinwarden.registry.changes import add_attestation, carry_out
-from pinwarden.registry.http.errors import status_of
-from pinwarden.registry.log_client import Following, follow_log
-from pinwarden.registry.publish import keep_archive
-from pinwarden.registry.registry import RegistryLimits
-from pinwarden.registry.search import search_tools
-from pinwarden.registry.setup import RegistrySettings, open_registry
-from pinwarden.registry.statement import KEYS, POINT, UNYANK, YANK
+from pinwarden.registry import access as operating
+from pinwarden.registry.access import authenticate
+from pinwarden.registry.changes import add_attestation, apply_change
+from pinwarden.registry.http.routes import status_code
+from pinwarden.registry.log_client import FollowOptions, follow_log
+from pinwarden.registry.publish import store_archive
+from pinwarden.registry.read_api import search_tools
+from pinwarden.registry.registry import RegistryLimits, RegistrySettings, open_registry
+from pinwarden.registry.registry_documents import KEYS, POINT, UNYANK, YANK
 from tests.registry.world import (
     ACME,
     MALLORY,
@@ -52,7 +51,7 @@ def code_of(act: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def log_size(world: World) -> int:
-    return follow_log(world.files, None, Following()).state.edge.size
+    return follow_log(world.files, None, FollowOptions()).state.edge.size
 
 
 def outcomes(world: World) -> list[str]:
@@ -88,7 +87,7 @@ def test_a_pointer_is_signed_by_the_registry_and_its_event_is_proved_to_be_in_th
     proof = TlogProof.parse(files.get("pointers/acme.notes/stable.tlog-proof"))
     proof.checkpoint.verify([anywhere.registry.identity.note_key])
     assert (proof.index, proof.proves(entry).size) == (2, 3)
-    event = log_event.of(json.loads(entry))
+    event = log_documents.log_event_from_json(json.loads(entry))
     assert (event.seq, event.new_root_cid) == (2, pointer["pointers"][0]["root_cid"])
     assert event.prev_root_cid == bundle(version="1.0.1").root_cid
 
@@ -162,7 +161,7 @@ def test_a_name_that_no_namespace_holds_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("token", ["", "pwt_unknown", "\udc80"])
 def test_a_token_that_does_not_count_is_refused_before_anything_is_read(world: World, token: str) -> None:
-    assert code_of(caller_of, world.registry, token, "publish") == "PUBLISHER_UNKNOWN"
+    assert code_of(authenticate, world.registry, token, "publish") == "PUBLISHER_UNKNOWN"
 
 
 def test_a_token_ends_when_it_is_revoked_or_expires(world: World) -> None:
@@ -200,11 +199,11 @@ def test_an_attack_that_repeats_a_signed_move_of_a_channel_is_refused(world: Wor
     world.publish(bundle(version="1.0.0"))
     world.publish(bundle(version="1.1.0"))
     body = {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"}
-    request = to_bytes({"statement": world.statement(POINT, body)})
-    caller = caller_of(world.registry, world.token, "change")
-    assert carry_out(world.registry, caller, request).changed
+    request = document_bytes({"statement": world.statement(POINT, body)})
+    caller = authenticate(world.registry, world.token, "change")
+    assert apply_change(world.registry, caller, request).changed
     world.change(POINT, tool="acme.notes", version="1.1.0", channel="stable")
-    assert code_of(carry_out, world.registry, caller, request) == "REQUEST_STALE"
+    assert code_of(apply_change, world.registry, caller, request) == "REQUEST_STALE"
     assert as_json(world.files.find("tools/acme.notes.json"))["channels"] == {"stable": "1.1.0"}
 
 
@@ -212,16 +211,16 @@ def test_an_attack_that_keeps_a_request_which_changed_nothing_for_later_is_refus
     """Both were sent while 1.0.0 was on the channel already; they must not bring it back once 1.1.0 is."""
     old = bundle(version="1.0.0")
     world.publish(old)
-    caller = caller_of(world.registry, world.token, "change")
-    move = to_bytes(
+    caller = authenticate(world.registry, world.token, "change")
+    move = document_bytes(
         {"statement": world.statement(POINT, {"tool": "acme.notes", "version": "1.0.0", "channel": "stable"})}
     )
     again = world.request(old)
     for _ in range(2):  # an answer may be lost
-        assert not carry_out(world.registry, caller, move).changed
+        assert not apply_change(world.registry, caller, move).changed
         assert world.send(again).version == "1.0.0"
     world.publish(bundle(version="1.1.0"))
-    assert code_of(carry_out, world.registry, caller, move) == "REQUEST_STALE"
+    assert code_of(apply_change, world.registry, caller, move) == "REQUEST_STALE"
     assert code_of(world.send, again) == "REQUEST_STALE"
     assert as_json(world.files.find("tools/acme.notes.json"))["channels"] == {"stable": "1.1.0"}
 
@@ -248,10 +247,10 @@ def test_an_attack_that_changes_a_request_after_it_was_signed_is_refused(world: 
     made = bundle()
     value = json.loads(world.request(made))
     value["statement"]["body"]["channel"] = "beta"
-    assert code_of(world.send, to_bytes(value), made) == "SIGNATURE_INVALID"
+    assert code_of(world.send, document_bytes(value), made) == "SIGNATURE_INVALID"
     value = json.loads(world.request(made))
     value["statement"]["signatures"][0]["signed_fields"] = []
-    assert code_of(world.send, to_bytes(value), made) == "SIGNATURE_INVALID"
+    assert code_of(world.send, document_bytes(value), made) == "SIGNATURE_INVALID"
 
 
 def test_an_attack_with_a_duplicate_member_is_refused(world: World) -> None:
@@ -269,7 +268,7 @@ def test_an_attack_with_an_archive_of_other_files_than_the_manifest_is_refused(w
     tampered = bytearray(honest.archive)
     tampered[-1] ^= 1
     assert code_of(world.publish, replace_archive(honest, bytes(tampered))) == "ARTIFACT_MISMATCH"
-    assert code_of(keep_archive, world.registry, b"other bytes", honest.archive_cid) == "ARTIFACT_MISMATCH"
+    assert code_of(store_archive, world.registry, b"other bytes", honest.archive_cid) == "ARTIFACT_MISMATCH"
     assert log_size(world) == 0
 
 
@@ -284,7 +283,9 @@ def test_an_attack_with_a_forged_or_foreign_attestation_is_refused(world: World)
     assert code_of(world.publish, made, attestations=[forged]) == "SIGNATURE_INVALID"
     foreign = attested(bundle(version="2.0.0"), ACME)
     assert code_of(world.publish, made, attestations=[foreign]) == "DOCUMENT_INVALID"
-    in_the_name_of_another = signed({**attested(made, ACME), "signatures": []}, attestation.SIGNED_FIELDS, MALLORY)
+    in_the_name_of_another = add_signature(
+        {**attested(made, ACME), "signatures": []}, attestation.ATTESTATION_SIGNED_FIELDS, MALLORY
+    )
     assert code_of(world.publish, made, attestations=[in_the_name_of_another]) == "SIGNATURE_INVALID"
     assert log_size(world) == 0
 
@@ -293,27 +294,27 @@ def test_an_attack_that_fills_every_place_for_attestations_leaves_room_for_the_p
     world = open_world(tmp_path, limits=RegistryLimits(attestations=4))
     made = bundle()
     world.publish(made)
-    stranger = caller_of(world.registry, world.add_namespace("mallory", MALLORY), "attest")
-    junk = [to_bytes(attested(made, PrivateKey.from_seed(bytes([number]) * 32))) for number in range(3)]
+    stranger = authenticate(world.registry, world.add_namespace("mallory", MALLORY), "attest")
+    junk = [document_bytes(attested(made, PrivateKey.from_seed(bytes([number]) * 32))) for number in range(3)]
     for each in junk[:2]:
         assert add_attestation(world.registry, stranger, each).changed
     assert code_of(add_attestation, world.registry, stranger, junk[2]) == "PUBLISH_LIMIT"
-    publisher = caller_of(world.registry, world.token, "attest")
-    assert add_attestation(world.registry, publisher, to_bytes(attested(made, ACME))).changed
+    publisher = authenticate(world.registry, world.token, "attest")
+    assert add_attestation(world.registry, publisher, document_bytes(attested(made, ACME))).changed
     world.registry.database.close()
 
 
 def test_an_attestation_can_be_added_later_and_changes_nothing_else(world: World) -> None:
     made = bundle()
     before = world.publish(made)
-    caller = caller_of(world.registry, world.token, "attest")
-    late = to_bytes(attested(made, MALLORY, "auditor"))
+    caller = authenticate(world.registry, world.token, "attest")
+    late = document_bytes(attested(made, MALLORY, "auditor"))
     assert add_attestation(world.registry, caller, late).changed
     assert not add_attestation(world.registry, caller, late).changed
     after = world.publish(made)
     assert replace(after, attestations=()) == before
     assert len(after.attestations) == 1
-    unknown = to_bytes(attested(bundle(version="3.0.0"), ACME))
+    unknown = document_bytes(attested(bundle(version="3.0.0"), ACME))
     assert code_of(add_attestation, world.registry, caller, unknown) == "SERVER_NOT_FOUND"
 
 
@@ -323,7 +324,7 @@ def test_a_yank_is_logged_and_takes_every_pointer_away(anywhere: World) -> None:
     anywhere.publish(made, channel="beta")
     assert anywhere.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks").changed
     assert not anywhere.change(YANK, tool="acme.notes", version="1.0.0", reason="again").changed
-    state = follow_log(anywhere.files, None, Following()).state
+    state = follow_log(anywhere.files, None, FollowOptions()).state
     standing = {key[1]: pointer.root_cid for key, pointer in state.pointers.items()}
     assert standing == {"stable": None, "beta": None, "yanked-1.0.0": made.root_cid}
     for channel in ("stable", "beta", "yanked-1.0.0"):
@@ -368,14 +369,18 @@ def test_a_part_of_a_namespace_can_be_given_away_for_good(world: World) -> None:
 def test_requests_and_bytes_of_one_token_are_limited(tmp_path: Path) -> None:
     limits = RegistryLimits(requests_per_hour=2, bytes_per_hour=1000)
     world = open_world(tmp_path / "registry", limits=limits)
-    caller_of(world.registry, world.token, "upload", 900)
-    assert code_of(caller_of, world.registry, world.token, "upload", 101) == "PUBLISH_LIMIT"
-    caller_of(world.registry, world.token, "upload", 100)
+    authenticate(world.registry, world.token, "upload", 900)
+    assert code_of(authenticate, world.registry, world.token, "upload", 101) == "PUBLISH_LIMIT"
+    authenticate(world.registry, world.token, "upload", 100)
     with pytest.raises(PinwardenError) as caught:
-        caller_of(world.registry, world.token, "publish")
-    assert (caught.value.code, caught.value.data, status_of(caught.value)) == ("PUBLISH_LIMIT", {"reason": "rate"}, 429)
+        authenticate(world.registry, world.token, "publish")
+    assert (caught.value.code, caught.value.data, status_code(caught.value)) == (
+        "PUBLISH_LIMIT",
+        {"reason": "rate"},
+        429,
+    )
     world.clock.pass_by(minutes=61)
-    caller_of(world.registry, world.token, "publish")
+    authenticate(world.registry, world.token, "publish")
 
 
 def test_a_database_of_another_registry_is_refused(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from threading import Event
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.strict_json import parse_json
-from pinwarden.registry import operator as operating
-from pinwarden.registry.layout import manifest_path, version_path
-from pinwarden.registry.log_client import Following, consistency_checked, follow_log
-from pinwarden.registry.log_following import Head, verified_head
-from pinwarden.registry.setup import RegistrySettings, open_registry
-from pinwarden.registry.version import published_version
+from pinwarden.registry import access as operating
+from pinwarden.registry.log_client import FollowOptions, check_consistency, follow_log
+from pinwarden.registry.log_verification import VerifiedHead, verify_head
+from pinwarden.registry.names import manifest_path, version_path
+from pinwarden.registry.registry import RegistrySettings, open_registry
+from pinwarden.registry.registry_documents import version_from_json
 from pinwarden.system.clock import now
 from tests.registry.replica import Remembered, Replica, identity_of, publish_over_http, reader, replicas, writer
 from tests.registry.world import ACME, Bundle, bundle
@@ -41,13 +41,13 @@ class Fleet:
         self.running = running
         self.token = token
         self.identity = identity_of(running[0].url)
-        self.seen: dict[int, Head] = {}
+        self.seen: dict[int, VerifiedHead] = {}
         self.cut_off = 0
 
     def look(self, url: str) -> None:
         """Keep the head that a replica shows now. Two heads of one size must be the same."""
         key = self.identity.note_key
-        head = verified_head(reader(url).get("log/checkpoint"), self.identity.log_id, key)
+        head = verify_head(reader(url).get("log/checkpoint"), self.identity.log_id, key)
         known = self.seen.setdefault(head.checkpoint.size, head)
         assert known.checkpoint == head.checkpoint
 
@@ -74,7 +74,7 @@ class Fleet:
         """Every accepted version is in the log exactly once, at the index that was told, on every replica."""
         for replica in self.running:
             files = Remembered(reader(replica.url))
-            followed = follow_log(files, None, Following(key=PublicKey.from_did(replica.key_id)))
+            followed = follow_log(files, None, FollowOptions(key=PublicKey.from_did(replica.key_id)))
             logged = {event.seq: event.new_root_cid for event in followed.events}
             assert sorted(logged) == list(range(followed.state.edge.size))
             roots = [version(number).root_cid for number in indexes]
@@ -83,7 +83,7 @@ class Fleet:
                 number: version(number).root_cid for number in indexes
             }
             for head in self.seen.values():
-                consistency_checked(files, head, followed.head)
+                check_consistency(files, head, followed.head)
         self._check_parts(indexes)
 
     def _check_parts(self, indexes: dict[int, int]) -> None:
@@ -92,7 +92,7 @@ class Fleet:
         for number, index in indexes.items():
             made = version(number)
             tool, stated = made.descriptor["tool"]["name"], made.descriptor["tool"]["version"]
-            published = published_version(parse_json(files.get(version_path(tool, stated))))
+            published = version_from_json(parse_json(files.get(version_path(tool, stated))))
             assert (published.seq, published.root_cid) == (index, made.root_cid)
             assert files.get(manifest_path(made.root_cid, made.descriptor_cid))
             assert files.document(made.descriptor_cid)

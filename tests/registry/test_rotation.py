@@ -12,8 +12,8 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.registry.key_change import KeyChange
-from pinwarden.registry.key_rotation import rotate
-from pinwarden.registry.log_client import Following, follow_log, verify
+from pinwarden.registry.log_client import FollowOptions, follow_log, verify_log
+from pinwarden.registry.log_writer import rotate_key
 from pinwarden.registry.registry import Registry
 from tests.registry.world import REGISTRY_KEY, World, as_json, bundle
 
@@ -42,19 +42,19 @@ def test_a_key_is_changed_while_others_publish_and_nothing_is_lost_or_signed_by_
         telling = [pool.submit(published, anywhere, number) for number in range(BEFORE)]
         wait(telling)
         telling += [pool.submit(published, anywhere, number) for number in range(BEFORE, ALL)]
-        turning = pool.submit(rotate, anywhere.registry, NEW, "yearly")
+        turning = pool.submit(rotate_key, anywhere.registry, NEW, "yearly")
         told = [each.result() for each in telling]
         _, change, count = turning.result()
     assert sorted([*told, change.seq]) == list(range(ALL + 1))
     assert count == min(3, change.seq)
     after = replace_key(anywhere, NEW)
     for known in (REGISTRY_KEY, NEW):
-        followed = follow_log(after.files, None, Following(key=known.public_key))
+        followed = follow_log(after.files, None, FollowOptions(key=known.public_key))
         assert followed.state.keys == (REGISTRY_KEY.public_key, NEW.public_key)
         assert {event.seq: event.issuer_key_id for event in followed.events} == {
             seq: (REGISTRY_KEY if seq < change.seq else NEW).public_key.did for seq in told
         }
-    assert verify(after.files, Following(key=REGISTRY_KEY.public_key)).exit_code == 0
+    assert verify_log(after.files, FollowOptions(key=REGISTRY_KEY.public_key)).exit_code == 0
     for tool in as_json(after.files.get("tools.json"))["tools"]:
         pointer = strict_json.parse_json(after.files.get(f"pointers/{tool}/stable.json"))
         assert document_signature_valid(pointer, pointer["signatures"][0], [NEW.public_key])
@@ -69,7 +69,7 @@ def test_an_attack_with_two_changes_of_the_key_at_once_makes_one_of_them(anywher
 
     def turned(key: PrivateKey) -> tuple[Registry, KeyChange, int] | str:
         try:
-            return rotate(anywhere.registry, key, "yearly")
+            return rotate_key(anywhere.registry, key, "yearly")
         except PinwardenError as err:
             return err.code
 
@@ -78,5 +78,5 @@ def test_an_attack_with_two_changes_of_the_key_at_once_makes_one_of_them(anywher
     (done,) = (each for each in answers if not isinstance(each, str))
     assert "REGISTRY_KEY_MISMATCH" in answers
     anywhere.registry = done[0]
-    followed = follow_log(anywhere.files, None, Following(key=REGISTRY_KEY.public_key))
+    followed = follow_log(anywhere.files, None, FollowOptions(key=REGISTRY_KEY.public_key))
     assert (followed.state.edge.size, followed.state.key) == (2, done[1].new)

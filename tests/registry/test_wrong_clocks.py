@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.registry.files import _refusal
-from pinwarden.registry.pointer_freshness import check_age
+from pinwarden.registry.log_verification import check_head_age
+from pinwarden.registry.registry_client import _refusal
 from tests.registry.world import World, bundle
 
 
@@ -27,7 +27,7 @@ def test_a_request_from_a_machine_whose_clock_is_wrong_is_refused_with_a_hint_ab
 
 
 def test_a_head_of_the_log_from_the_future_is_told_with_a_hint_about_the_clock() -> None:
-    code, hint = _hint(check_age, "2030-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 7)
+    code, hint = _hint(check_head_age, "2030-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 7)
     assert (code, "clock" in hint) == ("LOG_FROZEN", True)
 
 

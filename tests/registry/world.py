@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from pinwarden.bundle import attestation, descriptor, manifest
-from pinwarden.bundle.archive.bundle_archive import entry_of, make_archive
-from pinwarden.bundle.archive.tree import SourceFile
 from pinwarden.bundle.attestation import Claim
-from pinwarden.bundle.descriptor import CAR, Descriptor, SecurityPolicy
-from pinwarden.bundle.profile import default_profile
-from pinwarden.bundle.signatures import signed, to_bytes
+from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy
+from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
-from pinwarden.registry import operator as operating
-from pinwarden.registry import statement
-from pinwarden.registry.authorization import caller_of
-from pinwarden.registry.changes import Done, carry_out
-from pinwarden.registry.comparison import compare_pair, pair_of
-from pinwarden.registry.files import RegistryFiles
-from pinwarden.registry.publish import Published, keep_archive, publish
-from pinwarden.registry.read_api import find
-from pinwarden.registry.registry import Registry
-from pinwarden.registry.setup import RegistrySettings, open_registry
-from pinwarden.registry.version import PublishedVersion
+from pinwarden.registry import access as operating
+from pinwarden.registry import registry_documents
+from pinwarden.registry.access import authenticate
+from pinwarden.registry.changes import ChangeResult, apply_change
+from pinwarden.registry.http.comparisons import compare_pair, find_pair
+from pinwarden.registry.publish import PublishResult, publish, store_archive
+from pinwarden.registry.read_api import find_file
+from pinwarden.registry.registry import Registry, RegistrySettings, open_registry
+from pinwarden.registry.registry_client import RegistryReader
+from pinwarden.registry.registry_documents import PublishedVersion
 
 REGISTRY_KEY = PrivateKey.from_seed(b"r" * 32)
 ACME = PrivateKey.from_seed(b"a" * 32)
@@ -62,10 +60,10 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
     """A bundle with one program, and what else is given by name."""
     files = [SourceFile(path="main.py", data=content)]
     files += [SourceFile(path=f"{path}.txt", data=data) for path, data in more.items()]
-    unlinked = manifest.unlinked_value(entry_of(file) for file in files)
+    unlinked = manifest.unlinked_manifest(manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
-    archive = make_archive(CAR, unlinked, root, sorted(files, key=lambda file: file.path))
-    described = descriptor.to_value(
+    archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, sorted(files, key=lambda file: file.path))
+    described = descriptor.descriptor_to_json(
         Descriptor(
             name=name,
             display_name=name,
@@ -74,28 +72,28 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
             license="MIT",
             root_cid=str(root),
             cid_profile=default_profile(),
-            media_type=CAR,
+            media_type=CAR_MEDIA_TYPE,
             size_bytes=len(archive),
             runtime="python",
             target="main.py",
             policy=SecurityPolicy(),
         )
     )
-    linked = manifest.linked_value(unlinked, str(document_cid(described)))
+    linked = manifest.linked_manifest(unlinked, str(document_cid(described)))
     return Bundle(descriptor=described, manifest=linked, archive=archive)
 
 
 def attested(made: Bundle, key: PrivateKey, role: str = "maintainer") -> dict[str, Any]:
     """An integrity claim about a bundle."""
     claim = Claim(
-        type=attestation.INTEGRITY,
+        type=attestation.INTEGRITY_CLAIM,
         issued_at_utc="2026-01-01T00:00:00Z",
         issuer_key_id=key.public_key.did,
         issuer_role=role,
         payload={"kind": "integrity", "verified_root_cid": made.root_cid},
     )
-    value = attestation.to_value(made.root_cid, made.descriptor_cid, default_profile(), [claim])
-    return signed(value, attestation.SIGNED_FIELDS, key)
+    value = attestation.unsigned_attestation(made.root_cid, made.descriptor_cid, default_profile(), [claim])
+    return add_signature(value, attestation.ATTESTATION_SIGNED_FIELDS, key)
 
 
 @dataclass(slots=True)
@@ -139,19 +137,21 @@ class World:
             **changes,
         }
         value = {
-            "statement": self.statement(statement.PUBLISH, body, key=key, log_id=log_id),
+            "statement": self.statement(registry_documents.PUBLISH, body, key=key, log_id=log_id),
             "descriptor": made.descriptor,
             "manifest": made.manifest,
             "attestations": attestations or [],
         }
-        return to_bytes(value)
+        return document_bytes(value)
 
     def statement(
         self, action: str, body: Mapping[str, Any], *, key: PrivateKey | None = None, log_id: str | None = None
     ) -> dict[str, Any]:
         nonce = f"{next(_NONCES)}"
-        value = statement.to_value(log_id or self.registry.identity.log_id, action, body, self.clock(), nonce)
-        return signed(value, statement.SIGNED_FIELDS, key or self.key)
+        value = registry_documents.unsigned_statement(
+            log_id or self.registry.identity.log_id, action, body, self.clock(), nonce
+        )
+        return add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, key or self.key)
 
     def publish(self, made: Bundle, *, token: str | None = None, **more: Any) -> PublishedVersion:
         """Publish a bundle the way the HTTP face does."""
@@ -159,15 +159,17 @@ class World:
 
     def send(self, request: bytes, made: Bundle | None = None, *, token: str | None = None) -> PublishedVersion:
         if made is not None:
-            keep_archive(self.registry, made.archive, made.archive_cid)
+            store_archive(self.registry, made.archive, made.archive_cid)
         return self.send_for_event(request, token=token).version
 
-    def send_for_event(self, request: bytes, *, token: str | None = None) -> Published:
-        return publish(self.registry, caller_of(self.registry, token or self.token, "publish"), request)
+    def send_for_event(self, request: bytes, *, token: str | None = None) -> PublishResult:
+        return publish(self.registry, authenticate(self.registry, token or self.token, "publish"), request)
 
-    def change(self, action: str, *, key: PrivateKey | None = None, token: str | None = None, **body: Any) -> Done:
-        request = to_bytes({"statement": self.statement(action, body, key=key)})
-        return carry_out(self.registry, caller_of(self.registry, token or self.token, "change"), request)
+    def change(
+        self, action: str, *, key: PrivateKey | None = None, token: str | None = None, **body: Any
+    ) -> ChangeResult:
+        request = document_bytes({"statement": self.statement(action, body, key=key)})
+        return apply_change(self.registry, authenticate(self.registry, token or self.token, "change"), request)
 
     def add_namespace(self, name: str, key: PrivateKey) -> str:
         """A namespace of its own; returns a token for it."""
@@ -182,7 +184,7 @@ class World:
 _NONCES = iter(range(10**9))
 
 
-class LiveFiles(RegistryFiles):
+class LiveFiles(RegistryReader):
     """What the registry serves, without a network between. A test may put something else at a path."""
 
     def __init__(self, registry: Registry) -> None:
@@ -197,7 +199,7 @@ class LiveFiles(RegistryFiles):
         self.asked.append(path)
         if path in self.instead:
             return self.instead[path]()
-        found = find(self._registry, path)
+        found = find_file(self._registry, path)
         return None if found is None else found.body
 
 
@@ -219,5 +221,5 @@ def as_json(data: bytes | None) -> Any:
 
 def compare_versions(registry: Registry, tool: str, before: str, after: str) -> dict[str, Any]:
     """What changed between two published versions, as the registry answers it."""
-    changes = compare_pair(registry, pair_of(registry, tool, before, after))
+    changes = compare_pair(registry, find_pair(registry, tool, before, after))
     return {"tool": tool, "before": before, "after": after, **changes}

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.bundle import attestation, descriptor, manifest, pointer
-from pinwarden.bundle.acceptance.verdict import Submission
+from pinwarden.bundle.acceptance_result import AcceptanceRequest
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.descriptor import Descriptor, SecurityPolicy
-from pinwarden.bundle.installer_policy import InstallerPolicy
-from pinwarden.bundle.manifest import Entry
+from pinwarden.bundle.document import add_signature, default_profile
+from pinwarden.bundle.manifest import ManifestEntry
 from pinwarden.bundle.pointer import Constraints, Pointer
-from pinwarden.bundle.profile import default_profile
-from pinwarden.bundle.signatures import signed
-from pinwarden.bundle.trust import Trust, TrustedKey, key_value
+from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey, trusted_key_to_json
 from pinwarden.core.cid import blob_cid, document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
@@ -46,9 +44,10 @@ TRUST = Trust(
 POLICY = InstallerPolicy(network="deny", filesystem="read_only", exec="deny")
 
 
-def entries_of(files: Mapping[str, bytes]) -> tuple[Entry, ...]:
+def entries_of(files: Mapping[str, bytes]) -> tuple[ManifestEntry, ...]:
     return tuple(
-        Entry(path=path, blob_cid=str(blob_cid(data)), size_bytes=len(data)) for path, data in sorted(files.items())
+        ManifestEntry(path=path, blob_cid=str(blob_cid(data)), size_bytes=len(data))
+        for path, data in sorted(files.items())
     )
 
 
@@ -61,7 +60,7 @@ def descriptor_of(root_cid: str, **changes: Any) -> Descriptor:
         license="MIT",
         root_cid=root_cid,
         cid_profile=default_profile(),
-        media_type=descriptor.CAR,
+        media_type=descriptor.CAR_MEDIA_TYPE,
         size_bytes=1000,
         runtime="python",
         target="main.py",
@@ -78,20 +77,20 @@ def attested(
     *,
     expires: str | None = LATER,
     issuer: PrivateKey | None = None,
-    fields: Sequence[str] = attestation.SIGNED_FIELDS,
+    fields: Sequence[str] = attestation.ATTESTATION_SIGNED_FIELDS,
     **payload: Any,
 ) -> dict[str, Any]:
     """A signed integrity claim."""
     claim = Claim(
-        type=attestation.INTEGRITY,
+        type=attestation.INTEGRITY_CLAIM,
         issued_at_utc=BEFORE,
         expires_at_utc=expires,
         issuer_key_id=(issuer or signer).public_key.did,
         issuer_role=role,
         payload={"kind": "integrity", "verified_root_cid": root_cid, **payload},
     )
-    value = attestation.to_value(root_cid, descriptor_cid, default_profile(), [claim])
-    return signed(value, fields, signer)
+    value = attestation.unsigned_attestation(root_cid, descriptor_cid, default_profile(), [claim])
+    return add_signature(value, fields, signer)
 
 
 def encoded(document: Any) -> bytes:
@@ -102,7 +101,7 @@ class Documents:
     """The documents of one bundle before they are signed; a test breaks them where it likes."""
 
     def __init__(self, files: Mapping[str, bytes] = FILES) -> None:
-        self.unlinked = manifest.unlinked_value(entries_of(files))
+        self.unlinked = manifest.unlinked_manifest(entries_of(files))
         self.descriptor: dict[str, Any] = {}
         self.described: dict[str, Any] = {}
         self.constraints = Constraints()
@@ -111,19 +110,19 @@ class Documents:
         self.signer, self.role = VERIFIER, "verifier"
         self.attestations: list[dict[str, Any]] | None = None
         self.more_attestations: list[dict[str, Any]] = []
-        self.pointer_fields: Sequence[str] = pointer.SIGNED_FIELDS
+        self.pointer_fields: Sequence[str] = pointer.POINTER_SIGNED_FIELDS
 
     def finish(self) -> None:
         """Computes the identifiers; what is changed after this no longer fits them."""
-        self.manifest = manifest.linked_value(self.unlinked, OTHER_DOCUMENT)
+        self.manifest = manifest.linked_manifest(self.unlinked, OTHER_DOCUMENT)
         self.root_cid = self.manifest["root_cid"]
-        self.descriptor = descriptor.to_value(descriptor_of(self.root_cid, **self.described))
+        self.descriptor = descriptor.descriptor_to_json(descriptor_of(self.root_cid, **self.described))
 
     def link(self) -> None:
         """The identifier of the descriptor, in the manifest and the pointer."""
         self.descriptor_cid = str(document_cid(self.descriptor))
         self.manifest["descriptor_cid"] = self.descriptor_cid
-        self.pointer = pointer.to_value(
+        self.pointer = pointer.unsigned_pointers(
             "acme",
             "registry@acme",
             BEFORE,
@@ -142,11 +141,11 @@ class Documents:
         if self.attestations is None:
             self.attestations = [attested(self.root_cid, self.descriptor_cid, self.signer, self.role)]
 
-    def submission(self, **changes: Any) -> Submission:
+    def submission(self, **changes: Any) -> AcceptanceRequest:
         """All of it, with the pointer signed."""
-        return Submission(
+        return AcceptanceRequest(
             **{
-                "pointer": encoded(signed(self.pointer, self.pointer_fields, self.registry)),
+                "pointer": encoded(add_signature(self.pointer, self.pointer_fields, self.registry)),
                 "descriptor": encoded(self.descriptor),
                 "manifest": encoded(self.manifest),
                 "attestations": tuple(map(encoded, [*(self.attestations or []), *self.more_attestations])),
@@ -169,6 +168,6 @@ def documents(files: Mapping[str, bytes] = FILES) -> Documents:
 def trust_value(trust: Trust) -> dict[str, Any]:
     """The document that ``trust.parse`` reads."""
     return {
-        "trusted_registry_keys": [key_value(known) for known in trust.registry_keys],
-        "known_keys": [key_value(known) for known in trust.known_keys],
+        "trusted_registry_keys": [trusted_key_to_json(known) for known in trust.registry_keys],
+        "known_keys": [trusted_key_to_json(known) for known in trust.known_keys],
     }

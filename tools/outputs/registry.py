@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pinwarden.registry import version as registry_version
+from pinwarden.registry import registry_documents as registry_version
 from pinwarden.registry.store import publishers
 from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, output
 from tools.schema_words import (

@@ -1,27 +1,26 @@
-"""``attestation.envelope``: what somebody says of a bundle, signed."""
+"""``attestation.envelope``: signed claims about a bundle, and which of them were renewed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pinwarden.bundle.profile import profile_in
-from pinwarden.bundle.shape import Shape, read
-from pinwarden.bundle.signatures import Signature, signatures_in
+from pinwarden.bundle.document import DocumentReader, Signature, read_json, read_profile, read_signatures
 from pinwarden.core.record import Record, field
+from pinwarden.core.timestamps import parse_timestamp
 
-SCHEMA = "attestation.envelope.v0.1"
-SIGNED_FIELDS = ("/subject", "/claims")
+ATTESTATION_SCHEMA = "attestation.envelope.v0.1"
+ATTESTATION_SIGNED_FIELDS = ("/subject", "/claims")
 CLAIM_PREFIX = "mcp.claim."
-INTEGRITY = "mcp.claim.integrity"
-CLAIM_TYPES = (INTEGRITY, "mcp.claim.audit", "mcp.claim.compatibility")
-MOST_BYTES = 1024 * 1024
-"""What whoever installs takes of one. They have a few kilobytes."""
+INTEGRITY_CLAIM = "mcp.claim.integrity"
+CLAIM_TYPES = (INTEGRITY_CLAIM, "mcp.claim.audit", "mcp.claim.compatibility")
+MAX_ATTESTATION_BYTES = 1024 * 1024
+"""The size that installers download at most. Real attestations have a few kilobytes."""
 ROLES = ("verifier", "maintainer", "auditor")
 
 
 class Claim(Record):
-    """One thing that is said."""
+    """One claim about a bundle, by one issuer."""
 
     type: str
     issued_at_utc: str
@@ -32,7 +31,7 @@ class Claim(Record):
 
 
 class Attestation(Record):
-    """Claims about one bundle, signed together."""
+    """Claims about one bundle under common signatures."""
 
     root_cid: str
     descriptor_cid: str
@@ -40,54 +39,88 @@ class Attestation(Record):
     claims: tuple[Claim, ...]
     signatures: tuple[Signature, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All of it, with what is not known here."""
+    """The whole document, including members that Pinwarden does not know."""
 
 
-def parse(data: bytes) -> Attestation:
-    """An attestation; its signatures are not checked here."""
-    return of(read(data))
+def parse_attestation(data: bytes) -> Attestation:
+    """Parse an attestation. Its signatures are not verified."""
+    return attestation_from_json(read_json(data))
 
 
-def of(document: Any) -> Attestation:
-    """The same, of a value that was read strictly."""
-    shape = Shape.of(document, SCHEMA)
-    subject = shape.inside("subject")
+def attestation_from_json(document: Any) -> Attestation:
+    """Build an attestation from a strictly parsed value. Its signatures are not verified."""
+    reader = DocumentReader.for_schema(document, ATTESTATION_SCHEMA)
+    subject = reader.object("subject")
     return Attestation(
         root_cid=subject.cid("root_cid"),
         descriptor_cid=subject.cid("descriptor_cid"),
-        cid_profile=profile_in(subject),
-        claims=tuple(_claim(each) for each in shape.each("claims", at_least=1)),
-        signatures=signatures_in(shape),
+        cid_profile=read_profile(subject),
+        claims=tuple(_read_claim(claim) for claim in reader.objects("claims", at_least=1)),
+        signatures=read_signatures(reader),
         document=document,
     )
 
 
-def _claim(shape: Shape) -> Claim:
-    issuer = shape.inside("issuer")
+def _read_claim(reader: DocumentReader) -> Claim:
+    issuer = reader.object("issuer")
     return Claim(
-        type=shape.one_of("type", CLAIM_TYPES),
-        issued_at_utc=shape.moment("issued_at_utc"),
+        type=reader.one_of("type", CLAIM_TYPES),
+        issued_at_utc=reader.timestamp("issued_at_utc"),
         issuer_key_id=issuer.text("key_id"),
         issuer_role=issuer.one_of("role", ROLES),
-        payload=shape.inside("payload").value,
-        expires_at_utc=shape.moment("expires_at_utc") if "expires_at_utc" in shape.value else None,
+        payload=reader.object("payload").value,
+        expires_at_utc=reader.timestamp("expires_at_utc") if "expires_at_utc" in reader.value else None,
     )
 
 
-def to_value(
+def unsigned_attestation(
     root_cid: str, descriptor_cid: str, cid_profile: Mapping[str, Any], claims: Iterable[Claim]
 ) -> dict[str, Any]:
-    """The document without signatures; ``signatures.signed(…, SIGNED_FIELDS, signer)`` adds one."""
+    """The document without signatures; sign it with ``add_signature(..., ATTESTATION_SIGNED_FIELDS, signer)``."""
     return {
-        "schema_version": SCHEMA,
+        "schema_version": ATTESTATION_SCHEMA,
         "subject": {"root_cid": root_cid, "descriptor_cid": descriptor_cid, "cid_profile": dict(cid_profile)},
-        "claims": [_claim_value(each) for each in claims],
+        "claims": [_claim_to_json(claim) for claim in claims],
     }
 
 
-def _claim_value(claim: Claim) -> dict[str, Any]:
+def _claim_to_json(claim: Claim) -> dict[str, Any]:
     value: dict[str, Any] = {"type": claim.type, "issued_at_utc": claim.issued_at_utc}
     if claim.expires_at_utc is not None:
         value["expires_at_utc"] = claim.expires_at_utc
     issuer = {"key_id": claim.issuer_key_id, "role": claim.issuer_role}
     return {**value, "issuer": issuer, "payload": dict(claim.payload)}
+
+
+def current_attestations(attestations: Mapping[str, Attestation]) -> list[str]:
+    """The names of the attestations that were not renewed, in order.
+
+    An expired claim of a trusted key stops every install. So registries stop listing an attestation once its issuer
+    has renewed it: signed the same claims again, later and for longer.
+    """
+    return [
+        name
+        for name, old in attestations.items()
+        if not any(_renews(new, old) for other, new in attestations.items() if other != name)
+    ]
+
+
+def _renews(new: Attestation, old: Attestation) -> bool:
+    """Only the signer of a claim can renew it; others must not be able to hide it."""
+    signers = {
+        signature.key_id
+        for signature in new.signatures
+        if set(ATTESTATION_SIGNED_FIELDS) <= set(signature.signed_fields)
+    }
+    own = [claim for claim in new.claims if claim.issuer_key_id in signers]
+    return all(any(_extends(claim, renewed) for claim in own) for renewed in old.claims)
+
+
+def _extends(new: Claim, old: Claim) -> bool:
+    if (new.type, new.issuer_key_id, new.issuer_role) != (old.type, old.issuer_key_id, old.issuer_role):
+        return False
+    ends, ended = parse_timestamp(new.expires_at_utc), parse_timestamp(old.expires_at_utc)
+    issued, before = parse_timestamp(new.issued_at_utc), parse_timestamp(old.issued_at_utc)
+    if ended is None or issued is None or before is None or issued <= before:
+        return False
+    return ends is None or ends > ended

@@ -1,25 +1,30 @@
-"""A bundle as three files beside each other: its archive, its descriptor and its manifest."""
+"""A bundle on disk: archive, descriptor and manifest. Opens, inspects, verifies and accepts it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pinwarden.bundle.acceptance.bundle import check_documents
-from pinwarden.bundle.acceptance.verdict import BundleDocuments
-from pinwarden.bundle.archive.bundle_archive import Contents, check_archive
-from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
-from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
-from pinwarden.bundle.shape import LIMITS
+from pinwarden.bundle.acceptance import accept, check_documents
+from pinwarden.bundle.acceptance_result import AcceptanceRequest, AcceptanceResult, BundleDocuments, result_to_json
+from pinwarden.bundle.bundle_archive import FileContents, check_archive
+from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE, Descriptor
+from pinwarden.bundle.document import DOCUMENT_LIMITS
+from pinwarden.bundle.manifest import DEFAULT_LIMITS
+from pinwarden.bundle.trust import parse_installer_policy, parse_trust
 from pinwarden.core.digest import Digest
-from pinwarden.core.errors import PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
+from pinwarden.core.report import Report, Row, plural
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.system.files import open_regular, read_file
 
-SUFFIXES = {CAR: ".car", TAR_ZSTD: ".tar.zst"}
+SUFFIXES = {CAR_MEDIA_TYPE: ".car", TAR_ZSTD_MEDIA_TYPE: ".tar.zst"}
 
 
 class BundleFiles(Record):
-    """Where the parts of a bundle are."""
+    """The paths of a bundle's three files."""
 
     archive: Path
     descriptor: Path
@@ -27,20 +32,20 @@ class BundleFiles(Record):
 
 
 class OpenedBundle(Record):
-    """A bundle in which every byte was checked against its documents."""
+    """A bundle whose every byte was verified against its documents."""
 
     documents: BundleDocuments
-    contents: Contents = field(repr=False)
+    contents: FileContents = field(repr=False)
     archive: bytes = field(repr=False)
 
     @property
     def content_hash(self) -> Digest:
-        """Of the archive's bytes."""
+        """The digest of the archive."""
         return Digest.of_bytes(self.archive)
 
 
 def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | None = None) -> BundleFiles:
-    """The parts of a bundle: the documents are beside the archive unless they are named."""
+    """The three paths; descriptor and manifest default to files beside the archive."""
     return BundleFiles(
         archive=archive,
         descriptor=Path(descriptor) if descriptor else _beside(archive, ".descriptor.json"),
@@ -49,33 +54,171 @@ def bundle_files(archive: Path, descriptor: str | None = None, manifest: str | N
 
 
 def _beside(archive: Path, suffix: str) -> Path:
-    """``x.car.manifest.json``, as it is packed here; or ``x.manifest.json``, as others do, if only that is there."""
+    """``x.car.manifest.json``, as `pack` writes it; or ``x.manifest.json``, as other tools do, if only that exists."""
     ours = archive.with_name(f"{archive.name}{suffix}")
-    kind = next((each for each in SUFFIXES.values() if archive.name.endswith(each)), "")
+    kind = next((end for end in SUFFIXES.values() if archive.name.endswith(end)), "")
     others = archive.with_name(f"{archive.name.removesuffix(kind)}{suffix}")
     return others if others.is_file() and not ours.exists() else ours
 
 
 def read_documents(files: BundleFiles) -> BundleDocuments:
-    """The descriptor and the manifest, which belong together; the archive is not looked at."""
+    """Descriptor and manifest, checked against each other. The archive is not read."""
     for path, option in ((files.descriptor, "--descriptor"), (files.manifest, "--manifest")):
         if not path.exists():
             raise PinwardenError(
                 "FILE_UNREADABLE",
                 f"{path}: No such file or directory",
-                hint=f"pinwarden bundle pack writes it beside the archive; if it is elsewhere, name it with {option}.",
+                hint=f"pinwarden bundle pack writes it beside the archive. If it is elsewhere, pass {option} FILE.",
             )
-    return check_documents(read_file(files.descriptor, LIMITS.max_bytes), read_file(files.manifest, LIMITS.max_bytes))
+    return check_documents(
+        read_file(files.descriptor, DOCUMENT_LIMITS.max_bytes), read_file(files.manifest, DOCUMENT_LIMITS.max_bytes)
+    )
 
 
 def open_files(files: BundleFiles) -> OpenedBundle:
-    """All of a bundle, checked."""
-    with open_regular(files.archive):  # first, as an error should be about the name that was given
+    """Read and verify a whole bundle."""
+    with open_regular(files.archive):  # first, so that an error names the path that the user gave
         pass
     return open_bundle(read_documents(files), read_file(files.archive, DEFAULT_LIMITS.archive_bytes))
 
 
 def open_bundle(documents: BundleDocuments, archive: bytes) -> OpenedBundle:
-    """The files of a bundle out of its archive; ``adapters.bundles.unpack`` writes them."""
+    """Verify an archive against its documents; `bundle_archive.unpack` writes the files."""
     contents = check_archive(documents.descriptor, documents.manifest, archive)
     return OpenedBundle(documents=documents, contents=contents, archive=archive)
+
+
+def inspect_bundle(files: BundleFiles) -> Report:
+    """The report of ``pinwarden bundle inspect``, from the documents alone. The archive is not opened."""
+    documents = read_documents(files)
+    rows = [
+        {
+            "path": entry.path,
+            "size_bytes": entry.size_bytes,
+            "executable": entry.executable,
+            "blob_cid": entry.blob_cid,
+        }
+        for entry in documents.manifest.entries
+    ]
+    descriptor = documents.descriptor
+    requested = ", ".join(f"{name} {value}" for name, value in _policy(descriptor).items())
+    return Report(
+        command="bundle inspect",
+        subject=files.archive.name,
+        summary=f"{descriptor.name} {descriptor.version}: {plural(len(rows), 'file')}, {documents.root_cid}",
+        exit_code=EXIT_CLEAN,
+        notes=(
+            f"starts with {descriptor.runtime}: {descriptor.target}; requests {requested}",
+            *(f"{row['path']}  {row['size_bytes']} bytes" for row in rows[:_SHOWN]),
+            *([f"and {len(rows) - _SHOWN} more; --format json lists all"] if len(rows) > _SHOWN else []),
+        ),
+        facts={**_identity(documents), "entries": rows},
+    )
+
+
+_SHOWN = 20
+
+
+def verify_bundle(files: BundleFiles) -> Report:
+    """The report of ``pinwarden bundle verify``: hashes every file. Attestations are not considered."""
+    opened = open_files(files)
+    documents = opened.documents
+    descriptor = documents.descriptor
+    size = sum(entry.size_bytes for entry in documents.manifest.entries)
+    file_count = plural(len(opened.contents), "file")
+    return Report(
+        command="bundle verify",
+        subject=files.archive.name,
+        summary=f"{descriptor.name} {descriptor.version} is intact: {file_count}, {size} bytes",
+        exit_code=EXIT_CLEAN,
+        notes=("intact does not mean trusted: check its attestations with pinwarden bundle accept",),
+        facts={
+            **_identity(documents),
+            "content_hash": str(opened.content_hash),
+            "files": len(opened.contents),
+            "unpacked_bytes": size,
+        },
+    )
+
+
+def _identity(documents: BundleDocuments) -> dict[str, Any]:
+    descriptor = documents.descriptor
+    return {
+        "tool": descriptor.name,
+        "version": descriptor.version,
+        "root_cid": documents.root_cid,
+        "descriptor_cid": documents.descriptor_cid,
+        "media_type": descriptor.media_type,
+        "size_bytes": descriptor.size_bytes,
+        "runtime": descriptor.runtime,
+        "target": descriptor.target,
+        "policy": _policy(descriptor),
+    }
+
+
+def _policy(descriptor: Descriptor) -> dict[str, str]:
+    policy = descriptor.policy
+    return {"network": policy.network, "filesystem": policy.filesystem, "exec": policy.exec}
+
+
+class AcceptanceFiles(Record):
+    """The input files of ``pinwarden bundle accept``."""
+
+    pointer: Path
+    descriptor: Path
+    manifest: Path
+    attestations: Sequence[Path]
+    policy: Path
+    trust: Path
+
+
+def accept_files(files: AcceptanceFiles, now: str, *, tool: str | None, channel: str | None, literal: bool) -> Report:
+    """The report of ``pinwarden bundle accept``: decides from files alone, without a registry or an install."""
+    if parse_timestamp(now) is None:
+        raise PinwardenError("USAGE", f"{now[:80]!a} is not a timestamp with a time zone, such as 2026-01-31T00:00:00Z")
+    request = AcceptanceRequest(
+        pointer=_read(files.pointer),
+        descriptor=_read(files.descriptor),
+        manifest=_read(files.manifest),
+        attestations=tuple(_read(path) for path in files.attestations),
+        policy=parse_installer_policy(_read(files.policy)),
+        trust=parse_trust(_read(files.trust)),
+        now=now,
+        tool=tool,
+        channel=channel,
+        literal=literal,
+    )
+    return acceptance_report("bundle accept", files.pointer.name, accept(request), literal=literal)
+
+
+def acceptance_report(command: str, subject: str, result: AcceptanceResult, *, literal: bool = False) -> Report:
+    """An acceptance result as a report: the rulebook's JSON and a summary."""
+    notes = ("decided by the letter of the rulebook, which has known gaps; do not install by it",) if literal else ()
+    rejection, provenance = result.rejection, result.provenance
+    if rejection is not None:
+        row = Row(
+            code=rejection.code, severity="critical", entity="bundle", name=subject, path="", message=rejection.what
+        )
+        return Report(
+            command=command,
+            subject=subject,
+            summary=f"REJECT {rejection.code}: {rejection.fix}",
+            exit_code=EXIT_REFUSED,
+            rows=(row,),
+            notes=notes,
+            facts=result_to_json(result),
+            rule_texts={rejection.code: rejection.fix},
+        )
+    accepted = "" if provenance is None else f" {provenance.tool} on {provenance.channel}: {provenance.root_cid}"
+    return Report(
+        command=command,
+        subject=subject,
+        summary=f"ACCEPT{accepted}",
+        exit_code=EXIT_CLEAN,
+        notes=notes,
+        facts=result_to_json(result),
+    )
+
+
+def _read(path: Path) -> bytes:
+    return read_file(path, DOCUMENT_LIMITS.max_bytes)

@@ -1,5 +1,4 @@
-"""What our record keeps of a server that was installed from a registry of bundles: its bytes, its permissions, and
-on whose word it was accepted."""
+"""The lock's record of a server installed from a bundle registry: digests, permissions and provenance."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pinwarden.lock.record import extension_of
 BUNDLE = "bundle"
 """The member of our record."""
 REGISTRY_TYPE = "mcp-toolbundle"
-"""What stands for the kind of package in the lock, as in the registry's own listing."""
+"""The package type in the lock, the same as in the registry's listing."""
 _TEXTS = ("tool", "version", "channel", "rootCid", "descriptorCid", "registry", "runtime", "target")
 _PERMISSIONS = {
     "network": ("deny", "allow"),
@@ -27,7 +26,7 @@ _PERMISSIONS = {
 
 
 class BundlePin(Record):
-    """One installed bundle."""
+    """One installed bundle, exactly identified."""
 
     tool: str
     version: str
@@ -35,40 +34,40 @@ class BundlePin(Record):
     root_cid: str
     descriptor_cid: str
     archive: Digest
-    """The content hash."""
+    """The content hash of the archive."""
     archive_cid: str
     size: int
     descriptor: Digest
-    """Of the document's bytes in the store."""
+    """The digest of the stored document, as of the manifest below."""
     manifest: Digest
     tree: Digest
-    """What unpacks from it."""
+    """The digest of the unpacked files."""
     runtime: str
     target: str
     policy: SecurityPolicy
-    """What it asked for and was allowed."""
+    """The requested permissions, all of which were allowed."""
     registry: str
-    """Where it came from, for people. Nothing is fetched from there because a lock says so."""
+    """Where it was installed from, for display. Nothing is downloaded from an address in a lock."""
     log_id: str | None
     log_index: int | None
     floor: str | None = None
     oci_digest: Digest | None = None
-    """Of the artifact, where it came from an OCI registry."""
+    """The digest of the OCI artifact, if it came from an OCI registry."""
     literal: bool = False
-    """Accepted by the letter of the rulebook, with its holes."""
+    """Accepted by the letter of the rulebook, with its gaps."""
     surface_from: str | None = None
-    """Who asked the server for its surface: ``here`` or ``registry``; None if nobody did."""
+    """Who probed the server for its surface: ``here`` or ``registry``; None if it was not probed."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """The record of the acceptance."""
+    """The provenance of the acceptance, as JSON."""
 
     @property
-    def entry(self) -> str:
-        """The file that is started."""
+    def entry_path(self) -> str:
+        """The path of the file that starts the server."""
         return self.target.partition(":")[0]
 
 
-def bundle_value(pin: BundlePin) -> dict[str, Any]:
-    """The member of our record."""
+def bundle_pin_to_json(pin: BundlePin) -> dict[str, Any]:
+    """The record as JSON."""
     value: dict[str, Any] = {
         "tool": pin.tool,
         "version": pin.version,
@@ -99,8 +98,8 @@ def bundle_value(pin: BundlePin) -> dict[str, Any]:
     return value
 
 
-def bundle_of(entry: Entry) -> BundlePin | None:
-    """The bundle that an entry pins; None if it is of another kind. A record that cannot be read is an error."""
+def find_bundle_pin(entry: Entry) -> BundlePin | None:
+    """The bundle that a lock entry pins; None for other kinds of servers. Raises if the record is damaged."""
     extension = extension_of(entry)
     value = extension.others.get(BUNDLE) if extension else None
     if value is None:
@@ -108,17 +107,15 @@ def bundle_of(entry: Entry) -> BundlePin | None:
     try:
         return _read(value)
     except (KeyError, TypeError, AttributeError, PinwardenError) as err:
-        raise PinwardenError(
-            "LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} cannot be read: {err}"
-        ) from err
+        raise PinwardenError("LOCK_INVALID", f"the bundle record of {entry.name[:120]!a} is damaged: {err}") from err
 
 
 def _read(value: Any) -> BundlePin:
     if any(type(value[name]) is not str for name in _TEXTS) or type(value["size"]) is not int:
-        raise TypeError("a member is of another kind")
+        raise TypeError("a member has the wrong type")
     log, policy = value["log"], value["policy"]
     if any(policy[name] not in allowed for name, allowed in _PERMISSIONS.items()) or value["runtime"] not in RUNTIMES:
-        raise TypeError("a permission or runtime is unknown")
+        raise TypeError("unknown permission or runtime")
     return BundlePin(
         tool=value["tool"],
         version=value["version"],

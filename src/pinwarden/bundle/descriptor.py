@@ -1,4 +1,4 @@
-"""``tool.descriptor``: what a bundle is, what starts it, and what it asks to be allowed."""
+"""``tool.descriptor``: a bundle's identity, its entry point and the permissions it requests."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.bundle.profile import profile_in
-from pinwarden.bundle.shape import Shape, read, refuse
+from pinwarden.bundle.document import DocumentReader, default_profile, read_json, read_profile, refuse_document
+from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 
-SCHEMA = "tool.descriptor.v0.1"
-CAR = "application/vnd.mcp.toolbundle+car"
-TAR_ZSTD = "application/vnd.mcp.toolbundle+tar+zstd"
-MEDIA_TYPES = (CAR, TAR_ZSTD)
+DESCRIPTOR_SCHEMA = "tool.descriptor.v0.1"
+CAR_MEDIA_TYPE = "application/vnd.mcp.toolbundle+car"
+TAR_ZSTD_MEDIA_TYPE = "application/vnd.mcp.toolbundle+tar+zstd"
+MEDIA_TYPES = (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)
 RUNTIMES = ("node", "deno", "python", "native")
-TOOL_NAME = re.compile(r"[a-z][a-z0-9._-]*")
+TOOL_NAME_PATTERN = re.compile(r"[a-z][a-z0-9._-]*")
 MAX_TOOL_NAME = 214
-VERSION = re.compile(
+VERSION_PATTERN = re.compile(
     r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)(?:-[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
     r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
     re.ASCII,
@@ -25,7 +26,7 @@ VERSION = re.compile(
 
 
 class SecurityPolicy(Record):
-    """What a tool asks to be allowed."""
+    """The permissions that a tool requests."""
 
     network: str = "deny"
     filesystem: str = "deny"
@@ -33,14 +34,14 @@ class SecurityPolicy(Record):
 
 
 class SchemaLink(Record):
-    """A schema of requests or responses, by its CID."""
+    """A request or response schema, by CID."""
 
     name: str
     cid: str
 
 
 class Descriptor(Record):
-    """A tool in one version."""
+    """One version of a tool."""
 
     name: str
     display_name: str
@@ -51,42 +52,42 @@ class Descriptor(Record):
     cid_profile: Mapping[str, Any]
     media_type: str
     size_bytes: int
-    """Of the archive."""
+    """The size of the archive."""
     runtime: str
     target: str
-    """A file of the bundle, and after a colon what in it is called."""
+    """A file of the bundle, optionally followed by a colon and the name to call in it."""
     policy: SecurityPolicy
     request_schemas: tuple[SchemaLink, ...] = ()
     response_schemas: tuple[SchemaLink, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All of it, with what is not known here."""
+    """The whole document, including members that Pinwarden does not know."""
 
     @property
-    def entry(self) -> str:
-        """The file that is started."""
+    def entry_path(self) -> str:
+        """The path of the file that starts the server."""
         return self.target.partition(":")[0]
 
 
-def parse(data: bytes) -> Descriptor:
-    """A descriptor."""
-    return of(read(data))
+def parse_descriptor(data: bytes) -> Descriptor:
+    """Parse a descriptor."""
+    return descriptor_from_json(read_json(data))
 
 
-def of(document: Any) -> Descriptor:
-    """The same, of a value that was read strictly."""
-    shape = Shape.of(document, SCHEMA)
-    tool, artifact, entrypoint = shape.inside("tool"), shape.inside("artifact"), shape.inside("entrypoint")
-    schemas, policy = shape.inside("schemas"), shape.inside("security").inside("policy")
+def descriptor_from_json(document: Any) -> Descriptor:
+    """Build a descriptor from a strictly parsed value."""
+    reader = DocumentReader.for_schema(document, DESCRIPTOR_SCHEMA)
+    tool, artifact, entrypoint = reader.object("tool"), reader.object("artifact"), reader.object("entrypoint")
+    schemas, policy = reader.object("schemas"), reader.object("security").object("policy")
     return Descriptor(
-        name=_matching(tool, "name", TOOL_NAME),
+        name=_matching(tool, "name", TOOL_NAME_PATTERN),
         display_name=tool.text("display_name"),
-        version=_matching(tool, "version", VERSION),
+        version=_matching(tool, "version", VERSION_PATTERN),
         description=_description(tool),
         license=tool.text("license"),
         root_cid=artifact.cid("root_cid"),
-        cid_profile=profile_in(artifact),
+        cid_profile=read_profile(artifact),
         media_type=artifact.one_of("media_type", MEDIA_TYPES),
-        size_bytes=artifact.number("size_bytes"),
+        size_bytes=artifact.integer("size_bytes"),
         runtime=entrypoint.one_of("runtime", RUNTIMES),
         target=entrypoint.text("target"),
         policy=SecurityPolicy(
@@ -94,32 +95,32 @@ def of(document: Any) -> Descriptor:
             filesystem=policy.one_of("filesystem", ("deny", "read_only", "read_write")),
             exec=policy.one_of("exec", ("deny", "allow")),
         ),
-        request_schemas=tuple(_link(each) for each in schemas.each("request")),
-        response_schemas=tuple(_link(each) for each in schemas.each("response")),
+        request_schemas=tuple(_read_schema_link(link) for link in schemas.objects("request")),
+        response_schemas=tuple(_read_schema_link(link) for link in schemas.objects("response")),
         document=document,
     )
 
 
-def _description(tool: Shape) -> str:
+def _description(tool: DocumentReader) -> str:
     value = tool.value.get("description")
     return value if type(value) is str and not value else tool.text("description")
 
 
-def _matching(shape: Shape, member: str, pattern: re.Pattern[str]) -> str:
-    value = shape.text(member)
+def _matching(reader: DocumentReader, member: str, pattern: re.Pattern[str]) -> str:
+    value = reader.text(member)
     if len(value) > MAX_TOOL_NAME or not pattern.fullmatch(value):
-        refuse(f"{shape.path}/{member}", f"is not well formed: {value[:80]!a}")
+        refuse_document(f"{reader.path}/{member}", f"is malformed: {value[:80]!a}")
     return value
 
 
-def _link(shape: Shape) -> SchemaLink:
-    return SchemaLink(name=shape.text("name"), cid=shape.text("cid"))
+def _read_schema_link(reader: DocumentReader) -> SchemaLink:
+    return SchemaLink(name=reader.text("name"), cid=reader.text("cid"))
 
 
-def to_value(descriptor: Descriptor) -> dict[str, Any]:
-    """The document."""
+def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
+    """The document, without unknown members."""
     return {
-        "schema_version": SCHEMA,
+        "schema_version": DESCRIPTOR_SCHEMA,
         "tool": {
             "name": descriptor.name,
             "display_name": descriptor.display_name,
@@ -135,8 +136,8 @@ def to_value(descriptor: Descriptor) -> dict[str, Any]:
         },
         "entrypoint": {"runtime": descriptor.runtime, "target": descriptor.target},
         "schemas": {
-            "request": [{"name": each.name, "cid": each.cid} for each in descriptor.request_schemas],
-            "response": [{"name": each.name, "cid": each.cid} for each in descriptor.response_schemas],
+            "request": [{"name": schema.name, "cid": schema.cid} for schema in descriptor.request_schemas],
+            "response": [{"name": schema.name, "cid": schema.cid} for schema in descriptor.response_schemas],
         },
         "security": {
             "policy": {
@@ -146,3 +147,71 @@ def to_value(descriptor: Descriptor) -> dict[str, Any]:
             }
         },
     }
+
+
+NO_LICENSE = "NOASSERTION"
+"""SPDX's value for an unstated license."""
+_RUNTIMES = {"bun": "node"}
+"""Descriptors have no runtime ``bun``. It is described as node, which it replaces, with ``entrypoint.engine: bun``."""
+_PERMISSIONS = ("network", "filesystem", "exec")
+
+
+def tool_name(server: str) -> str:
+    """The tool name of a server: ``@acme/notes`` becomes ``acme.notes``."""
+    name = server.removeprefix("@").replace("/", ".")
+    if len(name) > MAX_TOOL_NAME or not TOOL_NAME_PATTERN.fullmatch(name):
+        raise PinwardenError(
+            "SERVER_ENTRY_INVALID",
+            f"{MANIFEST_NAME}: name is not a valid tool name: {name[:80]!a}",
+            hint="Start with a lowercase letter; then use lowercase letters, digits, dots, hyphens and underscores.",
+            data={"member": "name"},
+        )
+    return name
+
+
+def describe(
+    server: ServerManifest, policy: Mapping[str, str], root_cid: str, media_type: str, size: int
+) -> Descriptor:
+    """Describe a server's bundle. Permissions that ``policy`` omits come from the server's own manifest."""
+    name = tool_name(server.name)
+    return Descriptor(
+        name=name,
+        display_name=_text(server, "display_name") or server.name,
+        version=server.version,
+        description=server.description or "",
+        license=_text(server, "license") or NO_LICENSE,
+        root_cid=root_cid,
+        cid_profile=default_profile(),
+        media_type=media_type,
+        size_bytes=size,
+        runtime=_RUNTIMES.get(server.runtime, server.runtime),
+        target=server.entry,
+        policy=_policy(server, policy),
+    )
+
+
+def descriptor_extras(server: ServerManifest) -> dict[str, Any]:
+    """Members beyond the schema, in objects that allow them: the engine and the author."""
+    return {
+        "entrypoint": {"engine": server.runtime} if server.runtime in _RUNTIMES else {},
+        "tool": {"author": server.author} if server.author else {},
+    }
+
+
+def _policy(server: ServerManifest, given: Mapping[str, str]) -> SecurityPolicy:
+    security = server.document.get("security", {})
+    stated = security.get("policy", {}) if isinstance(security, dict) else None
+    if not isinstance(stated, dict) or stated.keys() - set(_PERMISSIONS):
+        raise PinwardenError(
+            "SERVER_ENTRY_INVALID",
+            f"{MANIFEST_NAME}: security.policy may contain only {', '.join(_PERMISSIONS)}",
+            data={"member": "security"},
+        )
+    return SecurityPolicy(**{**stated, **given})
+
+
+def _text(server: ServerManifest, member: str) -> str | None:
+    value = server.document.get(member)
+    if value is not None and not isinstance(value, str):
+        raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} is not text", data={"member": member})
+    return value

@@ -1,4 +1,4 @@
-"""Environments of installed bundles: unpacked from verified bytes, audited before every start, started as described."""
+"""Environments of installed bundles: unpacked from verified bytes, and audited before every start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import TREE, Row, audit_tree, write_manifest
 from pinwarden.bundle import descriptor as descriptor_document
-from pinwarden.bundle.acceptance.bundle import check_documents
-from pinwarden.bundle.archive.bundle_archive import check_archive
-from pinwarden.bundle.archive.unpack import unpack
+from pinwarden.bundle.acceptance import check_documents
+from pinwarden.bundle.bundle_archive import check_archive, unpack
 from pinwarden.bundle.bundle_pin import BundlePin
 from pinwarden.bundle.descriptor import SecurityPolicy
-from pinwarden.bundle.manifest import Entry
+from pinwarden.bundle.manifest import ManifestEntry
 from pinwarden.core.cid import Cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -26,91 +25,104 @@ BUILDER = "bundle/1"
 _SECTION = "bundle"
 
 
-def tree_rows(entries: Iterable[Entry]) -> list[Row]:
-    """The files of a manifest as an environment lists them; a blob's CID holds its SHA-256."""
-    return [(each.path, each.executable, bytes(Cid.parse(each.blob_cid))[4:].hex()) for each in entries]
+def tree_rows(entries: Iterable[ManifestEntry]) -> list[Row]:
+    """The manifest's files as rows of an environment; a blob's CID contains its SHA-256."""
+    return [(entry.path, entry.executable, bytes(Cid.parse(entry.blob_cid))[4:].hex()) for entry in entries]
 
 
-def tree_of(entries: Iterable[Entry]) -> Digest:
-    """What unpacks from a bundle."""
+def bundle_tree_digest(entries: Iterable[ManifestEntry]) -> Digest:
+    """The digest of a bundle's unpacked files."""
     return tree_digest(tree_rows(entries))
 
 
 def environment_key(pin: BundlePin) -> str:
-    """The name of the environment: what it is made from."""
+    """The folder name of the environment, derived from what it is built from."""
     return Digest.of_bytes(f"{BUILDER}\n{pin.root_cid}\n{pin.descriptor_cid}".encode()).hex[:40]
 
 
 def missing_files(pin: BundlePin, store: Store) -> list[Digest]:
-    """Which of a bundle's files the store does not have."""
-    return [each for each in (pin.archive, pin.descriptor, pin.manifest) if not store.has(each)]
+    """The digests of a bundle's files that are not in the store."""
+    return [digest for digest in (pin.archive, pin.descriptor, pin.manifest) if not store.has(digest)]
 
 
-def check_described(pin: BundlePin, store: Store) -> None:
-    """What a lock says of a bundle is what its descriptor says, by which it was attested and accepted.
+def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
+    """Check the lock's record of a bundle against the descriptor that was attested and accepted.
 
-    A lock lies in a repository, where whoever writes it can seal it again with wider permissions in it.
+    Anyone with write access to a repository can edit a lock and seal it again with wider permissions.
     """
-    found = descriptor_document.parse(_stored(pin.descriptor, store))
-    if str(document_cid(dict(found.document))) != pin.descriptor_cid:
-        raise PinwardenError(
-            "ARTIFACT_MISMATCH", "the descriptor in the store is that of another bundle than was locked"
-        )
-    stated = (pin.tool, pin.version, pin.root_cid, pin.runtime, pin.target, pin.policy)
-    if stated != (found.name, found.version, found.root_cid, found.runtime, found.target, found.policy):
+    descriptor = descriptor_document.parse_descriptor(_read_stored(pin.descriptor, store))
+    if str(document_cid(dict(descriptor.document))) != pin.descriptor_cid:
+        raise PinwardenError("ARTIFACT_MISMATCH", "the stored descriptor is of another bundle than the locked one")
+    pinned = (pin.tool, pin.version, pin.root_cid, pin.runtime, pin.target, pin.policy)
+    if pinned != (
+        descriptor.name,
+        descriptor.version,
+        descriptor.root_cid,
+        descriptor.runtime,
+        descriptor.target,
+        descriptor.policy,
+    ):
         raise PinwardenError(
             "LOCK_TAMPERED",
-            f"the lock says something else of {pin.tool[:80]!a} than the descriptor that was accepted",
-            data={"described": {"target": found.target, "runtime": found.runtime, "policy": _words(found.policy)}},
+            f"the lock's record of {pin.tool[:80]!a} differs from the accepted descriptor",
+            data={
+                "described": {
+                    "target": descriptor.target,
+                    "runtime": descriptor.runtime,
+                    "policy": _permissions(descriptor.policy),
+                }
+            },
         )
 
 
-def _words(policy: SecurityPolicy) -> dict[str, str]:
+def _permissions(policy: SecurityPolicy) -> dict[str, str]:
     return {"network": policy.network, "filesystem": policy.filesystem, "exec": policy.exec}
 
 
-def build(folder: Path, pin: BundlePin, store: Store) -> None:
-    """Unpack a bundle into a folder. Every blob is checked before the first file is written."""
-    archive, descriptor, manifest = (_stored(each, store) for each in (pin.archive, pin.descriptor, pin.manifest))
+def build_environment(folder: Path, pin: BundlePin, store: Store) -> None:
+    """Unpack a bundle into a folder. Every blob is verified before the first file is written."""
+    archive, descriptor, manifest = (
+        _read_stored(digest, store) for digest in (pin.archive, pin.descriptor, pin.manifest)
+    )
     documents = check_documents(descriptor, manifest)
     if (documents.root_cid, documents.descriptor_cid) != (pin.root_cid, pin.descriptor_cid):
-        raise PinwardenError("ARTIFACT_MISMATCH", "the documents in the store are of another bundle than was locked")
+        raise PinwardenError("ARTIFACT_MISMATCH", "the stored documents are of another bundle than the locked one")
     entries = documents.manifest.entries
     contents = check_archive(documents.descriptor, documents.manifest, archive)
-    if tree_of(entries) != pin.tree:
-        raise PinwardenError("ARTIFACT_MISMATCH", "the bundle unpacks to something else than was locked")
+    if bundle_tree_digest(entries) != pin.tree:
+        raise PinwardenError("ARTIFACT_MISMATCH", "the bundle's files are not the locked ones")
     unpack(entries, contents, folder / TREE)
     write_manifest(folder, {_SECTION: tree_rows(entries)})
 
 
-def audit(folder: Path, pin: BundlePin) -> str | None:
-    """What is wrong with a built environment, None if nothing is."""
+def find_tree_problem(folder: Path, pin: BundlePin) -> str | None:
+    """The first problem of a built environment; None if it is unchanged."""
     return audit_tree(folder, {_SECTION: frozenset([pin.tree.raw])}, [_SECTION])
 
 
 def start_command(folder: Path, pin: BundlePin, search_path: str) -> tuple[str, ...]:
-    """The command that starts a bundle's server, with the runtime that it asks for."""
-    entry = folder / TREE / pin.entry
+    """The command line that starts a bundle's server, including its runtime."""
+    entry = folder / TREE / pin.entry_path
     if not entry.is_file() or entry.is_symlink():
-        raise PinwardenError("PROGRAM_UNKNOWN", f"the bundle does not hold what it starts: {pin.entry[:120]!a}")
+        raise PinwardenError("PROGRAM_UNKNOWN", f"the bundle's entry point is missing: {pin.entry_path[:120]!a}")
     if pin.runtime == "native":
         return (str(entry),)
     if pin.runtime == "python":
-        # Nothing is written beside the files of the bundle, which are audited, and nothing of the user's is imported.
+        # -B: no bytecode beside the audited files. -s: no packages from the user's site directory.
         return (str(Interpreter.here().executable), "-B", "-s", str(entry))
     program = find_program(pin.runtime, search_path)
     if program is None:
-        raise PinwardenError("PROGRAM_UNKNOWN", f"{pin.runtime} is needed to start this server, and is not installed")
+        raise PinwardenError("PROGRAM_UNKNOWN", f"this server needs {pin.runtime}, which is not installed")
     return (str(program), *(_deno(pin) if pin.runtime == "deno" else ()), str(entry))
 
 
-def shown_folders(pin: BundlePin) -> tuple[str, ...]:
-    """What else a started server must be able to read."""
+def readable_folders(pin: BundlePin) -> tuple[str, ...]:
+    """Folders outside the bundle that the server must be able to read."""
     return (sys.base_prefix,) if pin.runtime == "python" else ()
 
 
 def _deno(pin: BundlePin) -> tuple[str, ...]:
-    """Deno has permissions of its own; it gets those that were accepted."""
+    """Deno's own permission options, for the accepted permissions."""
     allowed = ["run", "--no-prompt", "--allow-env"]
     allowed += ["--allow-net"] if pin.policy.network == "allow" else []
     allowed += ["--allow-read"] if pin.policy.filesystem != "deny" else []
@@ -119,8 +131,8 @@ def _deno(pin: BundlePin) -> tuple[str, ...]:
     return tuple(allowed)
 
 
-def _stored(digest: Digest, store: Store) -> bytes:
-    found = store.find(digest)
-    if found is None:
-        raise PinwardenError("ARTIFACT_MISSING", "a file of the bundle is not in the store", data={"name": str(digest)})
-    return read_file(found, found.stat().st_size)
+def _read_stored(digest: Digest, store: Store) -> bytes:
+    path = store.find(digest)
+    if path is None:
+        raise PinwardenError("ARTIFACT_MISSING", "the store lacks a file of the bundle", data={"name": str(digest)})
+    return read_file(path, path.stat().st_size)

@@ -1,4 +1,4 @@
-"""``toolbundle.manifest``: every file of a bundle by the CID of its bytes."""
+"""``toolbundle.manifest``: every file of a bundle by the CID of its bytes; and the limits on a bundle."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from pinwarden.bundle.profile import default_profile, profile_in
-from pinwarden.bundle.shape import BLOB_CID, Shape, read, refuse
+from pinwarden.bundle.document import (
+    BLOB_CID,
+    DocumentReader,
+    default_profile,
+    read_json,
+    read_profile,
+    refuse_document,
+)
 from pinwarden.core.cid import manifest_root_cid
 from pinwarden.core.record import Record, field
 
-SCHEMA = "toolbundle.manifest.v0.1"
+MANIFEST_SCHEMA = "toolbundle.manifest.v0.1"
 _BLOB_CIDS = re.compile(r"(?:bafkrei[a-h][a-z2-7]{50}[aeimquy4](?: |\Z))+")
-"""CIDs of blobs and nothing else: four bytes that are always the same, 32 of the hash, and two bits of nothing."""
+"""A sequence of blob CIDs: a constant prefix of four bytes, 32 bytes of hash, and two padding bits."""
 
 _MEMBERS = itemgetter("path", "blob_cid", "size_bytes", "executable")
 
 
-class Entry(NamedTuple):
-    """One file. No record, because a manifest has thousands of them and a tuple is made in a quarter of the time."""
+class ManifestEntry(NamedTuple):
+    """One file. A tuple, because manifests have thousands of entries and a Record takes four times as long."""
 
     path: str
     blob_cid: str
@@ -29,72 +35,74 @@ class Entry(NamedTuple):
 
 
 class Manifest(Record):
-    """The files of a bundle, and what they belong to."""
+    """The files of a bundle, linked to its descriptor."""
 
     cid_profile: Mapping[str, Any]
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
     descriptor_cid: str
     root_cid: str
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All of it, with what is not known here."""
+    """The whole document, including members that Pinwarden does not know."""
 
 
-def parse(data: bytes) -> Manifest:
-    """A manifest. Whether its CIDs are right, and its paths safe, is for the rules of acceptance."""
-    return of(read(data))
+def parse_manifest(data: bytes) -> Manifest:
+    """Parse a manifest. CIDs and paths are validated by `acceptance`, not here."""
+    return manifest_from_json(read_json(data))
 
 
-def of(document: Any) -> Manifest:
-    """The same, of a value that was read strictly."""
-    shape = Shape.of(document, SCHEMA)
+def manifest_from_json(document: Any) -> Manifest:
+    """Build a manifest from a strictly parsed value."""
+    reader = DocumentReader.for_schema(document, MANIFEST_SCHEMA)
     return Manifest(
-        cid_profile=profile_in(shape),
-        entries=_entries(shape),
-        descriptor_cid=shape.cid("descriptor_cid"),
-        root_cid=shape.cid("root_cid"),
+        cid_profile=read_profile(reader),
+        entries=_entries(reader),
+        descriptor_cid=reader.cid("descriptor_cid"),
+        root_cid=reader.cid("root_cid"),
         document=document,
     )
 
 
-def _entries(shape: Shape) -> tuple[Entry, ...]:
-    """All entries. There are thousands of them, so they are looked at one by one only if something is wrong."""
-    found = shape.value.get("entries")
-    if type(found) is not list:
-        refuse(f"{shape.path}/entries", "is not a list")
-    rows = _plain_rows(found)
+def _entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
+    """All entries. They are validated in bulk; one by one only to name the one that is invalid."""
+    items = reader.value.get("entries")
+    if type(items) is not list:
+        refuse_document(f"{reader.path}/entries", "is not a list")
+    rows = _plain_rows(items)
     if rows is None:
-        return tuple(_entry(Shape(each, f"{shape.path}/entries/{number}")) for number, each in enumerate(found))
-    return tuple(map(Entry._make, rows))
+        return tuple(
+            _entry(DocumentReader(each, f"{reader.path}/entries/{number}")) for number, each in enumerate(items)
+        )
+    return tuple(map(ManifestEntry._make, rows))
 
 
-def _plain_rows(found: list[Any]) -> list[tuple[str, str, int, bool]] | None:
-    """The members of all entries, if every one of them is of its kind."""
+def _plain_rows(items: list[Any]) -> list[tuple[str, str, int, bool]] | None:
+    """The members of all entries; None if any is missing or has the wrong type."""
     try:
-        rows = list(map(_MEMBERS, found))
+        rows = list(map(_MEMBERS, items))
     except (KeyError, TypeError):
         return None
     if not rows:
         return rows
     paths, cids, sizes, executables = zip(*rows, strict=True)
     kinds = tuple(set(map(type, column)) for column in (paths, cids, sizes, executables))
-    if kinds != ({str}, {str}, {int}, {bool}) or not all(paths) or min(sizes) < 0 or set(map(type, found)) != {dict}:
+    if kinds != ({str}, {str}, {int}, {bool}) or not all(paths) or min(sizes) < 0 or set(map(type, items)) != {dict}:
         return None
     return rows if _BLOB_CIDS.fullmatch(" ".join(cids)) else None
 
 
-def _entry(shape: Shape) -> Entry:
-    return Entry(
-        path=shape.text("path"),
-        blob_cid=shape.cid("blob_cid", BLOB_CID),
-        size_bytes=shape.number("size_bytes"),
-        executable=shape.flag("executable"),
+def _entry(reader: DocumentReader) -> ManifestEntry:
+    return ManifestEntry(
+        path=reader.text("path"),
+        blob_cid=reader.cid("blob_cid", BLOB_CID),
+        size_bytes=reader.integer("size_bytes"),
+        executable=reader.boolean("executable"),
     )
 
 
-def unlinked_value(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The part of a manifest that its root CID is taken over: entries sorted, nothing that points elsewhere."""
+def unlinked_manifest(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
+    """The part of a manifest that its root CID covers: sorted entries, without links to other documents."""
     return {
-        "schema_version": SCHEMA,
+        "schema_version": MANIFEST_SCHEMA,
         "cid_profile": default_profile(),
         "entries": [
             {
@@ -108,6 +116,20 @@ def unlinked_value(entries: Iterable[Entry]) -> dict[str, Any]:
     }
 
 
-def linked_value(unlinked: Mapping[str, Any], descriptor_cid: str) -> dict[str, Any]:
-    """The whole manifest, once the descriptor has its CID."""
+def linked_manifest(unlinked: Mapping[str, Any], descriptor_cid: str) -> dict[str, Any]:
+    """The complete manifest, once the descriptor's CID is known."""
     return {**unlinked, "descriptor_cid": descriptor_cid, "root_cid": str(manifest_root_cid(dict(unlinked)))}
+
+
+class BundleLimits(Record):
+    """Limits on one bundle, against archives that expand enormously."""
+
+    files: int = 100_000
+    """The largest packages in use have about 30,000."""
+    archive_bytes: int = 512 * 1024 * 1024
+    """A bundle is kept in memory, so that the verified bytes are the ones written."""
+    total_bytes: int = 1024 * 1024 * 1024
+    """All files together."""
+
+
+DEFAULT_LIMITS = BundleLimits()

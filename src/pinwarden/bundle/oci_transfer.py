@@ -1,31 +1,34 @@
-"""Bundles to and from OCI registries, with the credentials that docker or podman has."""
+"""Push bundles to OCI registries and pull them, with the credentials of docker or podman.
+
+A bundle is one OCI artifact; its layers are the archive, the documents, the attestations and a pointer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
+from typing import NoReturn
 
 from pinwarden.artifacts.endpoints.docker import registry_endpoint
-from pinwarden.artifacts.oci_reference import ImageReference, parse_reference
+from pinwarden.artifacts.oci_manifest import Descriptor as Layer
+from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
+from pinwarden.artifacts.oci_reference import DEFAULT_TAG, ImageReference, parse_reference
 from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
-from pinwarden.bundle import attestation, pointer
-from pinwarden.bundle.acceptance.bundle import check_documents
-from pinwarden.bundle.acceptance.plan import accept
-from pinwarden.bundle.acceptance.verdict import Submission, refusal_of
-from pinwarden.bundle.archive import oci
-from pinwarden.bundle.archive.oci import BundleParts, PulledBundle
-from pinwarden.bundle.archive.unpack import unpack
+from pinwarden.bundle.acceptance import accept, check_documents
+from pinwarden.bundle.acceptance_result import AcceptanceRequest, Provenance, provenance_to_json, rejection_from_error
+from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES, parse_attestation
+from pinwarden.bundle.bundle_archive import unpack
 from pinwarden.bundle.bundle_files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files
-from pinwarden.bundle.descriptor import Descriptor
-from pinwarden.bundle.installer_policy import InstallerPolicy
-from pinwarden.bundle.provenance import Provenance
-from pinwarden.bundle.provenance import to_value as provenance_value
-from pinwarden.bundle.shape import LIMITS
-from pinwarden.bundle.signatures import to_bytes
-from pinwarden.bundle.trust import Trust
+from pinwarden.bundle.descriptor import MEDIA_TYPES, Descriptor
+from pinwarden.bundle.document import DOCUMENT_LIMITS, document_bytes
+from pinwarden.bundle.manifest import DEFAULT_LIMITS
+from pinwarden.bundle.pointer import parse_pointers
+from pinwarden.bundle.trust import InstallerPolicy, Trust
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, plural
 from pinwarden.system.files import read_file, write_atomically
 from pinwarden.system.net.endpoint import Endpoint, SettingsSources
@@ -35,30 +38,30 @@ SCHEME = "oci://"
 
 
 class OciNetwork:
-    """The network as this user's container clients are set to use it."""
+    """Network access with the settings and credentials of the user's container clients."""
 
     def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self.fetcher = fetcher
         self._settings = settings
 
     def endpoint(self, reference: ImageReference) -> Endpoint:
-        """The registry of a reference."""
+        """The registry endpoint of a reference."""
         return registry_endpoint(reference, self._settings, said_by="argument")
 
 
 def push_bundle(
     files: BundleFiles, attestations: Sequence[Path], signed_pointer: Path | None, place: str, net: OciNetwork
 ) -> Report:
-    """The report of ``pinwarden bundle push``. What is not whole is not pushed."""
+    """The report of ``pinwarden bundle push``. The bundle is verified first."""
     opened = open_files(files)
     documents = opened.documents
     parts = BundleParts(
         media_type=documents.descriptor.media_type,
         archive=opened.archive,
-        descriptor=read_file(files.descriptor, LIMITS.max_bytes),
-        manifest=read_file(files.manifest, LIMITS.max_bytes),
-        attestations=tuple(read_file(path, LIMITS.max_bytes) for path in attestations),
-        pointer=read_file(signed_pointer, LIMITS.max_bytes) if signed_pointer else None,
+        descriptor=read_file(files.descriptor, DOCUMENT_LIMITS.max_bytes),
+        manifest=read_file(files.manifest, DOCUMENT_LIMITS.max_bytes),
+        attestations=tuple(read_file(path, DOCUMENT_LIMITS.max_bytes) for path in attestations),
+        pointer=read_file(signed_pointer, DOCUMENT_LIMITS.max_bytes) if signed_pointer else None,
     )
     _check_companions(parts, opened)
     annotations = {
@@ -67,14 +70,14 @@ def push_bundle(
         "io.pinwarden.root_cid": documents.root_cid,
         "io.pinwarden.descriptor_cid": documents.descriptor_cid,
     }
-    reference = reference_of(place)
+    reference = parse_bundle_reference(place)
     if reference.digest is not None:
-        raise PinwardenError("USAGE", "a bundle is pushed under a tag; its digest comes out of that")
-    digest = oci.push(OciPushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
+        raise PinwardenError("USAGE", "push a bundle under a tag, not a digest; the registry computes the digest")
+    digest = push_parts(OciPushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
     return Report(
         command="bundle push",
         subject=documents.descriptor.name,
-        summary=f"{reference} is {reference.at(digest)}",
+        summary=f"pushed {reference} as {reference.at(digest)}",
         exit_code=EXIT_CLEAN,
         facts={
             "reference": str(reference),
@@ -90,18 +93,21 @@ def push_bundle(
 
 
 def _check_companions(parts: BundleParts, opened: OpenedBundle) -> None:
-    """Attestations and a pointer that are about this bundle, whoever signed them."""
-    for each in map(attestation.parse, parts.attestations):
-        if (each.root_cid, each.descriptor_cid) != (opened.documents.root_cid, opened.documents.descriptor_cid):
-            raise PinwardenError("USAGE", "an attestation is about another bundle", data={"root_cid": each.root_cid})
+    """Attestations and pointer must be about this bundle. Their signatures are not verified."""
+    documents = opened.documents
+    for attestation in map(parse_attestation, parts.attestations):
+        if (attestation.root_cid, attestation.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
+            raise PinwardenError(
+                "USAGE", "an attestation is about another bundle", data={"root_cid": attestation.root_cid}
+            )
     if parts.pointer is not None:
-        rows = pointer.parse(parts.pointer).pointers
-        if all(row.descriptor_cid != opened.documents.descriptor_cid for row in rows):
+        rows = parse_pointers(parts.pointer).pointers
+        if all(row.descriptor_cid != documents.descriptor_cid for row in rows):
             raise PinwardenError("USAGE", "the pointer does not point to this bundle")
 
 
-class Judging(Record):
-    """Whom the installer trusts and what it allows, where a bundle is to be accepted and not only fetched."""
+class AcceptanceOptions(Record):
+    """The installer's trust and policy, for a pull that also accepts the bundle."""
 
     policy: InstallerPolicy
     trust: Trust
@@ -110,57 +116,57 @@ class Judging(Record):
     channel: str | None = None
 
 
-class Pulling(Record):
-    """What is fetched, and where it goes."""
+class PullOptions(Record):
+    """What to pull, and where to write it."""
 
-    place: str
+    reference: str
     output: Path
-    judging: Judging | None = None
+    acceptance: AcceptanceOptions | None = None
     unpack_to: Path | None = None
-    """A new folder for the bundle's files; only for a bundle that is accepted."""
+    """A new folder for the bundle's files. Requires ``acceptance``."""
 
 
-def pull_bundle(pulling: Pulling, net: OciNetwork) -> Report:
+def pull_bundle(options: PullOptions, net: OciNetwork) -> Report:
     """The report of ``pinwarden bundle pull``.
 
-    1. Fetch, and check every byte.
-    2. Accept it in nine steps, if the installer says whom it trusts.
-    3. Write its files, and unpack it if that is asked for: all of it, or nothing.
+    1. Download the bundle and verify every byte.
+    2. Decide whether to accept it, if the options contain trust and policy.
+    3. Write its files, and unpack it if requested: all or nothing.
     """
-    if pulling.unpack_to is not None and pulling.judging is None:
-        raise PinwardenError("USAGE", "only an accepted bundle is unpacked: name --policy and --trust")
-    if pulling.unpack_to is not None and (pulling.unpack_to.exists() or pulling.unpack_to.is_symlink()):
-        raise PinwardenError("FILE_EXISTS", f"{pulling.unpack_to} exists already")
-    reference = reference_of(pulling.place)
-    pulled, opened = pulled_bundle(reference, net)
-    provenance = accepted_from_oci(pulled, pulling.judging) if pulling.judging is not None else None
-    with _all_or_nothing(_files_of(pulled.parts, opened.documents.descriptor, pulling.output, provenance)) as written:
-        if pulling.unpack_to is not None:
-            unpack(opened.documents.manifest.entries, opened.contents, pulling.unpack_to)
-    return _pulled_report(pulling, reference.at(pulled.digest), opened, pulled, provenance, written)
+    if options.unpack_to is not None and options.acceptance is None:
+        raise PinwardenError("USAGE", "only an accepted bundle is unpacked: add --policy and --trust")
+    if options.unpack_to is not None and (options.unpack_to.exists() or options.unpack_to.is_symlink()):
+        raise PinwardenError("FILE_EXISTS", f"{options.unpack_to} already exists")
+    reference = parse_bundle_reference(options.reference)
+    pulled, opened = fetch_bundle(reference, net)
+    provenance = accept_pulled(pulled, options.acceptance) if options.acceptance is not None else None
+    with _all_or_nothing(_files_of(pulled.parts, opened.documents.descriptor, options.output, provenance)) as written:
+        if options.unpack_to is not None:
+            unpack(opened.documents.manifest.entries, opened.contents, options.unpack_to)
+    return _pulled_report(options, reference.at(pulled.digest), opened, pulled, provenance, written)
 
 
-def accepted_from_oci(pulled: PulledBundle, judging: Judging) -> Provenance:
-    """What the acceptance of a pulled bundle rests on; a refusal is an error with the refusal's code."""
+def accept_pulled(pulled: PulledBundle, options: AcceptanceOptions) -> Provenance:
+    """Accept a pulled bundle. Raises an error with the rejection's code."""
     parts = pulled.parts
     if parts.pointer is None:
-        raise PinwardenError("POINTER_NOT_FOUND", "no bundle registry signed a pointer that came with the bundle")
-    submission = Submission(
+        raise PinwardenError("POINTER_NOT_FOUND", "the OCI artifact contains no pointer signed by a bundle registry")
+    request = AcceptanceRequest(
         pointer=parts.pointer,
         descriptor=parts.descriptor,
         manifest=parts.manifest,
         attestations=parts.attestations,
-        policy=judging.policy,
-        trust=judging.trust,
-        now=judging.now,
-        tool=judging.tool,
-        channel=judging.channel,
+        policy=options.policy,
+        trust=options.trust,
+        now=options.now,
+        tool=options.tool,
+        channel=options.channel,
     )
-    verdict = accept(submission)
-    if verdict.provenance is not None:
-        return verdict.provenance
-    refusal = verdict.refusal or refusal_of(PinwardenError("INTERNAL", "no verdict"))
-    raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=refusal.why)
+    result = accept(request)
+    if result.provenance is not None:
+        return result.provenance
+    rejection = result.rejection or rejection_from_error(PinwardenError("INTERNAL", "no result"))
+    raise PinwardenError(rejection.code, rejection.what, hint=rejection.fix, data=rejection.why)
 
 
 def _files_of(
@@ -168,62 +174,62 @@ def _files_of(
 ) -> dict[Path, bytes]:
     archive = output / f"{descriptor.name}-{descriptor.version}{SUFFIXES[descriptor.media_type]}"
     written = {"": parts.archive, ".descriptor.json": parts.descriptor, ".manifest.json": parts.manifest}
-    for number, each in enumerate(parts.attestations, 1):
-        written[f".{number}.attestation.json"] = each
+    for index, attestation in enumerate(parts.attestations, 1):
+        written[f".{index}.attestation.json"] = attestation
     if parts.pointer is not None:
         written[".pointer.json"] = parts.pointer
     if provenance is not None:
-        written[".provenance.json"] = to_bytes(provenance_value(provenance))
+        written[".provenance.json"] = document_bytes(provenance_to_json(provenance))
     return {archive.with_name(f"{archive.name}{suffix}"): data for suffix, data in written.items()}
 
 
 @contextmanager
 def _all_or_nothing(files: Mapping[Path, bytes]) -> Iterator[list[Path]]:
-    """Write files, into a folder that is made if it is absent. If the block fails, what was made is taken away."""
-    made: list[Path] = []
+    """Write files and create missing folders. If the block raises, everything created is removed."""
+    created: list[Path] = []
     try:
         for path, data in files.items():
-            _make_folder(path.parent, made)
+            _make_folder(path.parent, created)
             if not path.exists():
-                made.append(path)
+                created.append(path)
             write_atomically(path, data)
         yield list(files)
     except BaseException:
-        for path in reversed(made):
+        for path in reversed(created):
             with suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
         raise
 
 
-def _make_folder(folder: Path, made: list[Path]) -> None:
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+def _make_folder(folder: Path, created: list[Path]) -> None:
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
-        for each in reversed(missing):
-            each.mkdir()
-            made.append(each)
+        for parent in reversed(missing):
+            parent.mkdir()
+            created.append(parent)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{folder}: {err.strerror or err}") from err
 
 
-def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
-    pulling: Pulling,
-    found: ImageReference,
+def _pulled_report(  # noqa: PLR0913, PLR0917  # each is part of the report
+    options: PullOptions,
+    resolved: ImageReference,
     opened: OpenedBundle,
     pulled: PulledBundle,
     provenance: Provenance | None,
     written: list[Path],
 ) -> Report:
     descriptor, parts = opened.documents.descriptor, pulled.parts
-    state = "accepted" if provenance else "whole"
-    doubt = () if provenance else ("whole does not mean trusted: --policy and --trust tell whether it is accepted",)
+    state = "accepted" if provenance else "intact"
+    notes = () if provenance else ("intact does not mean trusted: add --policy and --trust to accept it",)
     return Report(
         command="bundle pull",
         subject=descriptor.name,
         summary=f"{written[0]} is {state}: {plural(len(opened.contents), 'file')}, {opened.documents.root_cid}",
         exit_code=EXIT_CLEAN,
-        notes=doubt,
+        notes=notes,
         facts={
-            "reference": str(found),
+            "reference": str(resolved),
             "digest": str(pulled.digest),
             "tool": descriptor.name,
             "version": descriptor.version,
@@ -232,21 +238,127 @@ def _pulled_report(  # noqa: PLR0913, PLR0917  # one line of the report each
             "attestations": len(parts.attestations),
             "pointer": parts.pointer is not None,
             "files": [str(path) for path in written],
-            "provenance": provenance_value(provenance) if provenance else None,
-            "unpacked": str(pulling.unpack_to) if pulling.unpack_to else None,
+            "provenance": provenance_to_json(provenance) if provenance else None,
+            "unpacked": str(options.unpack_to) if options.unpack_to else None,
         },
     )
 
 
-def pulled_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
-    """A bundle from a registry, every byte of it checked against its documents. Nothing is written."""
-    pulled = oci.pull(OciRegistry(reference, net.fetcher, net.endpoint(reference)))
+def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBundle, OpenedBundle]:
+    """Download a bundle and verify every byte against its documents. Nothing is written."""
+    pulled = pull_parts(OciRegistry(reference, net.fetcher, net.endpoint(reference)))
     documents = check_documents(pulled.parts.descriptor, pulled.parts.manifest)
     if documents.descriptor.media_type != pulled.parts.media_type:
-        raise PinwardenError("IMAGE_INVALID", f"{reference} has another kind of archive than its descriptor says")
+        raise PinwardenError("IMAGE_INVALID", f"the media type of {reference}'s archive differs from its descriptor")
     return pulled, open_bundle(documents, pulled.parts.archive)
 
 
-def reference_of(place: str) -> ImageReference:
-    """``host/name:tag``, with or without ``oci://`` before it."""
+def parse_bundle_reference(place: str) -> ImageReference:
+    """Parse ``host/name:tag``, with or without ``oci://``."""
     return parse_reference(place.removeprefix(SCHEME))
+
+
+ARTIFACT_TYPE = "application/vnd.mcp.toolbundle.v0.1"
+DESCRIPTOR = "application/vnd.mcp.tool.descriptor.v0.1+json"
+MANIFEST = "application/vnd.mcp.toolbundle.manifest.v0.1+json"
+ATTESTATION = "application/vnd.mcp.attestation.envelope.v0.1+json"
+POINTER = "application/vnd.mcp.registry.pointer.v0.1+json"
+_MAX_ATTESTATIONS = 64
+
+
+class BundleParts(Record):
+    """The layers of a bundle's OCI artifact."""
+
+    media_type: str
+    """The media type of the archive."""
+    archive: bytes = field(repr=False)
+    descriptor: bytes = field(repr=False)
+    manifest: bytes = field(repr=False)
+    attestations: tuple[bytes, ...] = field(default=(), repr=False)
+    pointer: bytes | None = field(default=None, repr=False)
+    """The signed pointer document of a bundle registry, if it was pushed along."""
+
+
+class PulledBundle(Record):
+    """A downloaded bundle and the digest of its OCI artifact."""
+
+    digest: Digest
+    parts: BundleParts
+
+
+def push_parts(registry: OciPushRegistry, parts: BundleParts, annotations: dict[str, str]) -> Digest:
+    """Push a bundle under the tag of the registry's reference."""
+    layers = [(parts.media_type, parts.archive), (DESCRIPTOR, parts.descriptor), (MANIFEST, parts.manifest)]
+    layers += [(ATTESTATION, attestation) for attestation in parts.attestations]
+    if parts.pointer is not None:
+        layers.append((POINTER, parts.pointer))
+    return registry.put_artifact(registry.reference.tag or DEFAULT_TAG, ARTIFACT_TYPE, layers, annotations)
+
+
+def pull_parts(registry: OciRegistry) -> PulledBundle:
+    """Pull the bundle of a reference. Its bytes match the digests; whether to accept it is not decided here."""
+    reference = registry.reference
+    document = registry.document(reference.digest if reference.digest is not None else reference.asked)
+    if document is None:
+        raise PinwardenError("ARTIFACT_MISSING", f"the registry has no {reference}")
+    if not document.proven:
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH",
+            f"the registry's response for {reference} does not match its digest",
+            data={"found": str(document.digest), "wanted": list(document.false_digests)},
+        )
+    manifest = parse_document(document.body, document.content_type)
+    if not isinstance(manifest, ImageManifest) or manifest.artifact_type != ARTIFACT_TYPE:
+        _refuse(f"{reference} is not a bundle")
+    return PulledBundle(digest=document.digest, parts=_parts(registry, manifest))
+
+
+def _parts(registry: OciRegistry, manifest: ImageManifest) -> BundleParts:
+    """Download the layers by media type: each once, except attestations. Unknown layers are refused."""
+    known = {*MEDIA_TYPES, DESCRIPTOR, MANIFEST, ATTESTATION, POINTER}
+    unknown = next((layer.media_type for layer in manifest.layers if layer.media_type not in known), None)
+    if unknown is not None:
+        _refuse(f"the bundle has a layer of unknown type {unknown[:80]!a}")
+    archive = _only([layer for layer in manifest.layers if layer.media_type in MEDIA_TYPES], "archive")
+    pointers = list(_layers(manifest, POINTER))
+    attestations = list(_layers(manifest, ATTESTATION))
+    if len(attestations) > _MAX_ATTESTATIONS:
+        _refuse(f"the bundle has more than {_MAX_ATTESTATIONS} attestations")
+    documents = [_only(list(_layers(manifest, kind)), kind) for kind in (DESCRIPTOR, MANIFEST)]
+    descriptor, bundle_manifest = (_fetch_blob(registry, layer, DOCUMENT_LIMITS.max_bytes) for layer in documents)
+    return BundleParts(
+        media_type=archive.media_type,
+        archive=_fetch_blob(registry, archive, DEFAULT_LIMITS.archive_bytes),
+        descriptor=descriptor,
+        manifest=bundle_manifest,
+        attestations=tuple(_fetch_blob(registry, layer, MAX_ATTESTATION_BYTES) for layer in attestations),
+        pointer=_fetch_blob(registry, _only(pointers, "pointer"), DOCUMENT_LIMITS.max_bytes) if pointers else None,
+    )
+
+
+def _layers(manifest: ImageManifest, media_type: str) -> Iterator[Layer]:
+    return (layer for layer in manifest.layers if layer.media_type == media_type)
+
+
+def _only(layers: list[Layer], kind: str) -> Layer:
+    if len(layers) != 1:
+        _refuse(f"the bundle has {len(layers)} layers of type {kind}; expected one")
+    return layers[0]
+
+
+def _fetch_blob(registry: OciRegistry, layer: Layer, max_bytes: int) -> bytes:
+    buffer = BytesIO()
+    received = registry.blob(layer, buffer, max_bytes)
+    if received is None:
+        raise PinwardenError("ARTIFACT_MISSING", f"the registry has no layer {layer.digest}")
+    if layer.digest not in received.digests or received.size != layer.size:
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH",
+            f"the registry's response does not match the digest {layer.digest}",
+            data={"wanted": str(layer.digest), "found": [str(digest) for digest in received.digests]},
+        )
+    return buffer.getvalue()
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("IMAGE_INVALID", problem)

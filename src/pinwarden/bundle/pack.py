@@ -1,4 +1,4 @@
-"""A folder becomes a bundle: an archive, a manifest and a descriptor, the same bytes on every machine."""
+"""Pack a folder into a bundle: archive, manifest and descriptor, with the same bytes on every machine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from pinwarden.bundle import descriptor as descriptor_document
 from pinwarden.bundle import manifest as manifest_document
 from pinwarden.bundle import server_manifest
-from pinwarden.bundle.archive.bundle_archive import entry_of, make_archive
-from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
-from pinwarden.bundle.archive.tree import Tree, read_tree
+from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
 from pinwarden.bundle.bundle_files import SUFFIXES
-from pinwarden.bundle.descriptor_packing import describe, descriptor_extras
+from pinwarden.bundle.descriptor import describe, descriptor_extras
+from pinwarden.bundle.document import document_bytes
+from pinwarden.bundle.manifest import DEFAULT_LIMITS
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
-from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.source_tree import SourceTree, read_tree
 from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
@@ -24,19 +24,19 @@ from pinwarden.core.report import Report, plural
 from pinwarden.system.files import write_atomically
 
 
-class Packing(Record):
-    """What is to be packed, and how."""
+class PackOptions(Record):
+    """What to pack, and how."""
 
     folder: Path
     output: Path
-    """The folder that the three files go to."""
-    media_type: str = descriptor_document.CAR
+    """The folder for the three files."""
+    media_type: str = descriptor_document.CAR_MEDIA_TYPE
     permissions: Mapping[str, str] = field(default_factory=dict)
-    """Network, filesystem and exec, where they are not as the server's own file says."""
+    """Network, filesystem and exec permissions that override the server's own manifest."""
     compress: bool = False
 
 
-class Packed(Record):
+class PackedBundle(Record):
     """A bundle in memory."""
 
     descriptor: Mapping[str, Any]
@@ -48,64 +48,66 @@ class Packed(Record):
 
     @property
     def stem(self) -> str:
-        """What its files are called."""
+        """The common file name of its three files, without suffix."""
         return f"{self.descriptor['tool']['name']}-{self.descriptor['tool']['version']}"
 
 
-def pack(packing: Packing) -> Report:
+def pack(options: PackOptions) -> Report:
     """The report of ``pinwarden bundle pack``."""
-    if packing.output.resolve().is_relative_to(packing.folder.resolve()):
+    if options.output.resolve().is_relative_to(options.folder.resolve()):
         raise PinwardenError(
             "USAGE",
-            f"{packing.output} is inside the folder that is packed, so the next bundle would hold this one",
-            hint="Name another folder with --output.",
+            f"{options.output} is inside the packed folder, so the next bundle would contain this one",
+            hint="Choose another folder with --output DIR.",
         )
     try:
-        packed = pack_folder(packing)
-        packing.output.mkdir(parents=True, exist_ok=True)
+        packed = pack_folder(options)
+        options.output.mkdir(parents=True, exist_ok=True)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{packing.output}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{options.output}: {err.strerror or err}") from err
     except PinwardenError as err:
-        if err.code not in ("SERVER_ENTRY_INVALID", "DOCUMENT_INVALID") or "Write one" in err.hint:
+        if err.code not in ("SERVER_ENTRY_INVALID", "DOCUMENT_INVALID") or "Create one" in err.hint:
             raise
-        raise PinwardenError(err.code, err.message, hint="Correct server.json in the folder.", data=err.data) from err
+        raise PinwardenError(
+            err.code, err.message, hint="Correct server.json in the folder, and pack it again.", data=err.data
+        ) from err
     documents = {".descriptor.json": packed.descriptor, ".manifest.json": packed.manifest}
-    archive = packing.output / f"{packed.stem}{SUFFIXES[packing.media_type]}"
+    archive = options.output / f"{packed.stem}{SUFFIXES[options.media_type]}"
     write_atomically(archive, packed.archive)
     for suffix, document in documents.items():
-        write_atomically(archive.with_name(f"{archive.name}{suffix}"), to_bytes(document))
-    return _report(packing, packed, archive)
+        write_atomically(archive.with_name(f"{archive.name}{suffix}"), document_bytes(document))
+    return _report(options, packed, archive)
 
 
-def pack_folder(packing: Packing) -> Packed:
-    """The bundle of a folder.
+def pack_folder(options: PackOptions) -> PackedBundle:
+    """Pack a folder in memory.
 
-    1. Read the server's own description, and every file.
-    2. List the files by the CIDs of their bytes: that list has the root CID.
-    3. Put the files into an archive.
-    4. Describe it; that has the descriptor CID, which the manifest links to.
+    1. Read the server's manifest (server.json) and every file.
+    2. List the files by CID; the list's own CID is the root CID.
+    3. Write the files into an archive.
+    4. Describe it; the manifest links to the descriptor's CID.
     """
-    tree = read_tree(packing.folder)
+    tree = read_tree(options.folder)
     server = _server(tree)
-    unlinked = manifest_document.unlinked_value(entry_of(file) for file in tree.files)
+    unlinked = manifest_document.unlinked_manifest(manifest_entry(file) for file in tree.files)
     root = manifest_root_cid(unlinked)
-    archive = make_archive(packing.media_type, unlinked, root, tree.files, compress=packing.compress)
+    archive = make_archive(options.media_type, unlinked, root, tree.files, compress=options.compress)
     if len(archive) > DEFAULT_LIMITS.archive_bytes:
         most = DEFAULT_LIMITS.archive_bytes
         raise PinwardenError(
             "ARCHIVE_UNSAFE",
-            f"the archive has {len(archive)} bytes; at most {most} are read",
-            hint="Remove files that the server does not need from the folder; then pack it again.",
+            f"the archive has {len(archive)} bytes; the limit is {most}",
+            hint="Remove files that the server does not need, and pack the folder again.",
         )
-    described = describe(server, packing.permissions, str(root), packing.media_type, len(archive))
-    descriptor = descriptor_document.to_value(described)
+    described = describe(server, options.permissions, str(root), options.media_type, len(archive))
+    descriptor = descriptor_document.descriptor_to_json(described)
     for member, more in descriptor_extras(server).items():
         descriptor[member].update(more)
-    descriptor_document.of(descriptor)  # what nobody could read is not packed
+    descriptor_document.descriptor_from_json(descriptor)  # raises if the descriptor could not be read back
     descriptor_cid = str(document_cid(descriptor))
-    return Packed(
+    return PackedBundle(
         descriptor=descriptor,
-        manifest=manifest_document.linked_value(unlinked, descriptor_cid),
+        manifest=manifest_document.linked_manifest(unlinked, descriptor_cid),
         descriptor_cid=descriptor_cid,
         root_cid=str(root),
         archive=archive,
@@ -113,32 +115,34 @@ def pack_folder(packing: Packing) -> Packed:
     )
 
 
-def _server(tree: Tree) -> ServerManifest:
+def _server(tree: SourceTree) -> ServerManifest:
     files = {file.path: file.data for file in tree.files}
     if MANIFEST_NAME not in files:
         raise PinwardenError(
             "SERVER_ENTRY_INVALID",
             f"the folder has no {MANIFEST_NAME}",
-            hint='Write one: {"name": "acme.notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}',
+            hint='Create one: {"name": "acme.notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}',
         )
     server = server_manifest.parse(files[MANIFEST_NAME])
     if server.entry not in files:
         raise PinwardenError(
             "SERVER_ENTRY_INVALID",
-            f"{MANIFEST_NAME}: entry is no file of the folder: {server.entry[:120]!a}",
+            f"{MANIFEST_NAME}: entry is not a file in the folder: {server.entry[:120]!a}",
             data={"member": "entry"},
         )
     return server
 
 
-def _report(packing: Packing, packed: Packed, archive: Path) -> Report:
-    notes = [f"left out: {', '.join(packed.left_out)}"] if packed.left_out else []
-    if packing.compress:
-        notes.append("compressed: another version of the zstd library may give other bytes, and another descriptor CID")
+def _report(options: PackOptions, packed: PackedBundle, archive: Path) -> Report:
+    notes = [f"not packed: {', '.join(packed.left_out)}"] if packed.left_out else []
+    if options.compress:
+        notes.append(
+            "compressed: another version of the zstd library may produce other bytes and another descriptor CID"
+        )
     return Report(
         command="bundle pack",
         subject=packed.stem,
-        summary=f"{archive} holds {plural(len(packed.manifest['entries']), 'file')}: {packed.root_cid}",
+        summary=f"{archive} contains {plural(len(packed.manifest['entries']), 'file')}: {packed.root_cid}",
         exit_code=EXIT_CLEAN,
         notes=tuple(notes),
         facts={
@@ -146,7 +150,7 @@ def _report(packing: Packing, packed: Packed, archive: Path) -> Report:
             "version": packed.descriptor["tool"]["version"],
             "root_cid": packed.root_cid,
             "descriptor_cid": packed.descriptor_cid,
-            "media_type": packing.media_type,
+            "media_type": options.media_type,
             "content_hash": str(Digest.of_bytes(packed.archive)),
             "size_bytes": len(packed.archive),
             "files": len(packed.manifest["entries"]),

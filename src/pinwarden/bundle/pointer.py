@@ -1,31 +1,29 @@
-"""``registry.pointer``: which bundle a registry gives out for a tool and channel."""
+"""``registry.pointer``: the bundle that a registry serves for a tool and channel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pinwarden.bundle.profile import profile_in
-from pinwarden.bundle.shape import Shape, read
-from pinwarden.bundle.signatures import Signature, signatures_in
+from pinwarden.bundle.document import DocumentReader, Signature, read_json, read_profile, read_signatures
 from pinwarden.core.record import Record, field
 
-SCHEMA = "registry.pointer.v0.1"
-SIGNED_FIELDS = ("/pointers", "/registry")
+POINTER_SCHEMA = "registry.pointer.v0.1"
+POINTER_SIGNED_FIELDS = ("/pointers", "/registry")
 LEGACY_PREFIX = "legacy-"
 
 
 class Constraints(Record):
-    """What a registry demands of the attestations for a bundle."""
+    """The registry's requirements on a bundle's attestations."""
 
     require_signers: tuple[str, ...] = ()
-    """Key identifiers of which one must have attested; compared as text."""
+    """Key ids; at least one of them must have attested. Compared as text."""
     require_verifier_attestation: bool = False
     min_attestations: int = 1
 
 
 class Pointer(Record):
-    """One tool on one channel."""
+    """The bundle of one tool on one channel."""
 
     tool: str
     channel: str
@@ -37,7 +35,7 @@ class Pointer(Record):
 
 
 class PointerDocument(Record):
-    """The pointers that a registry signed together."""
+    """Pointers that a registry signed together."""
 
     registry: str
     generated_at_utc: str
@@ -45,58 +43,58 @@ class PointerDocument(Record):
     pointers: tuple[Pointer, ...]
     signatures: tuple[Signature, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All of it, with what is not known here."""
+    """The whole document, including members that Pinwarden does not know."""
 
 
-def parse(data: bytes) -> PointerDocument:
-    """A pointer document; its signatures are not checked here."""
-    return of(read(data))
+def parse_pointers(data: bytes) -> PointerDocument:
+    """Parse a pointer document. Its signatures are not verified."""
+    return pointers_from_json(read_json(data))
 
 
-def of(document: Any) -> PointerDocument:
-    """The same, of a value that was read strictly."""
-    shape = Shape.of(document, SCHEMA)
-    registry = shape.inside("registry")
+def pointers_from_json(document: Any) -> PointerDocument:
+    """Build a pointer document from a strictly parsed value. Its signatures are not verified."""
+    reader = DocumentReader.for_schema(document, POINTER_SCHEMA)
+    registry = reader.object("registry")
     return PointerDocument(
         registry=registry.text("name"),
-        generated_at_utc=registry.moment("generated_at_utc"),
+        generated_at_utc=registry.timestamp("generated_at_utc"),
         issuer=registry.text("issuer"),
-        pointers=tuple(_pointer(each) for each in shape.each("pointers")),
-        signatures=signatures_in(shape),
+        pointers=tuple(_read_pointer(pointer) for pointer in reader.objects("pointers")),
+        signatures=read_signatures(reader),
         document=document,
     )
 
 
-def _pointer(shape: Shape) -> Pointer:
+def _read_pointer(reader: DocumentReader) -> Pointer:
     return Pointer(
-        tool=shape.text("tool"),
-        channel=shape.text("channel"),
-        root_cid=shape.cid("root_cid"),
-        descriptor_cid=shape.cid("descriptor_cid"),
-        cid_profile=profile_in(shape),
-        updated_at_utc=shape.moment("updated_at_utc"),
-        constraints=_constraints(shape.inside("constraints")) if "constraints" in shape.value else Constraints(),
+        tool=reader.text("tool"),
+        channel=reader.text("channel"),
+        root_cid=reader.cid("root_cid"),
+        descriptor_cid=reader.cid("descriptor_cid"),
+        cid_profile=read_profile(reader),
+        updated_at_utc=reader.timestamp("updated_at_utc"),
+        constraints=_read_constraints(reader.object("constraints")) if "constraints" in reader.value else Constraints(),
     )
 
 
-def _constraints(shape: Shape) -> Constraints:
+def _read_constraints(reader: DocumentReader) -> Constraints:
     return Constraints(
-        require_signers=shape.texts("require_signers"),
-        require_verifier_attestation=shape.flag("require_verifier_attestation", default=False),
-        min_attestations=shape.number("min_attestations", least=1) if "min_attestations" in shape.value else 1,
+        require_signers=reader.texts("require_signers"),
+        require_verifier_attestation=reader.boolean("require_verifier_attestation", default=False),
+        min_attestations=reader.integer("min_attestations", least=1) if "min_attestations" in reader.value else 1,
     )
 
 
-def to_value(registry: str, issuer: str, generated_at_utc: str, pointers: Iterable[Pointer]) -> dict[str, Any]:
-    """The document without signatures; ``signatures.signed(…, SIGNED_FIELDS, signer)`` adds one."""
+def unsigned_pointers(registry: str, issuer: str, generated_at_utc: str, pointers: Iterable[Pointer]) -> dict[str, Any]:
+    """The document without signatures; sign it with ``add_signature(..., POINTER_SIGNED_FIELDS, signer)``."""
     return {
-        "schema_version": SCHEMA,
+        "schema_version": POINTER_SCHEMA,
         "registry": {"name": registry, "generated_at_utc": generated_at_utc, "issuer": issuer},
-        "pointers": [_pointer_value(each) for each in pointers],
+        "pointers": [_pointer_to_json(pointer) for pointer in pointers],
     }
 
 
-def _pointer_value(pointer: Pointer) -> dict[str, Any]:
+def _pointer_to_json(pointer: Pointer) -> dict[str, Any]:
     value: dict[str, Any] = {
         "tool": pointer.tool,
         "channel": pointer.channel,
@@ -105,11 +103,11 @@ def _pointer_value(pointer: Pointer) -> dict[str, Any]:
         "cid_profile": dict(pointer.cid_profile),
         "updated_at_utc": pointer.updated_at_utc,
     }
-    constraints = _constraints_value(pointer.constraints)
+    constraints = _constraints_to_json(pointer.constraints)
     return {**value, "constraints": constraints} if constraints else value
 
 
-def _constraints_value(constraints: Constraints) -> dict[str, Any]:
+def _constraints_to_json(constraints: Constraints) -> dict[str, Any]:
     value: dict[str, Any] = {}
     if constraints.require_signers:
         value["require_signers"] = list(constraints.require_signers)

@@ -1,11 +1,11 @@
-"""Whom an installer trusts: registries by their keys, and those who attest by their keys and roles."""
+"""What an installer trusts (registry keys, attestation keys with roles) and which permissions it allows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from pinwarden.bundle.shape import read
+from pinwarden.bundle.document import read_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
@@ -14,45 +14,45 @@ REGISTRY_ROLE = "registry"
 
 
 class TrustedKey(Record):
-    """A key, whose it is, and as what it may speak."""
+    """A key with the name of its owner and the roles it is trusted in."""
 
     key: PublicKey
     name: str = ""
     roles: tuple[str, ...] = ()
-    """A key without roles may not speak in any; only the literal rulebook takes the word of the claim."""
+    """A key without roles is trusted in none; only literal mode believes the role in a claim."""
 
     @property
     def key_id(self) -> str:
-        """How signatures name it."""
+        """The key's identifier in signatures."""
         return self.key.did
 
 
 class Trust(Record):
-    """All keys that count."""
+    """All trusted keys."""
 
     registry_keys: tuple[TrustedKey, ...] = ()
     known_keys: tuple[TrustedKey, ...] = ()
 
-    def registry(self, key_id: Any) -> TrustedKey | None:
-        """The registry's key of this name."""
-        return _found(self.registry_keys, key_id)
+    def find_registry_key(self, key_id: Any) -> TrustedKey | None:
+        """The registry key with this id."""
+        return _find_key(self.registry_keys, key_id)
 
-    def known(self, key_id: Any) -> TrustedKey | None:
-        """The key of this name of somebody who attests."""
-        return _found(self.known_keys, key_id)
-
-
-def _found(keys: Iterable[TrustedKey], key_id: Any) -> TrustedKey | None:
-    return next((each for each in keys if each.key_id == key_id), None)
+    def find_attestation_key(self, key_id: Any) -> TrustedKey | None:
+        """The attestation key with this id."""
+        return _find_key(self.known_keys, key_id)
 
 
-def parse(data: bytes) -> Trust:
-    """A trust file: ``trusted_registry_keys`` and ``known_keys``."""
-    return of(read(data))
+def _find_key(keys: Iterable[TrustedKey], key_id: Any) -> TrustedKey | None:
+    return next((key for key in keys if key.key_id == key_id), None)
 
 
-def of(document: Any) -> Trust:
-    """The same, of a value that was read strictly."""
+def parse_trust(data: bytes) -> Trust:
+    """Parse a trust file, which has ``trusted_registry_keys`` and ``known_keys``."""
+    return trust_from_json(read_json(data))
+
+
+def trust_from_json(document: Any) -> Trust:
+    """Build trust from a strictly parsed value."""
     if type(document) is not dict:
         _invalid("the trust file is not an object")
     return Trust(
@@ -65,19 +65,19 @@ def _keys(document: dict[str, Any], member: str) -> tuple[TrustedKey, ...]:
     rows = document.get(member, [])
     if type(rows) is not list:
         _invalid(f"{member} is not a list")
-    keys = tuple(trusted_key_of(row, f"{member}/{number}") for number, row in enumerate(rows))
-    if len({each.key_id for each in keys}) != len(keys):
-        _invalid(f"{member} names a key twice")
+    keys = tuple(trusted_key_from_json(row, f"{member}/{index}") for index, row in enumerate(rows))
+    if len({key.key_id for key in keys}) != len(keys):
+        _invalid(f"{member} lists a key twice")
     return keys
 
 
-def trusted_key_of(row: Any, path: str) -> TrustedKey:
-    """A key as trust files and key files write it: key_id and public_key must be one key."""
+def trusted_key_from_json(row: Any, path: str) -> TrustedKey:
+    """Read a key from a trust file or key file. ``key_id`` and ``public_key`` must match."""
     if type(row) is not dict:
         _invalid(f"{path} is not an object")
     name, roles = row.get("name", ""), row.get("roles", [])
     if type(name) is not str or type(roles) is not list or any(type(role) is not str for role in roles):
-        _invalid(f"{path} has a name or roles that are not text")
+        _invalid(f"{path}: name and roles must be strings")
     if row.get("alg", "ed25519") != "ed25519":
         _invalid(f"{path}/alg is not ed25519")
     try:
@@ -85,12 +85,12 @@ def trusted_key_of(row: Any, path: str) -> TrustedKey:
     except PinwardenError as err:
         _invalid(f"{path}: {err.message}")
     if row.get("key_id") != key.did:
-        _invalid(f"{path}: key_id is not the name of public_key")
+        _invalid(f"{path}: key_id does not match public_key")
     return TrustedKey(key=key, name=name, roles=tuple(roles))
 
 
-def key_value(trusted: TrustedKey) -> dict[str, Any]:
-    """A key as trust files write it."""
+def trusted_key_to_json(trusted: TrustedKey) -> dict[str, Any]:
+    """A key as a row of a trust file."""
     return {
         "key_id": trusted.key_id,
         "alg": "ed25519",
@@ -100,5 +100,46 @@ def key_value(trusted: TrustedKey) -> dict[str, Any]:
     }
 
 
-def _invalid(why: str) -> NoReturn:
-    raise PinwardenError("TRUST_INVALID", why)
+def _invalid(problem: str) -> NoReturn:
+    raise PinwardenError("TRUST_INVALID", problem)
+
+
+_WORDS = {
+    "network": ("deny", "allow"),
+    "filesystem": ("deny", "read_only", "read_write", "allow"),  # the last two are synonyms
+    "exec": ("deny", "allow"),
+}
+
+
+class InstallerPolicy(Record):
+    """The permissions that tools may request. The default is deny."""
+
+    network: str = "deny"
+    filesystem: str = "deny"
+    exec: str = "deny"
+    allow_legacy: bool = False
+
+
+def parse_installer_policy(data: bytes) -> InstallerPolicy:
+    """Parse a policy file."""
+    return installer_policy_from_json(read_json(data))
+
+
+def installer_policy_from_json(document: Any) -> InstallerPolicy:
+    """Build a policy from a parsed value. Unknown keys are errors: they might be restrictions."""
+    if type(document) is not dict:
+        _refuse_policy("the installer policy is not an object")
+    unknown = sorted(document.keys() - _WORDS.keys() - {"allow_legacy"})
+    if unknown:
+        _refuse_policy(f"the installer policy has an unknown key {unknown[0][:80]!a}")
+    for key, allowed in _WORDS.items():
+        value = document.get(key, "deny")
+        if type(value) is not str or value not in allowed:
+            _refuse_policy(f"{key} in the installer policy must be one of {', '.join(allowed)}")
+    if type(document.get("allow_legacy", False)) is not bool:
+        _refuse_policy("allow_legacy in the installer policy must be true or false")
+    return InstallerPolicy(**document)
+
+
+def _refuse_policy(problem: str) -> NoReturn:
+    raise PinwardenError("POLICY_INVALID", problem)

@@ -1,5 +1,7 @@
-"""The trust store of this user, and what was seen of each registry's log. Neither lies in a project: a repository
-must not decide whom its readers trust."""
+"""The user's trust store, and the last seen state of each registry's log.
+
+Neither is part of a project: a repository must not decide what its users trust.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pinwarden.bundle import trust_store
-from pinwarden.bundle.shape import LIMITS
+from pinwarden.bundle.document import DOCUMENT_LIMITS
 from pinwarden.bundle.trust_store import TrustStore
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -20,7 +22,7 @@ POLICY_NAME = "installer-policy.json"
 
 
 def trust_path(home: Path, variables: Mapping[str, str]) -> Path:
-    """Where the trust store is: ``PINWARDEN_TRUST``, or in the user's folder of settings."""
+    """The path of the trust store: ``PINWARDEN_TRUST``, or in the user's configuration folder."""
     named = variables.get(TRUST_VARIABLE)
     if named:
         return Path(named)
@@ -29,29 +31,29 @@ def trust_path(home: Path, variables: Mapping[str, str]) -> Path:
 
 
 def policy_path(trust: Path) -> Path:
-    """Where the user keeps what tools are allowed, beside whom they trust."""
+    """The path of the installer policy, beside the trust store."""
     return trust.with_name(POLICY_NAME)
 
 
 def log_state_path(trust: Path, log: NoteKey) -> Path:
-    """Where it is kept what was last seen of a log. Under another key it is another log."""
+    """The path of the last seen state of a log. A log under another key is another log."""
     return trust.parent / "logs" / f"{Digest.of_bytes(str(log).encode()).hex[:40]}.json"
 
 
 def load_trust(path: Path) -> TrustStore:
-    """The store; an empty one where there is no file. One that cannot be read is an error."""
+    """Load the trust store; empty if there is no file. Raises if the file is damaged."""
     if not path.exists() and not path.is_symlink():
         return TrustStore()
-    return trust_store.parse(read_file(path, LIMITS.max_bytes))
+    return trust_store.parse_trust_store(read_file(path, DOCUMENT_LIMITS.max_bytes))
 
 
 def change_trust(path: Path, change: Callable[[TrustStore], TrustStore]) -> TrustStore:
-    """Read, change and write the store, one process at a time. If ``change`` raises, nothing is written."""
+    """Load, change and write the store under a lock. If ``change`` raises, nothing is written."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
     with exclusive(path):
         changed = change(load_trust(path))
-        write_atomically(path, trust_store.to_bytes(changed))
+        write_atomically(path, trust_store.trust_store_bytes(changed))
     return changed

@@ -1,7 +1,7 @@
-"""The trust store: registries pinned by their root, people who attest by their keys and roles, and revocations.
+"""The user's trust store: trusted registries, attestation keys with roles, and revocations.
 
-The file is a trust file too (``bundle/trust.py``): whoever reads only ``trusted_registry_keys`` and
-``known_keys`` sees the keys that count, and none that was revoked.
+The file is also a valid trust file (``bundle/trust.py``): its ``trusted_registry_keys`` and ``known_keys`` list the
+keys that are trusted now, and none that was revoked.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from pinwarden.bundle.attestation import ROLES
-from pinwarden.bundle.shape import Shape, read
-from pinwarden.bundle.trust import REGISTRY_ROLE, Trust, TrustedKey, key_value, trusted_key_of
+from pinwarden.bundle.document import DocumentReader, read_json
+from pinwarden.bundle.trust import REGISTRY_ROLE, Trust, TrustedKey, trusted_key_from_json, trusted_key_to_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
@@ -22,44 +22,44 @@ from pinwarden.core.strict_json import encode_json_file
 FORMAT = "pinwarden-trust/1"
 ALL_ROLES = (*ROLES, REGISTRY_ROLE)
 MAX_AGE_DAYS = 14
-"""How old the registry's word about the head of its log may be. Static exports are made anew every few days."""
+"""The age up to which a signed log head is accepted. Static exports are renewed every few days."""
 _MOST_DAYS = 3650
-_ENDED = "its registry gave it up"
+_ENDED = "the registry replaced this key"
 
 
 class EndedKey(Record):
-    """A key that a registry gave up, and the entry of its log that says so."""
+    """A key that a registry replaced, and the log entry that records it."""
 
     key_id: str
     seq: int
     seen_at: str
-    """When this user learned of it."""
+    """When this installation first saw the entry."""
 
 
-class RegistryRoot(Record):
-    """A registry that may point to bundles: the key of its pointers, and the key and origin of its log."""
+class TrustedRegistry(Record):
+    """A trusted registry: the key of its pointers, and the key and origin of its log."""
 
     key: TrustedKey
     log: NoteKey
     url: str | None = None
-    """Where it is, for commands that name no place. It proves nothing."""
+    """The default address for commands. It is no proof of identity."""
     witnesses: tuple[WitnessKey, ...] = ()
     witnesses_needed: int = 0
     max_age_days: int = MAX_AGE_DAYS
     added_at: str
     ended: tuple[EndedKey, ...] = ()
-    """The keys that it had before. They count for nothing."""
+    """Its former keys, which are not trusted any more."""
 
 
 class KnownKey(Record):
-    """Somebody who attests."""
+    """A key whose attestations are trusted."""
 
     key: TrustedKey
     added_at: str
 
 
 class RevokedKey(Record):
-    """A key that counts no longer, and never again."""
+    """A revoked key. It cannot be trusted again."""
 
     key_id: str
     name: str
@@ -69,264 +69,271 @@ class RevokedKey(Record):
 
 
 class TrustStore(Record):
-    """Everybody who is, or was, trusted."""
+    """All keys that are or were trusted."""
 
-    roots: tuple[RegistryRoot, ...] = ()
+    registries: tuple[TrustedRegistry, ...] = ()
     keys: tuple[KnownKey, ...] = ()
     revoked: tuple[RevokedKey, ...] = ()
 
     @property
     def trust(self) -> Trust:
-        """The keys that count."""
+        """The keys that are trusted now."""
         return Trust(
-            registry_keys=tuple(each.key for each in self.roots), known_keys=tuple(each.key for each in self.keys)
+            registry_keys=tuple(root.key for root in self.registries),
+            known_keys=tuple(known.key for known in self.keys),
         )
 
-    def root_of(self, key_id: str) -> RegistryRoot | None:
-        """The registry whose pointers this key signs, with the witnesses that count.
+    def find_registry(self, key_id: str) -> TrustedRegistry | None:
+        """The registry whose pointers this key signs, without revoked witnesses.
 
-        How many of them are needed stays as it was: to revoke a witness must not let a log with fewer pass.
+        ``witnesses_needed`` stays the same: revoking a witness must not lower the quorum.
         """
-        found = next((each for each in self.roots if each.key.key_id == key_id), None)
-        return None if found is None else replace(found, witnesses=self.counted(found.witnesses))
+        root = next((root for root in self.registries if root.key.key_id == key_id), None)
+        return None if root is None else replace(root, witnesses=self.without_revoked(root.witnesses))
 
-    def counted(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
-        """The witnesses whose key was not revoked.
+    def without_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
+        """The witnesses whose key is not revoked.
 
-        A cosignature states its own time, and whoever stole a key can state any: there is no "signed before that".
+        A signer sets the time of a cosignature, so a stolen key could backdate it: earlier ones do not count either.
         """
-        return tuple(each for each in witnesses if not self.is_revoked(each.key.did))
+        return tuple(witness for witness in witnesses if not self.find_revoked(witness.key.did))
 
-    def witness_named(self, text: str) -> WitnessKey | None:
-        """The witness of a registry that has this key or name; a name that two have is nobody's."""
-        everybody = {each for root in self.roots for each in root.witnesses}
-        found = [each for each in everybody if text in (str(each), each.key.did, each.name)]
-        return found[0] if len(found) == 1 else None
+    def find_witness(self, text: str) -> WitnessKey | None:
+        """The witness with this key or name; None if there is none or the name is ambiguous."""
+        witnesses = {witness for root in self.registries for witness in root.witnesses}
+        matches = [witness for witness in witnesses if text in (str(witness), witness.key.did, witness.name)]
+        return matches[0] if len(matches) == 1 else None
 
-    def named(self, text: str) -> RegistryRoot | KnownKey | None:
-        """Who has this key or name; a name that two have is nobody's."""
-        everybody: tuple[RegistryRoot | KnownKey, ...] = (*self.roots, *self.keys)
-        found = [each for each in everybody if text in (each.key.key_id, each.key.name)]
-        return found[0] if len(found) == 1 else None
+    def find_entry(self, text: str) -> TrustedRegistry | KnownKey | None:
+        """The registry or key with this key id or name; None if there is none or the name is ambiguous."""
+        entries: tuple[TrustedRegistry | KnownKey, ...] = (*self.registries, *self.keys)
+        matches = [entry for entry in entries if text in (entry.key.key_id, entry.key.name)]
+        return matches[0] if len(matches) == 1 else None
 
-    def is_ended(self, key_id: str) -> EndedKey | None:
-        """Which entry of a registry's log ended a key."""
-        return next((each for root in self.roots for each in root.ended if each.key_id == key_id), None)
+    def find_ended(self, key_id: str) -> EndedKey | None:
+        """The record of a replaced key; None if no registry replaced it."""
+        return next((ended for root in self.registries for ended in root.ended if ended.key_id == key_id), None)
 
-    def is_revoked(self, key_id: str) -> RevokedKey | None:
-        """Why a key counts no longer."""
-        return next((each for each in self.revoked if each.key_id == key_id), None)
+    def find_revoked(self, key_id: str) -> RevokedKey | None:
+        """The record of a revoked key; None if it is not revoked."""
+        return next((revoked for revoked in self.revoked if revoked.key_id == key_id), None)
 
 
 # Changes
 
 
-def with_root(store: TrustStore, root: RegistryRoot) -> TrustStore:
-    """Trust a registry. Its key speaks for registries alone; one that was revoked stays so."""
-    refuse_revoked(store, root.key.key_id, root.log.key.did, *(each.key.did for each in root.witnesses))
+def add_registry(store: TrustStore, root: TrustedRegistry) -> TrustStore:
+    """Trust a registry. Its key must not be revoked, replaced, or trusted for attestations."""
+    check_not_revoked(store, root.key.key_id, root.log.key.did, *(witness.key.did for witness in root.witnesses))
     _refuse_ended(store, root.key.key_id, root.log.key.did)
-    if any(each.key.key_id == root.key.key_id for each in store.keys):
-        _usage(f"{root.key.key_id} is trusted as somebody who attests; a registry has a key of its own")
+    if any(known.key.key_id == root.key.key_id for known in store.keys):
+        _usage(f"{root.key.key_id} is already trusted for attestations; a registry needs a key of its own")
     _refuse_name(store, root.key)
-    before = next((each for each in store.roots if each.key.key_id == root.key.key_id), None)
-    others = tuple(each for each in store.roots if each is not before)
-    return replace(store, roots=(*others, replace(root, ended=before.ended if before else root.ended)))
+    before = next((other for other in store.registries if other.key.key_id == root.key.key_id), None)
+    others = tuple(other for other in store.registries if other is not before)
+    return replace(store, registries=(*others, replace(root, ended=before.ended if before else root.ended)))
 
 
-def with_ended_keys(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey], present: PublicKey) -> TrustStore:
-    """The same registry by the key that its log leads to. Where the key of its pointers is that of its log, it moves
-    along; one that was revoked is not taken over, whatever a log says."""
-    refuse_revoked(store, present.did)
-    old = next((each for each in store.roots if each.log == log), None)
+def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey], present: PublicKey) -> TrustStore:
+    """Move a registry to the key that its log leads to, along with its pointer key if that was the same.
+
+    Raises if the new key is revoked or already trusted for something else.
+    """
+    check_not_revoked(store, present.did)
+    old = next((root for root in store.registries if root.log == log), None)
     if old is None:
-        return store  # another process was faster, or the user trusts it no longer
+        return store  # another process did it first, or the registry was removed
     key = replace(old.key, key=present) if old.key.key == log.key else old.key
-    if any(key.key_id == each.key_id for each in store.trust.known_keys) or any(
-        each is not old and key.key_id == each.key.key_id for each in store.roots
+    if any(key.key_id == known.key_id for known in store.trust.known_keys) or any(
+        root is not old and key.key_id == root.key.key_id for root in store.registries
     ):
-        _usage(f"{key.key_id} is trusted as somebody else, and cannot be the new key of {old.key.name or log.name}")
-    known = {each.key_id: each for each in old.ended}
-    gone = tuple(known.get(each.key_id, each) for each in ended)
-    moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), ended=gone)
-    return replace(store, roots=tuple(moved if each is old else each for each in store.roots))
+        _usage(
+            f"{key.key_id} is already trusted for something else; it cannot be the new key of "
+            f"{old.key.name or log.name}"
+        )
+    recorded = {record.key_id: record for record in old.ended}
+    all_ended = tuple(recorded.get(record.key_id, record) for record in ended)
+    moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), ended=all_ended)
+    return replace(store, registries=tuple(moved if root is old else root for root in store.registries))
 
 
-def with_key(store: TrustStore, known: KnownKey) -> TrustStore:
-    """Trust somebody in the roles that are named; what was said of the same key before is replaced."""
-    refuse_revoked(store, known.key.key_id)
+def add_key(store: TrustStore, known: KnownKey) -> TrustStore:
+    """Trust a key for attestations in its roles. Replaces an earlier entry of the same key."""
+    check_not_revoked(store, known.key.key_id)
     _refuse_ended(store, known.key.key_id)
     unknown = [role for role in known.key.roles if role not in ROLES]
     if unknown or not known.key.roles:
-        _usage(f"somebody who attests does so as one or more of {', '.join(ROLES)}")
-    if store.root_of(known.key.key_id):
-        _usage(f"{known.key.key_id} is the key of a registry; whoever attests has a key of their own")
+        _usage(f"an attestation key needs one or more of the roles {', '.join(ROLES)}")
+    if store.find_registry(known.key.key_id):
+        _usage(f"{known.key.key_id} is the key of a registry; attestations need a key of their own")
     _refuse_name(store, known.key)
-    others = tuple(each for each in store.keys if each.key.key_id != known.key.key_id)
+    others = tuple(other for other in store.keys if other.key.key_id != known.key.key_id)
     return replace(store, keys=(*others, known))
 
 
-def without(store: TrustStore, key_id: str) -> TrustStore:
-    """Forget a key."""
+def remove_key(store: TrustStore, key_id: str) -> TrustStore:
+    """Remove a key without revoking it."""
     return replace(
         store,
-        roots=tuple(each for each in store.roots if each.key.key_id != key_id),
-        keys=tuple(each for each in store.keys if each.key.key_id != key_id),
+        registries=tuple(root for root in store.registries if root.key.key_id != key_id),
+        keys=tuple(known for known in store.keys if known.key.key_id != key_id),
     )
 
 
-def revoke(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
-    """Let a key count no longer, as whatever it did, and remember that."""
-    over = [each for each in store.roots if key.key in (each.key.key, each.log.key)]
-    left = replace(without(store, key.key_id), roots=tuple(each for each in store.roots if each not in over))
-    gone = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
-    gone += [  # what a registry gave up does not come back because the registry goes
-        RevokedKey(key_id=each.key_id, name=root.key.name, roles=root.key.roles, revoked_at=now, why=_ENDED)
-        for root in over
-        for each in root.ended
-        if not store.is_revoked(each.key_id)
+def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
+    """Revoke a key in every role, and remember it."""
+    removed = [root for root in store.registries if key.key in (root.key.key, root.log.key)]
+    remaining = tuple(root for root in store.registries if root not in removed)
+    left = replace(remove_key(store, key.key_id), registries=remaining)
+    revoked = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
+    revoked += [  # removing the registry must not make its replaced keys usable again
+        RevokedKey(key_id=ended.key_id, name=root.key.name, roles=root.key.roles, revoked_at=now, why=_ENDED)
+        for root in removed
+        for ended in root.ended
+        if not store.find_revoked(ended.key_id)
     ]
-    return replace(left, revoked=(*left.revoked, *gone))
+    return replace(left, revoked=(*left.revoked, *revoked))
 
 
-def refuse_revoked(store: TrustStore, *key_ids: str) -> None:
-    """Stop at a key that counts no longer."""
+def check_not_revoked(store: TrustStore, *key_ids: str) -> None:
+    """Raise if any of these keys is revoked."""
     for key_id in key_ids:
-        gone = store.is_revoked(key_id)
-        if gone is not None:
+        revoked = store.find_revoked(key_id)
+        if revoked is not None:
             raise PinwardenError(
                 "KEY_REVOKED",
-                f"{key_id} was revoked at {gone.revoked_at}: {gone.why[:200]}",
-                data={"key_id": key_id, "revoked_at": gone.revoked_at, "why": gone.why},
+                f"{key_id} was revoked at {revoked.revoked_at}: {revoked.why[:200]}",
+                data={"key_id": key_id, "revoked_at": revoked.revoked_at, "why": revoked.why},
             )
 
 
 def _refuse_ended(store: TrustStore, *key_ids: str) -> None:
     for key_id in key_ids:
-        gone = store.is_ended(key_id)
-        if gone is not None:
+        ended = store.find_ended(key_id)
+        if ended is not None:
             raise PinwardenError(
                 "REGISTRY_KEY_ENDED",
-                f"entry {gone.seq} of its registry's log ended the key {key_id}",
-                hint="Trust the key that came after it: pinwarden trust list shows it.",
-                data={"key_id": key_id, "seq": gone.seq},
+                f"the registry replaced the key {key_id} in entry {ended.seq} of its log",
+                hint="Use the registry's present key; pinwarden trust list shows it.",
+                data={"key_id": key_id, "seq": ended.seq},
             )
 
 
 def _refuse_name(store: TrustStore, key: TrustedKey) -> None:
-    everybody: tuple[RegistryRoot | KnownKey, ...] = (*store.roots, *store.keys)
-    if key.name and any(each.key.name == key.name and each.key.key_id != key.key_id for each in everybody):
-        _usage(f"somebody else is called {key.name[:80]!a}; give another --name, or --replaces for a new key of theirs")
+    entries: tuple[TrustedRegistry | KnownKey, ...] = (*store.registries, *store.keys)
+    if key.name and any(entry.key.name == key.name and entry.key.key_id != key.key_id for entry in entries):
+        _usage(f"the name {key.name[:80]!a} is taken; choose another --name, or use --replaces if this is a new key")
 
 
-def _usage(why: str) -> NoReturn:
-    raise PinwardenError("USAGE", why)
+def _usage(problem: str) -> NoReturn:
+    raise PinwardenError("USAGE", problem)
 
 
-# In and out of a file
+# File format
 
 
-def to_bytes(store: TrustStore) -> bytes:
-    """The file, with a digest over it: one that was damaged is not believed."""
+def trust_store_bytes(store: TrustStore) -> bytes:
+    """The file's bytes, including a digest that detects damage."""
     document = {
         "format": FORMAT,
-        "trusted_registry_keys": [_root_value(each) for each in store.roots],
-        "known_keys": [{**key_value(each.key), "added_at_utc": each.added_at} for each in store.keys],
+        "trusted_registry_keys": [_registry_to_json(root) for root in store.registries],
+        "known_keys": [{**trusted_key_to_json(known.key), "added_at_utc": known.added_at} for known in store.keys],
         "revoked_keys": [
             {
-                "key_id": each.key_id,
-                "name": each.name,
-                "roles": list(each.roles),
-                "revoked_at_utc": each.revoked_at,
-                "why": each.why,
+                "key_id": revoked.key_id,
+                "name": revoked.name,
+                "roles": list(revoked.roles),
+                "revoked_at_utc": revoked.revoked_at,
+                "why": revoked.why,
             }
-            for each in store.revoked
+            for revoked in store.revoked
         ],
     }
     return encode_json_file({**document, "integrity": _integrity(document)})
 
 
-def _root_value(root: RegistryRoot) -> dict[str, Any]:
+def _registry_to_json(root: TrustedRegistry) -> dict[str, Any]:
     return {
-        **key_value(root.key),
+        **trusted_key_to_json(root.key),
         "checkpoint_key": str(root.log),
         "url": root.url,
-        "witnesses": [str(each) for each in root.witnesses],
+        "witnesses": [str(witness) for witness in root.witnesses],
         "witnesses_needed": root.witnesses_needed,
         "max_age_days": root.max_age_days,
         "added_at_utc": root.added_at,
         "ended_keys": [
-            {"key_id": each.key_id, "log_index": each.seq, "seen_at_utc": each.seen_at} for each in root.ended
+            {"key_id": ended.key_id, "log_index": ended.seq, "seen_at_utc": ended.seen_at} for ended in root.ended
         ],
     }
 
 
-def parse(data: bytes) -> TrustStore:
-    """Read a store. One that is damaged trusts nobody, and is an error: it is never taken for an empty one."""
+def parse_trust_store(data: bytes) -> TrustStore:
+    """Parse the file. Raises ``TRUST_INVALID`` if it is damaged; it is never treated as empty."""
     try:
-        return _read(read(data))
+        return _read(read_json(data))
     except PinwardenError as err:
         if err.code == "TRUST_INVALID":
             raise
-        raise PinwardenError("TRUST_INVALID", f"the trust store cannot be read: {err.message}") from err
+        raise PinwardenError("TRUST_INVALID", f"the trust store is invalid: {err.message}") from err
 
 
 def _read(document: Any) -> TrustStore:
     if type(document) is not dict or document.get("format") != FORMAT:
-        _invalid(f"it is not of the format {FORMAT}")
+        _invalid(f"its format is not {FORMAT}")
     content = {name: value for name, value in document.items() if name != "integrity"}
     if document.get("integrity") != _integrity(content):
-        _invalid("its digest does not belong to its content")
-    shape = Shape(document, "trust")
+        _invalid("its integrity digest does not match its content")
+    reader = DocumentReader(document, "trust")
     store = TrustStore(
-        roots=tuple(_root(each) for each in shape.each("trusted_registry_keys")),
+        registries=tuple(_read_registry(row) for row in reader.objects("trusted_registry_keys")),
         keys=tuple(
-            KnownKey(key=trusted_key_of(each.value, each.path), added_at=each.moment("added_at_utc"))
-            for each in shape.each("known_keys")
+            KnownKey(key=trusted_key_from_json(row.value, row.path), added_at=row.timestamp("added_at_utc"))
+            for row in reader.objects("known_keys")
         ),
-        revoked=tuple(_revoked(each) for each in shape.each("revoked_keys")),
+        revoked=tuple(_read_revoked(row) for row in reader.objects("revoked_keys")),
     )
-    trusted = [each.key_id for each in (*store.trust.registry_keys, *store.trust.known_keys)]
+    trusted = [key.key_id for key in (*store.trust.registry_keys, *store.trust.known_keys)]
     if len(set(trusted)) != len(trusted):
-        _invalid("it names a key twice")
-    for key_id in (*trusted, *(each.log.key.did for each in store.roots)):
-        if store.is_revoked(key_id) or store.is_ended(key_id):
+        _invalid("it lists a key twice")
+    for key_id in (*trusted, *(root.log.key.did for root in store.registries)):
+        if store.find_revoked(key_id) or store.find_ended(key_id):
             _invalid(f"{key_id} is both trusted and revoked")
     return store
 
 
-def _root(shape: Shape) -> RegistryRoot:
-    url = shape.value.get("url")
-    needed, age = shape.number("witnesses_needed"), shape.number("max_age_days", 1)
-    witnesses = tuple(WitnessKey.parse(each) for each in shape.texts("witnesses"))
+def _read_registry(reader: DocumentReader) -> TrustedRegistry:
+    url = reader.value.get("url")
+    needed, age = reader.integer("witnesses_needed"), reader.integer("max_age_days", 1)
+    witnesses = tuple(WitnessKey.parse(text) for text in reader.texts("witnesses"))
     if needed > len(witnesses) or age > _MOST_DAYS or not isinstance(url, str | None):
-        _invalid(f"{shape.path} has more witnesses than there are, an age beyond reason, or an address that is none")
-    return RegistryRoot(
-        key=trusted_key_of(shape.value, shape.path),
-        log=NoteKey.parse(shape.text("checkpoint_key")),
+        _invalid(f"{reader.path}: witnesses_needed exceeds the witnesses, max_age_days is too large, or url is invalid")
+    return TrustedRegistry(
+        key=trusted_key_from_json(reader.value, reader.path),
+        log=NoteKey.parse(reader.text("checkpoint_key")),
         url=url,
         witnesses=witnesses,
         witnesses_needed=needed,
         max_age_days=age,
-        added_at=shape.moment("added_at_utc"),
-        ended=tuple(_ended(each) for each in shape.each("ended_keys")) if "ended_keys" in shape.value else (),
+        added_at=reader.timestamp("added_at_utc"),
+        ended=tuple(_read_ended(row) for row in reader.objects("ended_keys")) if "ended_keys" in reader.value else (),
     )
 
 
-def _ended(shape: Shape) -> EndedKey:
+def _read_ended(reader: DocumentReader) -> EndedKey:
     return EndedKey(
-        key_id=PublicKey.from_did(shape.text("key_id")).did,
-        seq=shape.number("log_index"),
-        seen_at=shape.moment("seen_at_utc"),
+        key_id=PublicKey.from_did(reader.text("key_id")).did,
+        seq=reader.integer("log_index"),
+        seen_at=reader.timestamp("seen_at_utc"),
     )
 
 
-def _revoked(shape: Shape) -> RevokedKey:
+def _read_revoked(reader: DocumentReader) -> RevokedKey:
     return RevokedKey(
-        key_id=PublicKey.from_did(shape.text("key_id")).did,
-        name=str(shape.value.get("name", "")),
-        roles=shape.texts("roles"),
-        revoked_at=shape.moment("revoked_at_utc"),
-        why=str(shape.value.get("why", "")),
+        key_id=PublicKey.from_did(reader.text("key_id")).did,
+        name=str(reader.value.get("name", "")),
+        roles=reader.texts("roles"),
+        revoked_at=reader.timestamp("revoked_at_utc"),
+        why=str(reader.value.get("why", "")),
     )
 
 
@@ -334,5 +341,5 @@ def _integrity(document: Mapping[str, Any]) -> str:
     return str(Digest.of_bytes(encode_json_file(document)))
 
 
-def _invalid(why: str) -> NoReturn:
-    raise PinwardenError("TRUST_INVALID", f"the trust store is damaged: {why}")
+def _invalid(problem: str) -> NoReturn:
+    raise PinwardenError("TRUST_INVALID", f"the trust store is damaged: {problem}")

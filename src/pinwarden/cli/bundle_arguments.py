@@ -13,8 +13,8 @@ from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.bundle.bundle_files import BundleFiles
-    from pinwarden.bundle.installer_policy import InstallerPolicy
     from pinwarden.bundle.oci_transfer import OciNetwork
+    from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_store import TrustStore
     from pinwarden.install.sources import Places
     from pinwarden.install.staging import PinnedBundles
@@ -77,15 +77,15 @@ def bundle_files_from(args: Namespace) -> BundleFiles:
 
 def installer_policy_from(args: Namespace) -> InstallerPolicy:
     """What the options and the user's policy file allow. Without either, servers may read the project only."""
-    from pinwarden.bundle import installer_policy
-    from pinwarden.bundle.installer_policy import InstallerPolicy
+    from pinwarden.bundle import trust
+    from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_files import policy_path
     from pinwarden.core.record import replace
     from pinwarden.system.files import read_file
 
     path = Path(args.policy) if args.policy else policy_path(trust_file())
     if args.policy or path.exists() or path.is_symlink():
-        policy = installer_policy.parse(read_file(path, _MAX_POLICY_BYTES))
+        policy = trust.parse_installer_policy(read_file(path, _MAX_POLICY_BYTES))
     else:
         policy = InstallerPolicy(filesystem="read_only")
     if "network" in args.allow:
@@ -109,14 +109,14 @@ def trust_file() -> Path:
 def registry_location(args: Namespace, trusted: TrustStore) -> str:
     """The registry to install from: ``--registry``, else the only one in the trust store that has a location."""
     if args.registry:
-        named = next((root.url for root in trusted.roots if root.key.name == args.registry and root.url), None)
+        named = next((root.url for root in trusted.registries if root.key.name == args.registry and root.url), None)
         return str(named or args.registry)
-    known = [root.url for root in trusted.roots if root.url]
+    known = [root.url for root in trusted.registries if root.url]
     if len(known) == 1:
         return str(known[0])
     problem = f"{len(known)} trusted registries have a location" if known else "no trusted registry has a location"
     hint = "Name one with --registry."
-    if not trusted.roots:
+    if not trusted.registries:
         hint = "Trust one first: pinwarden trust add registry.json --role registry --url URL."
     raise PinwardenError("USAGE", f"--registry is missing: {problem}", hint=hint)
 

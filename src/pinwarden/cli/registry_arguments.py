@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
     from pinwarden.core.keys import PublicKey
-    from pinwarden.registry.files import HttpRegistry, RegistryFiles
-    from pinwarden.registry.log_client import Following
-    from pinwarden.registry.registry import Registry
-    from pinwarden.registry.setup import RegistrySettings
+    from pinwarden.registry.log_client import FollowOptions
+    from pinwarden.registry.registry import Registry, RegistrySettings
+    from pinwarden.registry.registry_client import HttpRegistry, RegistryReader
     from pinwarden.system.net.fetch import Fetcher
 
 TOKEN_VARIABLE = "PINWARDEN_REGISTRY_TOKEN"  # noqa: S105  # the name of a variable, not its value
@@ -46,7 +45,7 @@ def add_operator_arguments(parser: ArgumentParser) -> None:
 
 def registry_settings_from(args: Namespace) -> RegistrySettings:
     """The settings that the options name."""
-    from pinwarden.registry.setup import DATABASE_VARIABLE, RegistrySettings, default_folder
+    from pinwarden.registry.registry import DATABASE_VARIABLE, RegistrySettings, default_folder
 
     return RegistrySettings(
         folder=Path(args.data) if args.data else default_folder(),
@@ -58,7 +57,7 @@ def registry_settings_from(args: Namespace) -> RegistrySettings:
 @contextmanager
 def open_operated_registry(args: Namespace, settings: RegistrySettings | None = None) -> Iterator[Registry]:
     """The registry in the operator's storage, open until the command ends."""
-    from pinwarden.registry.setup import open_registry
+    from pinwarden.registry.registry import open_registry
 
     signer = None
     if args.key or args.key_env:
@@ -91,7 +90,7 @@ def add_publisher_arguments(parser: ArgumentParser) -> None:
 @contextmanager
 def open_writable_registry(args: Namespace) -> Iterator[HttpRegistry]:
     """The registry to publish to, with the token, which is sent to no other address."""
-    from pinwarden.registry.files import HttpRegistry
+    from pinwarden.registry.registry_client import HttpRegistry
 
     token = os.environ.get(args.token_env)
     if not token:
@@ -141,9 +140,9 @@ def add_witness_arguments(parser: _ActionsContainer) -> None:
 
 
 @contextmanager
-def open_readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
+def open_readable_registry(args: Namespace) -> Iterator[RegistryReader]:
     """The registry to read from: an address, or a folder."""
-    from pinwarden.registry.files import FolderRegistry, HttpRegistry
+    from pinwarden.registry.registry_client import FolderRegistry, HttpRegistry
 
     if "://" not in args.registry:
         if not Path(args.registry).is_dir():
@@ -157,10 +156,10 @@ def open_readable_registry(args: Namespace) -> Iterator[RegistryFiles]:
         fetcher.close()
 
 
-def log_requirements_from(args: Namespace) -> Following:
+def log_requirements_from(args: Namespace) -> FollowOptions:
     """The key and the witnesses that the options require of a log."""
     from pinwarden.core.signed_note import WitnessKey
-    from pinwarden.registry.log_client import Following
+    from pinwarden.registry.log_client import FollowOptions
 
     witnesses = tuple(dict.fromkeys(WitnessKey.parse(text) for text in args.witness))
     needed = len(witnesses) if args.witnesses_needed is None else args.witnesses_needed
@@ -168,17 +167,17 @@ def log_requirements_from(args: Namespace) -> Following:
         raise PinwardenError("USAGE", f"--witnesses-needed is {needed}, but {len(witnesses)} witnesses are given")
     key = registry_key_from(args)
     _refuse_revoked([witness.key for witness in witnesses] + ([key] if key else []))
-    return Following(key=key, witnesses=witnesses, quorum=needed)
+    return FollowOptions(key=key, witnesses=witnesses, quorum=needed)
 
 
 def _refuse_revoked(keys: list[PublicKey]) -> None:
     """Refuse keys that this user revoked, even if a script still names them."""
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.bundle.trust_store import refuse_revoked
+    from pinwarden.bundle.trust_store import check_not_revoked
     from pinwarden.cli.bundle_arguments import trust_file
 
     if keys:
-        refuse_revoked(load_trust(trust_file()), *(key.did for key in keys))
+        check_not_revoked(load_trust(trust_file()), *(key.did for key in keys))
 
 
 def _open_fetcher(args: Namespace) -> Fetcher:

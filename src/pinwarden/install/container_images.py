@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.oci_reference import parse_reference
-from pinwarden.bundle.acceptance.verdict import REJECT, refusal_of
+from pinwarden.bundle.acceptance_result import REJECT, rejection_from_error
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report
@@ -100,7 +100,7 @@ def _asked(wanted: ImageInstall, entry: Entry) -> Surface | None:
 
 
 def _refused(offered: Approvable) -> Report:
-    refusal = refusal_of(not_approved(offered))
+    refusal = rejection_from_error(not_approved(offered))
     return Report(
         command="install",
         subject=offered.server,

@@ -11,24 +11,36 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pinwarden.artifacts.artifact import check_content_hash, parse_content_hash
-from pinwarden.bundle.acceptance.bundle import check_documents
-from pinwarden.bundle.acceptance.early import first_steps
-from pinwarden.bundle.acceptance.plan import accept
-from pinwarden.bundle.acceptance.steps import ACCEPTED, FAILED, PASSED, PlanLine, plan_of
-from pinwarden.bundle.acceptance.verdict import BundleDocuments, Refusal, Submission, Verdict, refusal_of
+from pinwarden.bundle.acceptance import (
+    ACCEPTED,
+    FAILED,
+    PASSED,
+    CheckResult,
+    accept,
+    check_documents,
+    check_pointer,
+    step_results,
+)
+from pinwarden.bundle.acceptance_result import (
+    AcceptanceRequest,
+    AcceptanceResult,
+    BundleDocuments,
+    Provenance,
+    Rejection,
+    rejection_from_error,
+)
 from pinwarden.bundle.bundle_files import OpenedBundle, open_bundle
-from pinwarden.bundle.installer_policy import InstallerPolicy
-from pinwarden.bundle.provenance import Provenance
-from pinwarden.bundle.trust_store import RegistryRoot, TrustStore
+from pinwarden.bundle.trust import InstallerPolicy
+from pinwarden.bundle.trust_store import TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
 from pinwarden.core.versions import are_comparable, compare_versions
 from pinwarden.install.freshness import Fresh, check_fresh, renewed_trust
 from pinwarden.install.sources import BundleSource
+from pinwarden.registry.log_verification import PointerTarget
 from pinwarden.registry.names import DEFAULT_CHANNEL
-from pinwarden.registry.pointer_freshness import Pointed
-from pinwarden.registry.version import PublishedVersion
+from pinwarden.registry.registry_documents import PublishedVersion
 
 _Found = TypeVar("_Found")
 LOGGED = "the pointer is logged, is the newest, and the log only grew since you last saw it"
@@ -55,7 +67,7 @@ class Accepted(Record):
     opened: OpenedBundle
     provenance: Provenance
     published: PublishedVersion | None
-    root: RegistryRoot
+    root: TrustedRegistry
     fresh: Fresh | None
 
     @property
@@ -67,9 +79,9 @@ class Accepted(Record):
 class Judged(Record):
     """What the plan came to."""
 
-    lines: tuple[PlanLine, ...]
+    lines: tuple[CheckResult, ...]
     accepted: Accepted | None = None
-    refusal: Refusal | None = None
+    refusal: Rejection | None = None
     exit_code: int = 0
 
 
@@ -82,7 +94,7 @@ def judge(question: Question, source: BundleSource) -> Judged:
 
 
 class _Stopped(Exception):  # noqa: N818  # it carries an answer
-    def __init__(self, refusal: Refusal, exit_code: int) -> None:
+    def __init__(self, refusal: Rejection, exit_code: int) -> None:
         super().__init__(refusal.code)
         self.refusal, self.exit_code = refusal, exit_code
 
@@ -93,7 +105,7 @@ class _Plan:
     def __init__(self, question: Question, source: BundleSource) -> None:
         self._question, self._source = question, source
         self._trusted = question.trusted
-        self._lines: list[PlanLine] = []
+        self._lines: list[CheckResult] = []
 
     def run(self) -> Judged:
         """All steps in their order."""
@@ -113,7 +125,7 @@ class _Plan:
             raise TypeError("an accepted bundle has a provenance")
         documents = verdict.documents or self._check(WHOLE, lambda: _safe(submission))
         provenance = verdict.provenance
-        pointed = Pointed(
+        pointed = PointerTarget(
             tool=provenance.tool,
             channel=provenance.channel,
             root_cid=provenance.root_cid,
@@ -126,7 +138,7 @@ class _Plan:
             self._passed(FLOOR, f"{version} is at or above {question.floor}")
         fresh = None
         if question.literal:
-            self._lines.append(PlanLine(step=None, check=LOGGED, result="not checked", detail="--literal"))
+            self._lines.append(CheckResult(step=None, check=LOGGED, result="not checked", detail="--literal"))
         else:
             fresh = self._check(
                 LOGGED, lambda: check_fresh(pointed, version, source, root, question.trust_path, question.now)
@@ -137,13 +149,15 @@ class _Plan:
         self._passed(WHOLE, f"{len(opened.contents)} files, {opened.content_hash}")
         # 9. Accepted.
         told = f"{pointed.tool} {version}: {pointed.root_cid}"
-        self._lines.append(PlanLine(step=ACCEPTED, check="accepted, with its provenance", result=PASSED, detail=told))
+        self._lines.append(
+            CheckResult(step=ACCEPTED, check="accepted, with its provenance", result=PASSED, detail=told)
+        )
         return Accepted(opened=opened, provenance=provenance, published=published, root=root, fresh=fresh)
 
-    def _submission(self) -> tuple[Submission, RegistryRoot]:
+    def _submission(self) -> tuple[AcceptanceRequest, TrustedRegistry]:
         question, source = self._question, self._source
         try:
-            submission = Submission(
+            submission = AcceptanceRequest(
                 pointer=source.pointer(question.tool, question.channel),
                 descriptor=b"",
                 manifest=b"",
@@ -159,9 +173,9 @@ class _Plan:
         try:
             pointer, key_id = self._first_steps(submission)
         except PinwardenError as err:
-            self._stop(err if question.trusted.roots else _nobody_trusted(err), EXIT_REFUSED)
+            self._stop(err if question.trusted.registries else _nobody_trusted(err), EXIT_REFUSED)
         submission = replace(submission, trust=self._trusted.trust)
-        root = self._trusted.root_of(key_id)
+        root = self._trusted.find_registry(key_id)
         if root is None:
             raise TypeError("a trusted registry is in the store")
         try:
@@ -176,23 +190,28 @@ class _Plan:
     def _why_none(self, err: PinwardenError) -> PinwardenError:
         """A pointer that is not there may have been taken away; the log says so, and why."""
         question, log = self._question, self._source.log
-        if err.code != "POINTER_NOT_FOUND" or question.literal or log is None or not question.trusted.roots:
+        if err.code != "POINTER_NOT_FOUND" or question.literal or log is None or not question.trusted.registries:
             return err
         from pinwarden.install.freshness import why_no_pointer
 
         asked = question.tool, question.channel
         return why_no_pointer(err, log, question.trusted, question.trust_path, asked, question.now)
 
-    def _first_steps(self, submission: Submission) -> tuple[dict[str, Any], str]:
+    def _first_steps(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
         """Whose pointer it is. A key that nobody knows may be the new one of a registry that is trusted: its log says.
 
         Whatever is wrong there, the answer stays that of the first step.
         """
         question, log = self._question, self._source.log
         try:
-            return first_steps(submission)
+            return check_pointer(submission)
         except PinwardenError as err:
-            if err.code != "POINTER_SIGNATURE_INVALID" or question.literal or log is None or not question.trusted.roots:
+            if (
+                err.code != "POINTER_SIGNATURE_INVALID"
+                or question.literal
+                or log is None
+                or not question.trusted.registries
+            ):
                 raise
             try:
                 renewed = renewed_trust(log, question.trusted, question.trust_path, question.now)
@@ -202,16 +221,16 @@ class _Plan:
             if renewed is None:
                 raise
         self._trusted = renewed
-        return first_steps(replace(submission, trust=renewed.trust))
+        return check_pointer(replace(submission, trust=renewed.trust))
 
     def _stop(
         self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
     ) -> NoReturn:
-        refusal = refusal_of(err)
-        self._lines += plan_of(refusal, details or {}, step)
+        refusal = rejection_from_error(err)
+        self._lines += step_results(refusal, details or {}, step)
         raise _Stopped(refusal, exit_code) from err
 
-    def _rulebook(self, verdict: Verdict, root: RegistryRoot) -> None:
+    def _rulebook(self, verdict: AcceptanceResult, root: TrustedRegistry) -> None:
         names = {each.key.key_id: each.key.name or each.key.key_id for each in self._trusted.keys}
         details = {1: _who(root)}
         if verdict.provenance is not None:
@@ -221,27 +240,27 @@ class _Plan:
         if verdict.documents is not None:
             asked = verdict.documents.descriptor.policy
             details[8] = f"network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
-        self._lines += plan_of(verdict.refusal, details)
-        if verdict.refusal is not None:
-            if verdict.refusal.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
-                told = f"{verdict.refusal.what} ({verdict.refusal.code})"
+        self._lines += step_results(verdict.rejection, details)
+        if verdict.rejection is not None:
+            if verdict.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
+                told = f"{verdict.rejection.what} ({verdict.rejection.code})"
                 check = "the documents are of their kinds, and of the tool that was asked for"
-                self._lines.append(PlanLine(step=None, check=check, result=FAILED, detail=told))
-            raise _Stopped(verdict.refusal, EXIT_REFUSED)
+                self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=told))
+            raise _Stopped(verdict.rejection, EXIT_REFUSED)
 
     def _check(self, check: str, run: Callable[[], _Found]) -> _Found:
         try:
             return run()
         except PinwardenError as err:
             self._line_failed(check, err)
-            raise _Stopped(refusal_of(err), err.exit_code) from err
+            raise _Stopped(rejection_from_error(err), err.exit_code) from err
 
     def _line_failed(self, check: str, err: PinwardenError) -> None:
         told = f"{err.message} ({err.code})"
-        self._lines.append(PlanLine(step=None, check=check, result=FAILED, detail=told))
+        self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=told))
 
     def _passed(self, check: str, detail: str) -> None:
-        self._lines.append(PlanLine(step=None, check=check, result=PASSED, detail=detail))
+        self._lines.append(CheckResult(step=None, check=check, result=PASSED, detail=detail))
 
 
 def _nobody_trusted(err: PinwardenError) -> PinwardenError:
@@ -256,11 +275,11 @@ def _nobody_trusted(err: PinwardenError) -> PinwardenError:
     )
 
 
-def _who(root: RegistryRoot) -> str:
+def _who(root: TrustedRegistry) -> str:
     return root.key.name or root.key.key_id
 
 
-def _safe(submission: Submission) -> BundleDocuments:
+def _safe(submission: AcceptanceRequest) -> BundleDocuments:
     """By the letter anything may be accepted; what is unpacked is safe all the same."""
     return check_documents(submission.descriptor, submission.manifest)
 

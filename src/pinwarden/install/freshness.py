@@ -6,34 +6,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.bundle.trust_files import change_trust, load_trust, log_state_path
-from pinwarden.bundle.trust_store import (
-    EndedKey,
-    RegistryRoot,
-    TrustStore,
-    refuse_revoked,
-    with_ended_keys,
-)
+from pinwarden.bundle.trust_store import EndedKey, TrustedRegistry, TrustStore, apply_key_changes, check_not_revoked
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
 from pinwarden.install.sources import BundleSource
 from pinwarden.lock.lock_store import exclusive
-from pinwarden.registry import layout
-from pinwarden.registry.files import RegistryFiles
+from pinwarden.registry import names
 from pinwarden.registry.log_client import (
-    Followed,
-    Following,
-    check_signed_view,
-    consistency_checked,
+    FollowedLog,
+    FollowOptions,
+    check_consistency,
+    fetch_event,
+    fetch_signed_checkpoint,
     follow_log,
-    load_state,
-    logged_event,
-    save_state,
+    load_log_state,
+    save_log_state,
 )
 from pinwarden.registry.log_state import LogState
+from pinwarden.registry.log_verification import (
+    PointerTarget,
+    check_head_age,
+    check_newest,
+    check_not_yanked,
+    verify_proof,
+)
 from pinwarden.registry.names import YANKED_PREFIX
-from pinwarden.registry.pointer_freshness import Pointed, check_age, check_newest, check_not_yanked, proven_index
-from pinwarden.registry.version import Identity
+from pinwarden.registry.registry_client import RegistryReader
+from pinwarden.registry.registry_documents import RegistryIdentity
 
 if TYPE_CHECKING:
     from pinwarden.registry.log_state import LoggedPointer
@@ -52,7 +52,7 @@ class Fresh(Record):
 
 
 def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where what was seen is kept
-    pointed: Pointed, version: str, source: BundleSource, root: RegistryRoot, trust: Path, now: str
+    pointed: PointerTarget, version: str, source: BundleSource, root: TrustedRegistry, trust: Path, now: str
 ) -> Fresh:
     """Hold a pointer against the log of its registry.
 
@@ -70,8 +70,8 @@ def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where wh
     _check_key(root, followed.state)
     index = None
     if shown is not None:
-        index, proved = proven_index(pointed, shown.event, shown.proof, followed.state, followed.head)
-        consistency_checked(source.log, proved, followed.head)
+        index, proved = verify_proof(pointed, shown.event, shown.proof, followed.state, followed.head)
+        check_consistency(source.log, proved, followed.head)
     found = check_newest(pointed, followed.state, index)
     check_not_yanked(pointed, version, followed.state)
     return Fresh(
@@ -82,7 +82,7 @@ def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where wh
     )
 
 
-def _check_key(root: RegistryRoot, state: LogState) -> None:
+def _check_key(root: TrustedRegistry, state: LogState) -> None:
     """The key that signed the pointer is the one that the registry still has."""
     if root.key.key != state.key and root.key.key in state.keys:
         seq = next(each.seq for each in state.key_changes if each.old == root.key.key)
@@ -93,7 +93,7 @@ def _check_key(root: RegistryRoot, state: LogState) -> None:
         )
 
 
-def follow_root(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
+def follow_root(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
     """The log of a trusted registry up to its head. If it leads to a new key, that one is trusted from now on."""
     followed = _followed(log, root, trust, now)
     if followed.state.key != root.log.key:
@@ -101,60 +101,60 @@ def follow_root(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -
     return followed
 
 
-def renewed_trust(log: RegistryFiles, trusted: TrustStore, trust: Path, now: str) -> TrustStore | None:
+def renewed_trust(log: RegistryReader, trusted: TrustStore, trust: Path, now: str) -> TrustStore | None:
     """Whom to trust after the logs of trusted registries were followed to the keys that they have now.
 
     Only the log that lies at this place is read, and only if it is that of a registry that is trusted; None if it is
     not, or if its key is still the same.
     """
-    log_id = Checkpoint.parse(Note.parse(log.get(layout.CHECKPOINT)).text).origin
+    log_id = Checkpoint.parse(Note.parse(log.get(names.CHECKPOINT)).text).origin
     changed = False
-    for root in trusted.roots:
+    for root in trusted.registries:
         if root.log.name == log_id:
-            counted = replace(root, witnesses=trusted.counted(root.witnesses))
+            counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
             changed |= follow_root(log, counted, trust, now).state.key != root.log.key
     return load_trust(trust) if changed else None
 
 
-def _take_over(root: RegistryRoot, state: LogState, trust: Path, now: str) -> None:
+def _take_over(root: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
     """Keep what was seen under the new key first: whoever trusts that key must not begin anew."""
     moved = log_state_path(trust, NoteKey(name=root.log.name, key=state.key))
     with exclusive(moved, LOG_SECONDS):
-        there = load_state(moved)
+        there = load_log_state(moved)
         if there is None or there.edge.size < state.edge.size:
-            save_state(moved, state)
+            save_log_state(moved, state)
     ended = [EndedKey(key_id=each.old.did, seq=each.seq, seen_at=now) for each in state.key_changes]
-    change_trust(trust, lambda store: with_ended_keys(store, root.log, ended, state.key))
+    change_trust(trust, lambda store: apply_key_changes(store, root.log, ended, state.key))
 
 
-def _followed(log: RegistryFiles, root: RegistryRoot, trust: Path, now: str) -> Followed:
+def _followed(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
     """The log up to its head. One install at a time moves what is kept, and only ever forward."""
     path = log_state_path(trust, root.log)
-    wanted = Following(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed, watch=())
+    wanted = FollowOptions(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed, watch=())
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
     with exclusive(path, LOG_SECONDS):
-        known = load_state(path) or LogState(log_id=root.log.name, key=root.log.key)
+        known = load_log_state(path) or LogState(log_id=root.log.name, key=root.log.key)
         if known.log_id != root.log.name:
             raise PinwardenError("LOG_STATE_CORRUPT", "the kept state is that of another log")
         followed = follow_log(log, known, wanted)
         if followed.key_changes:  # to a key that this user revoked no log leads
-            refuse_revoked(load_trust(trust), *(each.new.did for each in followed.key_changes))
+            check_not_revoked(load_trust(trust), *(each.new.did for each in followed.key_changes))
         if followed.state != known:  # most installs see nothing new, and a write waits for the disk
-            save_state(path, followed.state)
-        identity = Identity(name=".", log_id=root.log.name, key=followed.state.key)
-        issued = check_signed_view(log, identity, followed.head)
+            save_log_state(path, followed.state)
+        identity = RegistryIdentity(name=".", log_id=root.log.name, key=followed.state.key)
+        issued = fetch_signed_checkpoint(log, identity, followed.head)
         if issued.size > followed.head.checkpoint.size:  # somebody published between the two questions
             followed = follow_log(log, followed.state, wanted)
-            save_state(path, followed.state)
+            save_log_state(path, followed.state)
     if issued.size > followed.head.checkpoint.size:
         raise PinwardenError(
             "LOG_FROZEN",
             f"the registry states a log of {issued.size} events, and shows {followed.head.checkpoint.size}",
         )
-    check_age(issued.issued_at_utc, now, root.max_age_days)
+    check_head_age(issued.issued_at_utc, now, root.max_age_days)
     return followed
 
 
@@ -162,7 +162,7 @@ _MOST_REASON = 200
 
 
 def why_no_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of whom, and where what was seen is kept
-    err: PinwardenError, log: RegistryFiles, trusted: TrustStore, trust: Path, asked: tuple[str, str], now: str
+    err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, asked: tuple[str, str], now: str
 ) -> PinwardenError:
     """A better answer than "there is no pointer", if the log of a trusted registry has one; otherwise the same.
 
@@ -176,23 +176,23 @@ def why_no_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of whom, and 
         return PinwardenError(err.code, told, hint=err.hint, data={**err.data, "log": why.code})
 
 
-def _trusted_log(log: RegistryFiles, trusted: TrustStore, trust: Path, now: str) -> Followed | None:
+def _trusted_log(log: RegistryReader, trusted: TrustStore, trust: Path, now: str) -> FollowedLog | None:
     """The log at this place, if it is that of a registry that is trusted."""
-    data = log.find(layout.CHECKPOINT)
+    data = log.find(names.CHECKPOINT)
     if data is None:
         return None
     log_id = Checkpoint.parse(Note.parse(data).text).origin
-    root = next((each for each in trusted.roots if each.log.name == log_id), None)
+    root = next((each for each in trusted.registries if each.log.name == log_id), None)
     if root is None:
         return None
-    return follow_root(log, replace(root, witnesses=trusted.counted(root.witnesses)), trust, now)
+    return follow_root(log, replace(root, witnesses=trusted.without_revoked(root.witnesses)), trust, now)
 
 
-def _told(err: PinwardenError, log: RegistryFiles, followed: Followed, tool: str, channel: str) -> PinwardenError:
+def _told(err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str) -> PinwardenError:
     gone = followed.state.pointer(tool, channel)
     if gone is None or gone.root_cid is not None:
         return err
-    event = logged_event(log, followed, gone.seq)
+    event = fetch_event(log, followed, gone.seq)
     for (name, mark), pointer in followed.state.pointers.items():
         version = mark.removeprefix(YANKED_PREFIX)
         if (
@@ -206,9 +206,9 @@ def _told(err: PinwardenError, log: RegistryFiles, followed: Followed, tool: str
     return PinwardenError(err.code, f"{told}: {event.reason[:_MOST_REASON]}", hint=err.hint, data=err.data)
 
 
-def yanked(log: RegistryFiles, followed: Followed, tool: str, version: str, mark: LoggedPointer) -> PinwardenError:
+def yanked(log: RegistryReader, followed: FollowedLog, tool: str, version: str, mark: LoggedPointer) -> PinwardenError:
     """The refusal of a version that was taken back: when, and why, in the words that were logged."""
-    event = logged_event(log, followed, mark.seq)
+    event = fetch_event(log, followed, mark.seq)
     reason = event.reason[:_MOST_REASON]
     return PinwardenError(
         "VERSION_YANKED",

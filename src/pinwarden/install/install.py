@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.bundle import provenance as provenance_document
-from pinwarden.bundle.acceptance.verdict import ACCEPT, REJECT, Refusal, refusal_of
-from pinwarden.bundle.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_of, bundle_value
+from pinwarden.bundle import acceptance_result as provenance_document
+from pinwarden.bundle.acceptance_result import ACCEPT, REJECT, Rejection, rejection_from_error
+from pinwarden.bundle.bundle_pin import BUNDLE, REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.files import install_entry
 from pinwarden.clients.launch.parse import PROGRAM
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
@@ -73,7 +73,7 @@ def install(question: Question, installing: Installing) -> Report:
         )
         configured = _configure(installing, made)
     except PinwardenError as err:
-        stopped = Judged(lines=judged.lines, refusal=refusal_of(err), exit_code=err.exit_code)
+        stopped = Judged(lines=judged.lines, refusal=rejection_from_error(err), exit_code=err.exit_code)
         report = refused_report(question, stopped)
         return replace(report, rows=(*report.rows, *(offered.warnings if offered is not None else ())))
     return _installed_report(question, judged, brought, made, configured)
@@ -89,7 +89,7 @@ def _refuse_other_version(project: Project, accepted: Accepted) -> None:
     """What was approved is changed by an update, which shows the drift; never by installing again."""
     lock, found = lock_store.read(project.lock), accepted.documents
     for entry in lock.entries if lock else ():
-        pin = bundle_of(entry) if entry.name == found.descriptor.name else None
+        pin = find_bundle_pin(entry) if entry.name == found.descriptor.name else None
         if pin is not None and (pin.root_cid, pin.descriptor_cid) != (found.root_cid, found.descriptor_cid):
             raise PinwardenError(
                 "VERSION_LOCKED",
@@ -143,7 +143,7 @@ def refused_report(question: Question, judged: Judged, command: str = "install")
     )
 
 
-def refusal_value(refusal: Refusal) -> dict[str, Any]:
+def refusal_value(refusal: Rejection) -> dict[str, Any]:
     """A refusal as JSON."""
     return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
 
@@ -173,7 +173,7 @@ def _installed_report(
         notes=tuple(notes),
         facts={
             "result": ACCEPT,
-            "provenance": provenance_document.to_value(accepted.provenance),
+            "provenance": provenance_document.provenance_to_json(accepted.provenance),
             "plan": [line.to_json() for line in judged.lines],
             "literal": question.literal,
             "version": pin.version,
@@ -253,7 +253,7 @@ def _extension(project: Project, brought: Brought, offered: Approvable | None, w
     return replace(
         extension_for(offered, project, pin.tool, writing),
         registry=pin.registry,
-        others={BUNDLE: bundle_value(pin), **({PUBLISHED: brought.published_at} if brought.published_at else {})},
+        others={BUNDLE: bundle_pin_to_json(pin), **({PUBLISHED: brought.published_at} if brought.published_at else {})},
     )
 
 

@@ -10,18 +10,18 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinwarden.bundle.archive import oci
-from pinwarden.bundle.archive.limits import DEFAULT_LIMITS
-from pinwarden.bundle.attestation import MOST_BYTES
-from pinwarden.bundle.shape import LIMITS, Shape, read
+from pinwarden.bundle import oci_transfer
+from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES
+from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, read_json
+from pinwarden.bundle.manifest import DEFAULT_LIMITS
 from pinwarden.core.cid import Cid, blob_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field, replace
-from pinwarden.registry import layout
-from pinwarden.registry.files import FolderRegistry, HttpRegistry, RegistryFiles
-from pinwarden.registry.version import PublishedVersion, parse_signed_version
+from pinwarden.registry import names
+from pinwarden.registry.registry_client import FolderRegistry, HttpRegistry, RegistryReader
+from pinwarden.registry.registry_documents import PublishedVersion, parse_signed_version
 
 if TYPE_CHECKING:
     from pinwarden.system.net.endpoint import SettingsSources
@@ -48,7 +48,7 @@ class LoggedEvent(Record):
 class BundleSource(ABC):
     """Somewhere to install from."""
 
-    log: RegistryFiles | None
+    log: RegistryReader | None
     """Where the registry's log is read; None if this place has none."""
     has_proofs = False
     """Whether every pointer here has its proof beside it."""
@@ -83,7 +83,7 @@ class RegistrySource(BundleSource):
 
     has_proofs = True
 
-    def __init__(self, files: RegistryFiles, log: RegistryFiles | None = None) -> None:
+    def __init__(self, files: RegistryReader, log: RegistryReader | None = None) -> None:
         self._files = files
         self.log = log or files
 
@@ -92,7 +92,7 @@ class RegistrySource(BundleSource):
 
     def pointer(self, tool: str, channel: str) -> bytes:
         """The signed document of the channel."""
-        data = self._files.find(layout.pointer_path(tool, channel), LIMITS.max_bytes)
+        data = self._files.find(names.pointer_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         if data is None:
             raise PinwardenError(
                 "POINTER_NOT_FOUND",
@@ -105,28 +105,28 @@ class RegistrySource(BundleSource):
         """Descriptor and manifest, and every attestation that the registry lists."""
         root, described = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
         return Papers(
-            descriptor=self._files.get(layout.document_path(described), LIMITS.max_bytes),
-            manifest=self._files.get(layout.manifest_path(root, described), LIMITS.max_bytes),
+            descriptor=self._files.get(names.document_path(described), DOCUMENT_LIMITS.max_bytes),
+            manifest=self._files.get(names.manifest_path(root, described), DOCUMENT_LIMITS.max_bytes),
             attestations=tuple(self._attestations(root, described)),
         )
 
     def _attestations(self, root: str, described: str) -> list[bytes]:
-        listed = self._files.find(layout.attestations_path(root, described))
+        listed = self._files.find(names.attestations_path(root, described))
         if listed is None:
             return []
-        cids = Shape(read(listed), "attestations").texts("attestations")[:_MOST_ATTESTATIONS]
-        found = (self._files.find(layout.document_path(str(Cid.parse(each))), MOST_BYTES) for each in cids)
+        cids = DocumentReader(read_json(listed), "attestations").texts("attestations")[:_MOST_ATTESTATIONS]
+        found = (self._files.find(names.document_path(str(Cid.parse(each))), MAX_ATTESTATION_BYTES) for each in cids)
         return [each for each in found if each is not None]
 
     def logged(self, tool: str, channel: str) -> LoggedEvent | None:
         """Both lie beside the pointer."""
-        event = self._files.find(layout.event_path(tool, channel), LIMITS.max_bytes)
-        proof = self._files.find(layout.proof_path(tool, channel), LIMITS.max_bytes)
+        event = self._files.find(names.event_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
+        proof = self._files.find(names.proof_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
     def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
         """What the registry says of a version. It signs that: this place may only be a mirror of it."""
-        data = self._files.find(layout.version_path(tool, version))
+        data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 
     def archive(self, published: PublishedVersion | None) -> bytes:
@@ -147,7 +147,7 @@ class RegistrySource(BundleSource):
 class OciSource(BundleSource):
     """One artifact in an OCI registry. Its log, if it has one, is elsewhere."""
 
-    def __init__(self, pulled: oci.PulledBundle, name: str, log: RegistryFiles | None) -> None:
+    def __init__(self, pulled: oci_transfer.PulledBundle, name: str, log: RegistryReader | None) -> None:
         self._parts = pulled.parts
         self._name = name
         self.digest: Digest = pulled.digest
@@ -203,7 +203,7 @@ class Places:
     def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self._fetcher, self._settings = fetcher, settings
 
-    def files(self, place: str) -> RegistryFiles:
+    def files(self, place: str) -> RegistryReader:
         """A registry of ours, live or exported."""
         if "://" in place:
             if place.startswith(OCI):
@@ -227,5 +227,5 @@ class Places:
         elif not {":", "@"} & set(place.rpartition("/")[2]):
             reference = replace(reference, tag=channel)
         endpoint = registry_endpoint(reference, self._settings, said_by="argument")
-        pulled = oci.pull(OciRegistry(reference, self._fetcher, endpoint))
+        pulled = oci_transfer.pull_parts(OciRegistry(reference, self._fetcher, endpoint))
         return OciSource(pulled, f"{OCI}{reference}", self.files(log) if log else None)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
+from pinwarden.bundle import acceptance_result as provenance_document
 from pinwarden.bundle import environment as bundle_environment
-from pinwarden.bundle import provenance as provenance_document
-from pinwarden.bundle.acceptance.permissions import check_permissions
+from pinwarden.bundle.acceptance import check_permissions
 from pinwarden.bundle.bundle_pin import BundlePin
-from pinwarden.bundle.shape import read
-from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.document import document_bytes, read_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pinwarden.bundle.installer_policy import InstallerPolicy
+    from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_store import TrustStore
     from pinwarden.install.sources import Places
     from pinwarden.project.project import Project
@@ -69,9 +68,9 @@ def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, liter
         archive=opened.content_hash,
         archive_cid=archive_cid(opened.archive),
         size=len(opened.archive),
-        descriptor=Digest.of_bytes(to_bytes(dict(descriptor.document))),
-        manifest=Digest.of_bytes(to_bytes(dict(documents.manifest.document))),
-        tree=bundle_environment.tree_of(documents.manifest.entries),
+        descriptor=Digest.of_bytes(document_bytes(dict(descriptor.document))),
+        manifest=Digest.of_bytes(document_bytes(dict(documents.manifest.document))),
+        tree=bundle_environment.bundle_tree_digest(documents.manifest.entries),
         runtime=descriptor.runtime,
         target=descriptor.target,
         policy=descriptor.policy,
@@ -81,7 +80,7 @@ def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, liter
         floor=floor,
         oci_digest=source.digest if isinstance(source, OciSource) else None,
         literal=literal,
-        provenance=provenance_document.to_value(accepted.provenance),
+        provenance=provenance_document.provenance_to_json(accepted.provenance),
     )
 
 
@@ -90,8 +89,8 @@ def keep_files(accepted: Accepted, pin: BundlePin, store: Store) -> None:
     documents = accepted.documents
     for digest, data in (
         (pin.archive, accepted.opened.archive),
-        (pin.descriptor, to_bytes(dict(documents.descriptor.document))),
-        (pin.manifest, to_bytes(dict(documents.manifest.document))),
+        (pin.descriptor, document_bytes(dict(documents.descriptor.document))),
+        (pin.manifest, document_bytes(dict(documents.manifest.document))),
     ):
         keep(store, digest, data)
 
@@ -179,7 +178,7 @@ class PinnedBundles:
 
     def place_of(self, pin: BundlePin) -> str:
         """The place of a bundle's registry, as the user says or the trust store knows."""
-        roots = (each for each in self._trusted().roots if each.log.name == pin.log_id and each.url)
+        roots = (each for each in self._trusted().registries if each.log.name == pin.log_id and each.url)
         known = self._named or next((each.url for each in roots), None)
         if known is None:
             raise PinwardenError(
@@ -194,10 +193,10 @@ class PinnedBundles:
         from pinwarden.install.freshness import follow_root
 
         trusted = self._trusted()
-        root = next((each for each in trusted.roots if each.log.name == pin.log_id), None)
+        root = next((each for each in trusted.registries if each.log.name == pin.log_id), None)
         place = self.place_of(pin)
         if root is not None and not place.startswith(OCI):  # an artifact has no log beside it
-            counted = replace(root, witnesses=trusted.counted(root.witnesses))
+            counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
             follow_root(self._places.files(place), counted, self._trust, wall_clock())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
@@ -211,7 +210,7 @@ class PinnedBundles:
         source = self._places.source(place, pin.channel, digest=digest)
         papers = source.papers(pin.root_cid, pin.descriptor_cid)
         archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
-        check_permissions(read(papers.descriptor), self._policy(), literal=False)
+        check_permissions(read_json(papers.descriptor), self._policy(), literal=False)
         keep(store, pin.archive, archive)
-        keep(store, pin.descriptor, to_bytes(read(papers.descriptor)))
-        keep(store, pin.manifest, to_bytes(read(papers.manifest)))
+        keep(store, pin.descriptor, document_bytes(read_json(papers.descriptor)))
+        keep(store, pin.manifest, document_bytes(read_json(papers.manifest)))

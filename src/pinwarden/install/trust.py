@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.bundle import trust_store
 from pinwarden.bundle.trust import REGISTRY_ROLE, TrustedKey
 from pinwarden.bundle.trust_files import change_trust, load_trust
-from pinwarden.bundle.trust_store import MAX_AGE_DAYS, KnownKey, RegistryRoot, RevokedKey, TrustStore
+from pinwarden.bundle.trust_store import MAX_AGE_DAYS, KnownKey, RevokedKey, TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
@@ -43,12 +43,12 @@ def add_trust(path: Path, wanted: Trusting, now: str) -> Report:
         old = _named(store, wanted.replaces) if wanted.replaces else None
         after = store
         if old is not None:
-            after = trust_store.revoke(store, old.key, now, wanted.why or "replaced by a new key")
+            after = trust_store.revoke_key(store, old.key, now, wanted.why or "replaced by a new key")
         made = _made(wanted, old, now)
         told.update(_facts(made))
-        if isinstance(made, RegistryRoot):
-            return trust_store.with_root(after, made)
-        return trust_store.with_key(after, made)
+        if isinstance(made, TrustedRegistry):
+            return trust_store.add_registry(after, made)
+        return trust_store.add_key(after, made)
 
     store = change_trust(path, change)
     who = told["name"] or told["key_id"]
@@ -61,11 +61,11 @@ def _refuse_secret(url: str | None) -> None:
         raise PinwardenError("USAGE", "the address of a registry is kept without a user name or password")
 
 
-def _made(wanted: Trusting, old: RegistryRoot | KnownKey | None, now: str) -> RegistryRoot | KnownKey:
+def _made(wanted: Trusting, old: TrustedRegistry | KnownKey | None, now: str) -> TrustedRegistry | KnownKey:
     roles = wanted.roles or (old.key.roles if old else ())
     name = wanted.name or (old.key.name if old else "")
     if roles == (REGISTRY_ROLE,):
-        before = old if isinstance(old, RegistryRoot) else None
+        before = old if isinstance(old, TrustedRegistry) else None
         if wanted.log is None:
             raise PinwardenError(
                 "USAGE",
@@ -73,7 +73,7 @@ def _made(wanted: Trusting, old: RegistryRoot | KnownKey | None, now: str) -> Re
                 hint="pinwarden registry serve prints it in its third line; get it by a way that you trust.",
             )
         key = wanted.key or wanted.log.key
-        return RegistryRoot(
+        return TrustedRegistry(
             key=TrustedKey(key=key, name=name, roles=roles),
             log=wanted.log,
             url=wanted.url or (before.url if before else None),
@@ -97,10 +97,10 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
         if not revoked:
             found = _named(store, text)
             told["who"] = found.key.name or found.key.key_id
-            return trust_store.without(store, found.key.key_id)
+            return trust_store.remove_key(store, found.key.key_id)
         key = _revocable(store, text)
         told["who"] = key.name or key.key_id
-        return store if store.is_revoked(key.key_id) else trust_store.revoke(store, key, now, why or "revoked")
+        return store if store.find_revoked(key.key_id) else trust_store.revoke_key(store, key, now, why or "revoked")
 
     store = change_trust(path, change)
     state = "revoked, and cannot be trusted again" if revoked else "no longer trusted"
@@ -110,10 +110,10 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
 def _revocable(store: TrustStore, text: str) -> TrustedKey:
     """The key of somebody who is trusted, of a witness, or any other: a key may be revoked before anybody trusted it,
     and then nobody can be talked into trusting it later."""
-    known = store.named(text)
+    known = store.find_entry(text)
     if known is not None:
         return known.key
-    witness = store.witness_named(text)
+    witness = store.find_witness(text)
     if witness is None and "+" in text:
         witness = WitnessKey.parse(text)
     if witness is not None:
@@ -124,14 +124,14 @@ def _revocable(store: TrustStore, text: str) -> TrustedKey:
 def list_trust(path: Path) -> Report:
     """The report of ``pinwarden trust list``."""
     store = load_trust(path)
-    registries, people = plural(len(store.roots), "registry", "registries"), plural(len(store.keys), "key")
+    registries, people = plural(len(store.registries), "registry", "registries"), plural(len(store.keys), "key")
     return _report(
         "trust list", str(path), f"{registries} and {people} are trusted, {len(store.revoked)} revoked", store
     )
 
 
-def _named(store: TrustStore, text: str) -> RegistryRoot | KnownKey:
-    found = store.named(text)
+def _named(store: TrustStore, text: str) -> TrustedRegistry | KnownKey:
+    found = store.find_entry(text)
     if found is None:
         raise PinwardenError(
             "TRUST_UNKNOWN", f"nobody is trusted by the key or name {text[:80]!a}, or two go by that name"
@@ -146,14 +146,14 @@ def _report(command: str, subject: str, summary: str, store: TrustStore) -> Repo
         summary=summary,
         exit_code=EXIT_CLEAN,
         facts={
-            "registries": [_root_facts(store, each) for each in store.roots],
+            "registries": [_root_facts(store, each) for each in store.registries],
             "keys": [_facts(each) for each in store.keys],
             "revoked": [_revoked_facts(each) for each in store.revoked],
         },
     )
 
 
-def _facts(each: RegistryRoot | KnownKey) -> dict[str, Any]:
+def _facts(each: TrustedRegistry | KnownKey) -> dict[str, Any]:
     return {
         "key_id": each.key.key_id,
         "name": each.key.name,
@@ -162,8 +162,8 @@ def _facts(each: RegistryRoot | KnownKey) -> dict[str, Any]:
     }
 
 
-def _root_facts(store: TrustStore, each: RegistryRoot) -> dict[str, Any]:
-    counted = store.counted(each.witnesses)
+def _root_facts(store: TrustStore, each: TrustedRegistry) -> dict[str, Any]:
+    counted = store.without_revoked(each.witnesses)
     return {
         **_facts(each),
         "log_id": each.log.name,

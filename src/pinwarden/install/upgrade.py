@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pinwarden.bundle.bundle_pin import BundlePin, bundle_of
-from pinwarden.bundle.environment import check_described
-from pinwarden.bundle.installer_policy import InstallerPolicy
+from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
+from pinwarden.bundle.environment import check_pinned_descriptor
+from pinwarden.bundle.trust import InstallerPolicy
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
@@ -89,7 +89,7 @@ def update_bundles(names: Sequence[str], updating: Updating) -> list[BundleUpdat
     lock, texts = lock_store.read_with_files(updating.project.lock)
     groups: dict[str, list[Entry]] = {}
     for entry in lock.entries if lock else ():
-        if (not names or entry.name in names) and bundle_of(entry) is not None:
+        if (not names or entry.name in names) and find_bundle_pin(entry) is not None:
             groups.setdefault(entry.name, []).append(entry)
     found = [_looked_at(entries, texts, updating) for entries in groups.values()]
     for each in found:
@@ -121,7 +121,7 @@ def _write(each: BundleUpdate, brought: Brought, updating: Updating) -> None:
 
 
 def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating) -> BundleUpdate:
-    pin = bundle_of(entries[0])
+    pin = find_bundle_pin(entries[0])
     if pin is None:
         raise TypeError("only bundles are looked at")
     same = BundleUpdate(entries=tuple(entries), pin=pin, brought=None, rows=tuple(_revoked_rows(pin, updating.trusted)))
@@ -184,7 +184,7 @@ def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerP
     """What the user allows, and what was approved for this tool before, if it is installed on this machine."""
     if not store.has(pin.descriptor):
         return policy
-    check_described(pin, store)
+    check_pinned_descriptor(pin, store)
     return replace(
         policy,
         network=_stronger(policy.network, pin.policy.network),
@@ -212,7 +212,7 @@ _REVOKED = "key_revoked"
 def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
     """A bundle that was accepted on the word of somebody whose key was revoked since."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
-        gone = trusted.is_revoked(key_id)
+        gone = trusted.find_revoked(key_id)
         if gone is not None:
             told = f"{gone.name or key_id} vouched for it, and that key was revoked: {gone.why}"
             yield _row(pin, _REVOKED, "critical", told)

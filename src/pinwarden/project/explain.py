@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.bundle.bundle_pin import BundlePin, bundle_of
+from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.drift import shown_server
 from pinwarden.clients.table import client_of
@@ -131,7 +131,7 @@ class _Locked:
         self.recorded = trust_of(entry.trust)
         self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
         self.told = explain(self.today, now=now, configured=_configured_kind(entry))
-        pin = bundle_of(entry)
+        pin = find_bundle_pin(entry)
         if pin is not None and not self.today.gates:
             self.told = explain_bundle(self.told, pin.version, literal=pin.literal)
         elif _configured_kind(entry) in ("npm", "pypi", "oci"):
@@ -257,7 +257,7 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
             yield from (f"image for {platform}: {digest}" for platform, digest in extension.image.platforms.items())
         if extension.closure is not None:
             yield f"{extension.closure.packages} packages in its closure, all with digests: {extension.closure.path}"
-        pin = bundle_of(entry)
+        pin = find_bundle_pin(entry)
         if pin is not None:
             named = True
             yield from _bundle(pin)

@@ -159,11 +159,11 @@ def _materialise(project: Project, entry: Entry, shop: Workshop, scripts: Script
 
 def _unpacked(entry: Entry, shop: Workshop, how: How) -> dict[str, object]:
     """An installed bundle, from what its entry pins."""
-    from pinwarden.bundle.bundle_pin import bundle_of
+    from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.bundle.environment import missing_files
     from pinwarden.project.installed_bundles import ready_bundle
 
-    pin = bundle_of(entry)
+    pin = find_bundle_pin(entry)
     if pin is None:
         raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
     if how.bundles is not None and missing_files(pin, shop.store):
@@ -174,11 +174,11 @@ def _unpacked(entry: Entry, shop: Workshop, how: How) -> dict[str, object]:
 
 def _yanked(project: Project, names: Sequence[str], how: How) -> list[Row]:
     """Which of the locked bundles were yanked, by the newest head of the log that can be had."""
-    from pinwarden.bundle.bundle_pin import bundle_of
+    from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.project.installed_bundles import yank_rows
 
     bundles = [entry for entry in chosen_entries(project, names) if is_bundle(entry)]
-    for pin in {pin.log_id: pin for entry in bundles if (pin := bundle_of(entry)) is not None}.values():
+    for pin in {pin.log_id: pin for entry in bundles if (pin := find_bundle_pin(entry)) is not None}.values():
         with suppress(PinwardenError):  # without a network the last head that was seen counts
             if how.bundles is not None:
                 how.bundles.follow(pin)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import TREE
 from pinwarden.bundle import environment as bundle_environment
-from pinwarden.bundle.bundle_pin import BundlePin, bundle_of
+from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
 from pinwarden.bundle.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.core.visible import show_invisible
 from pinwarden.project.writable_folders import writable_folders
-from pinwarden.registry.log_client import load_state
+from pinwarden.registry.log_client import load_log_state
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.system.sandbox import Sandbox
 
@@ -29,11 +29,11 @@ def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) ->
     """The folder of a bundle that is exactly what was accepted; a changed one is unpacked anew from the store."""
     missing = bundle_environment.missing_files(pin, store)
     if pin.descriptor not in missing:  # always needed: without it a lock could say what it likes of the bundle
-        bundle_environment.check_described(pin, store)
+        bundle_environment.check_pinned_descriptor(pin, store)
     key = bundle_environment.environment_key(pin)
     folder = store.environment(key)
     if folder.is_dir() and pin.descriptor not in missing:
-        problem = bundle_environment.audit(folder, pin)
+        problem = bundle_environment.find_tree_problem(folder, pin)
         if problem is None:
             return folder
         say(f"the unpacked bundle is not what was accepted ({problem}); it is unpacked anew")
@@ -45,8 +45,8 @@ def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) ->
         )
     return store.build(
         key,
-        lambda place: bundle_environment.build(place, pin, store),
-        good=lambda place: bundle_environment.audit(place, pin) is None,
+        lambda place: bundle_environment.build_environment(place, pin, store),
+        good=lambda place: bundle_environment.find_tree_problem(place, pin) is None,
     )
 
 
@@ -57,7 +57,7 @@ def bundle_sandbox(
 
     The project's policy lies in a repository: it can take away from what was accepted, and add nothing.
     """
-    own = (str(folder), *bundle_environment.shown_folders(pin))
+    own = (str(folder), *bundle_environment.readable_folders(pin))
     network = pin.policy.network == "allow" and (rule is None or rule.network)
     programs = pin.policy.exec == "allow"
     if pin.policy.filesystem == "deny":
@@ -115,10 +115,10 @@ _MOST_REASON = 200
 
 def yanked_because(pin: BundlePin, trust: Path) -> str | None:
     """That the locked version was yanked, and why; None if what is kept of its registry's log does not say so."""
-    for root in load_trust(trust).roots if pin.log_id is not None else ():
+    for root in load_trust(trust).registries if pin.log_id is not None else ():
         if root.log.name != pin.log_id:
             continue
-        state = load_state(log_state_path(trust, root.log))
+        state = load_log_state(log_state_path(trust, root.log))
         mark = state.pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
         if mark is not None and mark.root_cid == pin.root_cid:
             words = show_invisible(" ".join((mark.reason or "")[:_MOST_REASON].split()))
@@ -132,7 +132,7 @@ def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
     trust = trust_path(project.home, project.variables)
     told: set[str] = set()
     for entry in entries:
-        pin = bundle_of(entry)
+        pin = find_bundle_pin(entry)
         if pin is None or entry.name in told:
             continue
         try:

@@ -105,10 +105,10 @@ def _bundle_start(
 ) -> Started:
     """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
     from pinwarden.bundle import environment as bundle_environment
-    from pinwarden.bundle.bundle_pin import bundle_of
+    from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.project.installed_bundles import bundle_sandbox, ready_bundle
 
-    pin = bundle_of(entry)
+    pin = find_bundle_pin(entry)
     if pin is None:
         raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
     _refuse_other_arguments((), given)
@@ -126,7 +126,7 @@ def _bundle_start(
         command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
         environment=child_environment({}, project.variables, launch.variables),
         cwd=cwd,
-        folders=(str(folder), *bundle_environment.shown_folders(pin)),
+        folders=(str(folder), *bundle_environment.readable_folders(pin)),
         confined=sandbox,
     )
 
@@ -138,7 +138,7 @@ def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -
 
     trusted = load_trust(trust_path(project.home, project.variables))
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
-        gone = trusted.is_revoked(str(key_id))
+        gone = trusted.find_revoked(str(key_id))
         if gone is not None:
             say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.bundle.bundle_pin import bundle_of
+from pinwarden.bundle.bundle_pin import find_bundle_pin
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.drift import in_usual_words
 from pinwarden.clients.launch.parse import Launch, command_words, parse_launch
@@ -57,7 +57,7 @@ def entry_identity(entry: Entry) -> ServerIdentity | None:
     client = client_of(where["client"] if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
     target = configured_server(entry.name, redact_entry(approved), client).target
-    bundle = bundle_of(entry)
+    bundle = find_bundle_pin(entry)
     if isinstance(target, StdioTarget) and bundle is not None:
         return ServerIdentity(starts=("bundle", bundle.tool), values=_values(target.env))
     if isinstance(target, StdioTarget) and is_enforced(entry):

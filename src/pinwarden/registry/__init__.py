@@ -1,6 +1,8 @@
-"""A registry of bundles: the service, its transparency log, the client side and the HTTP API.
+"""A registry of bundles: publishing, a transparency log, a client that verifies it, and an HTTP server.
 
-Start with ``registry.py`` (one registry), ``publish.py`` and ``read_api.py``. ``log_client.py`` follows a log and
-proves that it only grew. ``store/`` holds the tables, ``blobs/`` the archives, ``http/`` the web application.
-Documents (``statement.py``, ``version.py``, ``layout.py`` ...) and log rules are pure.
+Start with ``publish.py`` for the server side and ``log_client.py`` for the client side. ``registry.py`` opens a
+registry; ``store/`` contains its SQL; ``http/`` serves it.
+
+Pure: the documents (``registry_documents``, ``key_change``, ``log_state``), ``names`` and ``log_verification``, which
+decides whether a log and a pointer are valid. Does not import ``project``, ``install`` or ``gateway``.
 """

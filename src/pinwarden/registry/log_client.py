@@ -1,13 +1,12 @@
-"""Follow a registry's log from where it was last seen: fetch what is new, prove it, report it, remember it."""
+"""Follow a registry's log from its last seen state: download new entries, verify, report and save them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pinwarden.bundle import checkpoint as checkpoint_document
-from pinwarden.bundle.checkpoint import PointerLogCheckpoint
-from pinwarden.bundle.log_event import LogEvent
+from pinwarden.bundle import log_documents as checkpoint_document
+from pinwarden.bundle.log_documents import CheckpointDocument, LogEvent
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
@@ -15,62 +14,61 @@ from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, WitnessKey
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import TILE_WIDTH, TileNodes, entries_path, root_hash, tile_path, tile_width, unpack_entries
-from pinwarden.registry import key_change, layout, log_state
-from pinwarden.registry.files import RegistryFiles
-from pinwarden.registry.key_change import KeyChange
-from pinwarden.registry.log_following import Head, check_direction, event_in, follow, verified_head
-from pinwarden.registry.log_keys import expected_changes, is_signed, refuse_ended
-from pinwarden.registry.log_state import LIMITS, LogState
+from pinwarden.registry import key_change, log_state, names
+from pinwarden.registry.key_change import KeyChange, check_not_ended, expected_key_changes, is_note_signed
+from pinwarden.registry.log_state import LOG_STATE_LIMITS, LogState
+from pinwarden.registry.log_verification import VerifiedHead, check_growth, follow_entries, verify_event, verify_head
 from pinwarden.registry.names import is_inside
-from pinwarden.registry.version import Identity, parse_identity
+from pinwarden.registry.registry_client import RegistryReader
+from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
 from pinwarden.system.files import read_file, write_atomically
 
 _MOST_BUNDLE = TILE_WIDTH * (2 + 0xFFFF)
 
 
-class Following(Record):
-    """Whose log is followed, and who must have seen it."""
+class FollowOptions(Record):
+    """Which log to follow, and which witnesses are required."""
 
     key: PublicKey | None = None
-    """The registry's key. Without one, the first that is seen is kept and demanded from then on."""
+    """The registry's key. Without one, the first key seen is trusted and required from then on."""
     witnesses: tuple[WitnessKey, ...] = ()
     quorum: int = 0
     watch: tuple[str, ...] | None = None
-    """Whose events are kept, of those that are read; None for all."""
+    """Tools and namespaces whose events are returned; None for all."""
 
     def keeps(self, event: LogEvent) -> bool:
-        """Whether an event is of a name that is watched."""
+        """Whether an event is about a watched name."""
         return self.watch is None or any(is_inside(event.tool, name) for name in self.watch)
 
 
-class Followed(Record):
-    """What following a log came to."""
+class FollowedLog(Record):
+    """The result of following a log."""
 
     state: LogState
-    head: Head
+    head: VerifiedHead
     events: tuple[LogEvent, ...]
-    """Those that were not seen before, and are watched."""
+    """New events of watched names."""
     new: int
-    """How many entries were not seen before."""
+    """The number of new entries."""
     key_changes: tuple[KeyChange, ...] = ()
-    """Those of the registry's key that were not seen before."""
+    """New changes of the registry's key."""
     first: bool
-    """Whether the log was never seen before."""
+    """Whether there was no earlier state."""
 
 
-def follow_log(files: RegistryFiles, state: LogState | None, wanted: Following) -> Followed:
-    """Read everything that is new in the log of a registry, and prove that it follows from what was seen."""
+def follow_log(files: RegistryReader, state: LogState | None, wanted: FollowOptions) -> FollowedLog:
+    """Read the new entries of a registry's log, and verify that they extend the known state."""
     known = state or _first_state(files, wanted)
     if wanted.key is not None and wanted.key not in known.keys:
         raise PinwardenError("REGISTRY_KEY_MISMATCH", f"the log of {files} is signed by {known.key.did}")
-    note = Note.parse(files.get(layout.CHECKPOINT))
+    note = Note.parse(files.get(names.CHECKPOINT))
     known, changes = _key_changes(files, known, note)
     key = NoteKey(name=known.log_id, key=changes[-1].new if changes else known.key)
-    head = verified_head(bytes(note), known.log_id, key, wanted.witnesses, wanted.quorum)
-    check_direction(known, head)
+    head = verify_head(bytes(note), known.log_id, key, wanted.witnesses, wanted.quorum)
+    check_growth(known, head)
     size = known.edge.size
-    grown, events = follow(known, head, _entries(files, size, head.checkpoint.size), changes, wanted.keeps)
-    return Followed(
+    grown, events = follow_entries(known, head, _entries(files, size, head.checkpoint.size), changes, wanted.keeps)
+    return FollowedLog(
         state=grown,
         head=head,
         events=tuple(events),
@@ -80,88 +78,90 @@ def follow_log(files: RegistryFiles, state: LogState | None, wanted: Following) 
     )
 
 
-def _key_changes(files: RegistryFiles, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
-    """The changes of key that are to be met on the way to a head, and the state with the key that signs until then.
+def _key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[LogState, tuple[KeyChange, ...]]:
+    """The key changes to expect up to the head, and the state with the key to start from.
 
-    Asked for at the first entry, and when another key than the one that is known signed the head.
+    Downloaded only for a new state, and when another key than the known one signed the head.
     """
-    signed = is_signed(note, NoteKey(name=known.log_id, key=known.key))
+    signed = is_note_signed(note, NoteKey(name=known.log_id, key=known.key))
     if known.edge.size and signed:
         return known, ()
     if not signed:
-        refuse_ended(known, note)
-    data = files.find(layout.KEY_CHANGES, key_change.MOST_BYTES)
+        check_not_ended(known, note)
+    data = files.find(names.KEY_CHANGES, key_change.MAX_KEY_CHANGES_BYTES)
     if data is None:
         return known, ()
-    shown = key_change.parse_list(data, known.log_id)
-    return expected_changes(known, shown, Checkpoint.parse(note.text).size)
+    shown = key_change.parse_key_changes(data, known.log_id)
+    return expected_key_changes(known, shown, Checkpoint.parse(note.text).size)
 
 
-def _first_state(files: RegistryFiles, wanted: Following) -> LogState:
-    identity = parse_identity(files.get(layout.IDENTITY))
+def _first_state(files: RegistryReader, wanted: FollowOptions) -> LogState:
+    identity = parse_identity(files.get(names.IDENTITY))
     return LogState(log_id=identity.log_id, key=wanted.key or identity.key)
 
 
-def _entries(files: RegistryFiles, start: int, stop: int) -> Iterator[bytes]:
-    """The entries from one index up to another, bundle by bundle."""
+def _entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
+    """The entries from ``start`` up to ``stop``, one tile at a time."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
         width = tile_width(stop, 0, index)
-        found = files.find(f"{layout.LOG}/{entries_path(index, width)}", _MOST_BUNDLE)
+        found = files.find(f"{names.LOG}/{entries_path(index, width)}", _MOST_BUNDLE)
         if found is None and width < TILE_WIDTH:
-            # A partial bundle may be gone once it is full.
-            found = files.find(f"{layout.LOG}/{entries_path(index)}", _MOST_BUNDLE)
+            # A partial tile may be deleted once it is full.
+            found = files.find(f"{names.LOG}/{entries_path(index)}", _MOST_BUNDLE)
         if found is None:
-            raise PinwardenError("LOG_PROOF_INVALID", f"the registry does not show entries {index * TILE_WIDTH} and on")
+            raise PinwardenError(
+                "LOG_PROOF_INVALID", f"the registry lacks the log entries from {index * TILE_WIDTH} on"
+            )
         entries = unpack_entries(found)[:width]
         if len(entries) < width:
-            raise PinwardenError("LOG_PROOF_INVALID", f"the registry does not show all entries up to {stop}")
+            raise PinwardenError("LOG_PROOF_INVALID", f"the registry lacks log entries before {stop}")
         yield from entries[max(0, start - index * TILE_WIDTH) :]
 
 
-def logged_event(files: RegistryFiles, followed: Followed, seq: int) -> LogEvent:
-    """One event of a log that was followed to its head, read again and proved to be where it is said to be."""
+def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEvent:
+    """Download one event of a followed log, and verify its inclusion at its index."""
     from pinwarden.core.tlog import inclusion_proof, leaf_hash, verify_inclusion
 
     head = followed.head.checkpoint
 
     def fetch(level: int, index: int, width: int) -> bytes:
-        return files.get(f"{layout.LOG}/{tile_path(level, index, width)}")
+        return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
     entry = next(_entries(files, seq, head.size))
     proof = inclusion_proof(seq, head.size, TileNodes(head.size, fetch).read)
     verify_inclusion(leaf_hash(entry), seq, head.size, head.root, proof)
-    return event_in(entry, followed.state.log_id, followed.state.key_for(seq), seq)
+    return verify_event(entry, followed.state.log_id, followed.state.key_for(seq), seq)
 
 
-def load_state(path: Path) -> LogState | None:
-    """What was kept; None if nothing was. A damaged file is an error."""
-    return log_state.parse(read_file(path, LIMITS.max_bytes)) if path.exists() else None
+def load_log_state(path: Path) -> LogState | None:
+    """Load a saved state; None if there is none. Raises if the file is damaged."""
+    return log_state.parse_log_state(read_file(path, LOG_STATE_LIMITS.max_bytes)) if path.exists() else None
 
 
-def save_state(path: Path, state: LogState) -> None:
-    """Keep a state, as a whole or not at all."""
+def save_log_state(path: Path, state: LogState) -> None:
+    """Save a state atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(path, log_state.to_bytes(state))
+    write_atomically(path, log_state.log_state_bytes(state))
 
 
 # Commands
 
 
-def monitor(files: RegistryFiles, path: Path, wanted: Following, watch: Sequence[str]) -> Report:
-    """The report of ``pinwarden log monitor``: every new event of the names that are watched."""
-    before = load_state(path)
+def monitor_log(files: RegistryReader, path: Path, wanted: FollowOptions, watch: Sequence[str]) -> Report:
+    """The report of ``pinwarden log monitor``: new events of watched names."""
+    before = load_log_state(path)
     followed = follow_log(files, before, replace(wanted, watch=tuple(watch)))
-    save_state(path, followed.state)
+    save_log_state(path, followed.state)
     shown = followed.events
     size = followed.head.checkpoint.size
-    told = f"{plural(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
-    notes = (f"first seen: the key {followed.state.key.did} is remembered",) if followed.first else ()
-    # A change of the registry's key is everybody's business, whatever they watch.
+    summary = f"{plural(followed.new, 'new event')}, {len(shown)} of watched names; the log has {size}"
+    notes = (f"first run: the key {followed.state.key.did} is trusted from now on",) if followed.first else ()
+    # A key change concerns every follower, whatever they watch.
     rows = (*(_key_row(change) for change in followed.key_changes), *(_row(event) for event in shown))
     return Report(
         command="log monitor",
         subject=str(files),
-        summary=told,
+        summary=summary,
         exit_code=EXIT_REFUSED if rows and not followed.first else EXIT_CLEAN,
         rows=rows,
         notes=notes if wanted.key is None else (),
@@ -169,64 +169,70 @@ def monitor(files: RegistryFiles, path: Path, wanted: Following, watch: Sequence
     )
 
 
-def verify(files: RegistryFiles, wanted: Following) -> Report:
-    """The report of ``pinwarden log verify``: the whole log from its first entry, its tiles and both its heads."""
+def verify_log(files: RegistryReader, wanted: FollowOptions) -> Report:
+    """The report of ``pinwarden log verify``: all entries, the tiles, and both forms of the head."""
     followed = follow_log(files, None, replace(wanted, watch=()))
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
-    identity = Identity(name=".", log_id=head.origin, key=followed.state.key)
-    issued = check_signed_view(files, identity, followed.head).issued_at_utc
+    identity = RegistryIdentity(name=".", log_id=head.origin, key=followed.state.key)
+    issued = fetch_signed_checkpoint(files, identity, followed.head).issued_at_utc
     tools = {tool for tool, _ in followed.state.pointers}
     return Report(
         command="log verify",
         subject=str(files),
-        summary=f"{plural(head.size, 'event')} of {plural(len(tools), 'tool')}: every entry leads to the signed head",
+        summary=f"{plural(head.size, 'event')} of {plural(len(tools), 'tool')}: all entries match the signed head",
         exit_code=EXIT_CLEAN,
-        notes=() if wanted.key is not None else (f"signed by {followed.state.key.did}; compare it by another way",),
+        notes=()
+        if wanted.key is not None
+        else (f"signed by {followed.state.key.did}; compare this key with one from another source",),
         facts={**_facts(followed), "issued_at_utc": issued, "tools": len(tools)},
     )
 
 
-def check_signed_view(files: RegistryFiles, identity: Identity, head: Head) -> PointerLogCheckpoint:
-    """The signed JSON view of the head with its moment, if the log's key signed it and it shows no other history."""
-    view = checkpoint_document.parse(files.get(layout.SIGNED_CHECKPOINT))
+def fetch_signed_checkpoint(
+    files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
+) -> CheckpointDocument:
+    """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
+    view = checkpoint_document.parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
-        set(checkpoint_document.SIGNED_FIELDS) <= set(each.signed_fields)
+        set(checkpoint_document.CHECKPOINT_SIGNED_FIELDS) <= set(each.signed_fields)
         and document_signature_valid(view.document, given, [identity.key])
         for each, given in zip(view.signatures, view.document["signatures"], strict=True)
     )
     if not signed or view.log_id != identity.log_id:
-        raise PinwardenError("SIGNATURE_INVALID", "the signed view of the log's head is not the registry's")
+        raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")
     if view.size == head.checkpoint.size and view.root != head.checkpoint.root:
-        raise PinwardenError("LOG_PROOF_INVALID", "the two views of the log's head show different histories")
+        raise PinwardenError(
+            "LOG_PROOF_INVALID", "the JSON checkpoint and the checkpoint note have different roots for the same size"
+        )
     return view
 
 
-def _check_tiles(files: RegistryFiles, size: int, root: bytes) -> None:
-    """The tiles must give the same root as the entries, or proofs made from them would not verify."""
+def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:
+    """The tiles must have the same root as the entries, or proofs from them would not verify."""
 
     def fetch(level: int, index: int, width: int) -> bytes:
-        return files.get(f"{layout.LOG}/{tile_path(level, index, width)}")
+        return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
     if root_hash(size, TileNodes(size, fetch).read) != root:
-        raise PinwardenError("LOG_PROOF_INVALID", "the tiles of the log do not lead to its signed head")
+        raise PinwardenError("LOG_PROOF_INVALID", "the log's tiles do not match its signed head")
 
 
-def consistency_checked(files: RegistryFiles, old: Head, new: Head) -> None:
-    """Prove that one head follows from another, by tiles alone, without reading the entries between them."""
+def check_consistency(files: RegistryReader, old: VerifiedHead, new: VerifiedHead) -> None:
+    """Verify that one head extends another, from tiles alone, without reading the entries between them."""
     from pinwarden.core.tlog import consistency_proof, verify_consistency
 
     size = new.checkpoint.size
 
     def fetch(level: int, index: int, width: int) -> bytes:
-        return files.get(f"{layout.LOG}/{tile_path(level, index, width)}")
+        return files.get(f"{names.LOG}/{tile_path(level, index, width)}")
 
     proof = consistency_proof(old.checkpoint.size, size, TileNodes(size, fetch).read)
     verify_consistency(old.checkpoint.size, size, old.checkpoint.root, new.checkpoint.root, proof)
 
 
 def _row(event: LogEvent) -> Row:
-    place = f"now {event.new_root_cid}" if event.new_root_cid else "points nowhere now"
+    place = f"now {event.new_root_cid}" if event.new_root_cid else "pointer removed"
     return Row(
         code="pointer_moved" if event.new_root_cid else "pointer_removed",
         severity="info",
@@ -246,7 +252,7 @@ def _key_row(change: KeyChange) -> Row:
         entity="registry",
         name=change.log_id,
         path=f"/{change.seq}",
-        message=f"{change.reason} at {change.issued_at_utc}: another key signs from here on",
+        message=f"{change.reason} at {change.issued_at_utc}: the registry uses a new key from here on",
         before=change.old.did,
         after=change.new.did,
     )
@@ -265,7 +271,7 @@ def _event_facts(event: LogEvent) -> dict[str, object]:
     }
 
 
-def _facts(followed: Followed) -> dict[str, object]:
+def _facts(followed: FollowedLog) -> dict[str, object]:
     head = followed.head.checkpoint
     return {
         "log_id": head.origin,

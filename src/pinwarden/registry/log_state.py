@@ -1,4 +1,4 @@
-"""What somebody who follows a registry's log keeps: how far they have read, and where every pointer stands."""
+"""A follower's saved state of a registry's log: how far it was read, and the latest event of every channel."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pinwarden.core.strict_json import encode_json_file
 from pinwarden.core.tlog import Frontier
 
 FORMAT = "pinwarden-log-state/1"
-LIMITS = Limits(max_bytes=256 * 1024 * 1024, max_depth=10)
+LOG_STATE_LIMITS = Limits(max_bytes=256 * 1024 * 1024, max_depth=10)
 
 
 class LoggedPointer(Record):
-    """Where a channel of a tool stands in the log."""
+    """The latest event of a tool's channel."""
 
     seq: int
     root_cid: str | None
-    """None if the pointer was taken away."""
+    """None if the pointer was removed."""
     descriptor_cid: str | None
     reason: str | None = None
-    """Why, where it is kept: of versions that were yanked."""
+    """The reason; stored only for yanked versions."""
 
 
 class LoggedKeyChange(Record):
-    """Which entry of the log ended a key, and which key came after it."""
+    """A key rotation and the index of its entry."""
 
     seq: int
     old: PublicKey
@@ -40,35 +40,35 @@ class LoggedKeyChange(Record):
 
 
 class LogState(Record):
-    """How far a log was read. All of it up to there was seen, and hashes to the root that the edge gives."""
+    """How far a log was read. All entries up to there were verified against the root of ``edge``."""
 
     log_id: str
     key: PublicKey
-    """The one that signs the head and the entries that are yet to come."""
+    """The key of the head and of later entries."""
     key_changes: tuple[LoggedKeyChange, ...] = ()
-    """How it came to be the key, if there were others before."""
+    """The rotations that led to ``key``."""
     edge: Frontier = field(default_factory=Frontier)
     checkpoint: str = ""
-    """The signed note that was last believed, as evidence."""
+    """The last verified checkpoint note, kept as evidence."""
     pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
     """By tool and channel."""
 
     def pointer(self, tool: str, channel: str) -> LoggedPointer | None:
-        """The newest event of a channel; None if there was never one."""
+        """The latest event of a channel; None if there is none."""
         return self.pointers.get((tool, channel))
 
     @property
     def keys(self) -> tuple[PublicKey, ...]:
-        """Every key that the log ever had, the present one last."""
+        """All keys of the log, the current one last."""
         return (*(each.old for each in self.key_changes), self.key)
 
     def key_for(self, size: int) -> PublicKey:
-        """The key that signs a head of so many entries, and the entry after it."""
+        """The key that signs a head of ``size`` entries and the next entry."""
         return next((each.old for each in self.key_changes if size <= each.seq), self.key)
 
 
-def to_bytes(state: LogState) -> bytes:
-    """The state as a file, with a digest over it: a state that somebody edited is not believed."""
+def log_state_bytes(state: LogState) -> bytes:
+    """The file's bytes, including a digest that detects edits."""
     pointers: dict[str, dict[str, Any]] = {}
     for (tool, channel), each in sorted(state.pointers.items()):
         row = {"seq": each.seq, "root_cid": each.root_cid, "descriptor_cid": each.descriptor_cid}
@@ -90,17 +90,17 @@ def to_bytes(state: LogState) -> bytes:
     return encode_json_file({**document, "integrity": str(Digest.of_bytes(encode_json_file(document)))})
 
 
-def parse(data: bytes) -> LogState:
-    """Read a state. One that is damaged is an error: to begin anew would be to forget what was seen."""
+def parse_log_state(data: bytes) -> LogState:
+    """Parse the file. Raises if it is damaged: starting over would lose the proof that the log was not rewritten."""
     try:
-        document = strict_json.parse_json(data, LIMITS)
+        document = strict_json.parse_json(data, LOG_STATE_LIMITS)
     except PinwardenError as err:
         _corrupt(err.message)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        _corrupt(f"it is not of the format {FORMAT}")
+        _corrupt(f"its format is not {FORMAT}")
     content = {name: value for name, value in document.items() if name != "integrity"}
     if document.get("integrity") != str(Digest.of_bytes(encode_json_file(content))):
-        _corrupt("its digest does not belong to its content")
+        _corrupt("its integrity digest does not match its content")
     try:
         pointers = {
             (tool, channel): LoggedPointer(**row)
@@ -116,7 +116,7 @@ def parse(data: bytes) -> LogState:
             pointers=pointers,
         )
     except (KeyError, TypeError, AttributeError, BinasciiError, PinwardenError) as err:
-        raise PinwardenError("LOG_STATE_CORRUPT", "the kept state of the log is damaged") from err
+        raise PinwardenError("LOG_STATE_CORRUPT", "the saved log state is damaged") from err
 
 
 def _key_change(row: dict[str, Any]) -> LoggedKeyChange:
@@ -126,4 +126,4 @@ def _key_change(row: dict[str, Any]) -> LoggedKeyChange:
 
 
 def _corrupt(why: str) -> NoReturn:
-    raise PinwardenError("LOG_STATE_CORRUPT", f"the kept state of the log is damaged: {why}")
+    raise PinwardenError("LOG_STATE_CORRUPT", f"the saved log state is damaged: {why}")

@@ -1,4 +1,8 @@
-"""Names in a registry: namespaces, tools, channels. All of them stand in paths, so all are narrow."""
+"""Names in a registry (namespaces, tools, channels, versions) and the paths of its files.
+
+Names are part of paths, so few characters are allowed. A live registry serves these paths; a static export has files
+there. Content under a CID never changes and may be cached forever; everything else is signed or a convenience.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import re
 from collections.abc import Iterable
 from typing import NoReturn
 
-from pinwarden.bundle.descriptor import MAX_TOOL_NAME, TOOL_NAME, VERSION
+from pinwarden.bundle.descriptor import MAX_TOOL_NAME, TOOL_NAME_PATTERN, VERSION_PATTERN
 from pinwarden.core.errors import PinwardenError
 
 DEFAULT_CHANNEL = "stable"
 YANKED_PREFIX = "yanked-"
-"""Channels of this kind are the log's own: they say of a version that it was taken back."""
+"""The log records a yanked version on a channel with this prefix. Publishers cannot use such channels."""
 _PART = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _CHANNEL = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 _MAX_NAMESPACE = 128
@@ -19,48 +23,111 @@ _MAX_VERSION = 100
 
 
 def check_tool(name: str) -> str:
-    """The name of a tool: parts that are separated by dots, none of them empty."""
-    if len(name) > MAX_TOOL_NAME or not TOOL_NAME.fullmatch(name) or not all(map(_PART.fullmatch, name.split("."))):
-        _refuse(f"{name[:80]!a} is not the name of a tool in a registry", "Names look like acme.notes.")
+    """A valid tool name: non-empty parts separated by dots."""
+    if (
+        len(name) > MAX_TOOL_NAME
+        or not TOOL_NAME_PATTERN.fullmatch(name)
+        or not all(map(_PART.fullmatch, name.split(".")))
+    ):
+        _refuse(f"{name[:80]!a} is not a valid tool name", "Tool names look like acme.notes.")
     return name
 
 
 def check_namespace(name: str) -> str:
-    """The name of a namespace, which is the beginning of the names of its tools."""
+    """A valid namespace, which is the first part or parts of its tools' names."""
     if len(name) > _MAX_NAMESPACE or not name[:1].isalpha() or not all(map(_PART.fullmatch, name.split("."))):
-        _refuse(f"{name[:80]!a} is not the name of a namespace", "Names look like acme or com.acme.")
+        _refuse(f"{name[:80]!a} is not a valid namespace", "Namespaces look like acme or com.acme.")
     return name
 
 
 def check_channel(name: str) -> str:
-    """The name of a channel that publishers may point somewhere."""
+    """A valid channel name for publishers."""
     if not _CHANNEL.fullmatch(name) or ".." in name or name.startswith(YANKED_PREFIX):
-        _refuse(f"{name[:80]!a} is not the name of a channel", "Names look like stable or beta.")
+        _refuse(f"{name[:80]!a} is not a valid channel", "Channels look like stable or beta.")
     return name
 
 
 def check_version(version: str) -> str:
-    """One exact version."""
-    if len(version) > _MAX_VERSION or not VERSION.fullmatch(version):
-        _refuse(f"{version[:80]!a} is not one exact version", "Versions look like 1.2.0.")
+    """A valid exact version."""
+    if len(version) > _MAX_VERSION or not VERSION_PATTERN.fullmatch(version):
+        _refuse(f"{version[:80]!a} is not an exact version", "Versions look like 1.2.0.")
     return version
 
 
 def is_inside(tool: str, namespace: str) -> bool:
-    """Whether a tool, or a namespace, belongs to a namespace."""
+    """Whether a tool or namespace belongs to a namespace."""
     return tool == namespace or tool.startswith(f"{namespace}.")
 
 
-def namespace_of(tool: str, namespaces: Iterable[str]) -> str | None:
-    """The namespace that a tool belongs to: the longest, so that a part can be given away."""
+def longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
+    """The namespace that a tool belongs to: the longest match, so that a part can be delegated."""
     return max((each for each in namespaces if is_inside(tool, each)), key=len, default=None)
 
 
-def beginnings(tool: str) -> list[str]:
-    """Every namespace that a tool could belong to."""
+def possible_namespaces(tool: str) -> list[str]:
+    """All namespaces that a tool could belong to."""
     parts = tool.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _refuse(why: str, hint: str) -> NoReturn:
     raise PinwardenError("REGISTRY_NAME_INVALID", why, hint=hint)
+
+
+IDENTITY = "registry.json"
+"""Who the registry is: its name, its log, its keys."""
+TOOLS = "tools.json"
+"""All tool names."""
+CHECKPOINT = "log/checkpoint"
+"""The head of the log as a signed note (C2SP); tiles and entries lie beside it."""
+SIGNED_CHECKPOINT = "log/checkpoint.json"
+"""The same head as a `registry.pointerlog.checkpoint` document, with the moment at which it was issued."""
+KEY_CHANGES = "log/keys.json"
+"""Every change of the registry's key, each of which is an entry of the log too."""
+LOG = "log"
+IMMUTABLE = ("documents/", "manifests/", "blobs/")
+
+
+def pointer_path(tool: str, channel: str) -> str:
+    """The signed `registry.pointer` document of a channel."""
+    return f"pointers/{tool}/{channel}.json"
+
+
+def proof_path(tool: str, channel: str) -> str:
+    """The proof (C2SP tlog-proof) that the pointer's event is in the log."""
+    return f"pointers/{tool}/{channel}.tlog-proof"
+
+
+def event_path(tool: str, channel: str) -> str:
+    """The event that the proof is about, as it is in the log."""
+    return f"pointers/{tool}/{channel}.event"
+
+
+def tool_path(tool: str) -> str:
+    """All versions and channels of a tool."""
+    return f"tools/{tool}.json"
+
+
+def version_path(tool: str, version: str) -> str:
+    """What the registry knows of one version."""
+    return f"versions/{tool}/{version}.json"
+
+
+def manifest_path(root_cid: str, descriptor_cid: str) -> str:
+    """A manifest. Its root CID leaves out the descriptor that it is linked to, so both name it."""
+    return f"manifests/{root_cid}/{descriptor_cid}.json"
+
+
+def document_path(cid: str) -> str:
+    """A descriptor, attestation or surface."""
+    return f"documents/{cid}.json"
+
+
+def blob_path(cid: str) -> str:
+    """An archive."""
+    return f"blobs/{cid}"
+
+
+def attestations_path(root_cid: str, descriptor_cid: str) -> str:
+    """The list of what was attested of a bundle, by CID."""
+    return f"attestations/{root_cid}/{descriptor_cid}.json"

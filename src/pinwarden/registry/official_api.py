@@ -1,7 +1,7 @@
-"""The official MCP registry API, so that clients that know only that one can list what is here.
+"""The official MCP registry API, so that its clients can list the tools of a registry.
 
-A tool ``com.acme.notes`` in the namespace ``com.acme`` is ``com.acme/notes`` there. What such a client installs from
-is not ours to promise: the package names the archive and its digest, and our own installer checks the rest.
+A tool ``com.acme.notes`` in the namespace ``com.acme`` is ``com.acme/notes`` there. Packages contain the archive's URL
+and digest; the other checks of an install are only made by ``pinwarden install``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 from pinwarden.core.record import Record
 from pinwarden.core.versions import compare_versions
-from pinwarden.registry.layout import blob_path
+from pinwarden.registry.names import blob_path
 from pinwarden.registry.registry import Registry
+from pinwarden.registry.registry_documents import PublishedVersion
 from pinwarden.registry.store import publications, publishers
-from pinwarden.registry.version import PublishedVersion
 from pinwarden.system.database import Transaction
 
 SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
@@ -24,11 +24,11 @@ _MOST = 100
 _AT = "#"  # in no name
 _END = 2**62
 _LONGEST = 100
-"""Descriptions are cut there: the schema of the API allows no more."""
+"""The longest description that the API's schema allows."""
 
 
-class Asked(Record):
-    """A page of the list of servers."""
+class ServerQuery(Record):
+    """A query for one page of servers."""
 
     search: str = ""
     cursor: str = ""
@@ -36,38 +36,35 @@ class Asked(Record):
     latest: bool = False
 
 
-def list_servers(registry: Registry, asked: Asked, base: str) -> dict[str, Any]:
-    """One page of ``GET /v0.1/servers``, of so many versions at most, however many a tool has.
-
-    The cursor is the name of the last tool that was shown, and where in the log its last version is.
-    """
+def list_servers(registry: Registry, asked: ServerQuery, base: str) -> dict[str, Any]:
+    """One page of ``GET /v0.1/servers``. The cursor is the last tool on the page and the log index of its version."""
     most = max(1, min(asked.limit, _MOST))
     with registry.database.transaction() as step:
-        # A search for a name as this API spells it finds the tool as we spell it.
+        # This API writes a slash between namespace and name.
         page = (_latest_page if asked.latest else _page)(step, asked, asked.search.replace("/", "."), most)
-        latest = {tool: latest_release(publications.releases_of(step, tool)) for tool in {each.tool for each in page}}
+        latest = {tool: latest_release(publications.list_releases(step, tool)) for tool in {each.tool for each in page}}
     shown = page[:most]
-    entries = [entry_of(each, base, is_latest=each.version == latest[each.tool]) for each in shown]
+    entries = [server_entry(each, base, is_latest=each.version == latest[each.tool]) for each in shown]
     metadata: dict[str, Any] = {"count": len(entries)}
     if len(page) > most:
         metadata["nextCursor"] = f"{shown[-1].tool}{_AT}{shown[-1].seq}"
     return {"servers": entries, "metadata": metadata}
 
 
-def _page(step: Transaction, asked: Asked, search: str, most: int) -> list[PublishedVersion]:
+def _page(step: Transaction, asked: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
     tool, _, seq = asked.cursor.partition(_AT)
-    after = int(seq) if seq.isdecimal() and len(seq) < 16 else _END  # a number of eight bytes
-    return publications.versions_after(step, tool, after, search, most + 1)
+    after = int(seq) if seq.isdecimal() and len(seq) < 16 else _END  # must fit into 64 bits
+    return publications.page_versions(step, tool, after, search, most + 1)
 
 
-def _latest_page(step: Transaction, asked: Asked, search: str, most: int) -> list[PublishedVersion]:
-    """The latest version of each tool that has one, until there is a page of them."""
+def _latest_page(step: Transaction, asked: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
+    """One page with the latest version of each tool."""
     found: list[PublishedVersion] = []
     after = asked.cursor.partition(_AT)[0]
-    while len(found) <= most and (names := publications.tools(step, search=search, after=after, most=most + 1)):
+    while len(found) <= most and (names := publications.page_tools(step, search=search, after=after, most=most + 1)):
         for name in names:
-            newest = latest_release(publications.releases_of(step, name))
-            version = publications.version_of(step, name, newest) if newest else None
+            newest = latest_release(publications.list_releases(step, name))
+            version = publications.find_version(step, name, newest) if newest else None
             found += [version] if version else []
         after = names[-1]
     return found[: most + 1]
@@ -88,36 +85,36 @@ def server_version(registry: Registry, name: str, version: str, base: str) -> di
 
 
 def official_name(version: PublishedVersion) -> str:
-    """A tool's name as the API spells it: the namespace, a slash, and the rest."""
+    """A tool's name in the API: namespace, slash, rest."""
     rest = version.tool.removeprefix(version.namespace).lstrip(".") or version.tool.rpartition(".")[2]
     return f"{version.namespace}/{rest}"
 
 
 def _tool_named(step: Transaction, name: str) -> str:
-    """The tool that the API calls by this name; nothing is found under any other spelling."""
+    """The tool with this API name; an empty string if there is none."""
     namespace, slash, rest = name.partition("/")
-    if not slash or namespace not in publishers.namespaces(step):
+    if not slash or namespace not in publishers.list_namespaces(step):
         return ""
     tool = f"{namespace}.{rest}"
-    versions = publications.versions_of(step, tool) or publications.versions_of(step, namespace)
+    versions = publications.list_versions(step, tool) or publications.list_versions(step, namespace)
     return versions[0].tool if versions and official_name(versions[0]) == name else ""
 
 
 def _entries(step: Transaction, tool: str, base: str, *, latest: bool) -> list[dict[str, Any]]:
-    versions = publications.versions_of(step, tool) if tool else []
-    newest = latest_of(versions)
+    versions = publications.list_versions(step, tool) if tool else []
+    newest = latest_version(versions)
     shown = [newest] if latest and newest else [] if latest else versions
-    return [entry_of(version, base, is_latest=version == newest) for version in shown]
+    return [server_entry(version, base, is_latest=version == newest) for version in shown]
 
 
-def latest_of(versions: list[PublishedVersion]) -> PublishedVersion | None:
-    """The highest version that was not taken back."""
+def latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
+    """The highest version that is not yanked."""
     best = latest_release([(each.version, each.yanked is not None) for each in versions])
     return next((each for each in versions if each.version == best), None)
 
 
 def latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
-    """The highest of some versions, each with whether it was taken back."""
+    """The highest of (version, is yanked) pairs that is not yanked."""
     best: str | None = None
     for version, yanked in releases:
         if not yanked and (best is None or compare_versions(version, best) > 0):
@@ -125,8 +122,8 @@ def latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:
     return best
 
 
-def entry_of(version: PublishedVersion, base: str, *, is_latest: bool) -> dict[str, Any]:
-    """One entry."""
+def server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> dict[str, Any]:
+    """A version as a server entry of the API."""
     package = {
         "registryType": "mcp-toolbundle",
         "identifier": f"{base.rstrip('/')}/{blob_path(version.archive_cid)}",

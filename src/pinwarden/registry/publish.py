@@ -1,16 +1,21 @@
-"""Publish a version: everything about it is computed or checked here, then it is there as a whole or not at all."""
+"""Publish a version: verify the bundle, probe its server in a sandbox, and store it in one transaction."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import BoundedSemaphore
 from typing import Any
 
 from pinwarden.bundle import attestation as attestation_document
 from pinwarden.bundle import manifest as manifest_document
-from pinwarden.bundle.acceptance.bundle import check_documents
+from pinwarden.bundle.acceptance import check_documents
+from pinwarden.bundle.bundle_archive import FileContents, check_archive, unpack
 from pinwarden.bundle.descriptor import Descriptor
-from pinwarden.bundle.manifest import Manifest
-from pinwarden.bundle.shape import BLOB_CID, Shape, read
-from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_bytes, read_json
+from pinwarden.bundle.manifest import BundleLimits, Manifest
 from pinwarden.core.cid import blob_cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -18,45 +23,46 @@ from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.versions import refuse_older
-from pinwarden.registry.authorization import Caller, check_namespace, checked_statement, record, spend
-from pinwarden.registry.bundle_facts import Examined, examine
-from pinwarden.registry.checkpoint import appending
-from pinwarden.registry.events import Change, log_changes
+from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
+from pinwarden.registry.kept_checkpoint import append_transaction
+from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import check_channel, check_tool, check_version
-from pinwarden.registry.registry import Registry
-from pinwarden.registry.statement import PUBLISH, Statement
+from pinwarden.registry.registry import NEVER, REQUIRED, Registry
+from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, Statement
 from pinwarden.registry.store import pointer_log, publications
-from pinwarden.registry.version import PublishedVersion
+from pinwarden.surface.foreign_digests import api_surface_hash
+from pinwarden.surface.surface import TOOL, Surface, encode_surface
 from pinwarden.system.database import Transaction
+from pinwarden.system.target import StdioTarget
 
 _MANIFEST_MEMBERS = ("schema_version", "cid_profile", "entries", "descriptor_cid", "root_cid")
 
 
-class Published(Record):
-    """What a request to publish came to."""
+class PublishResult(Record):
+    """The outcome of a publish request."""
 
     version: PublishedVersion
     channel: str
     seq: int
-    """The index of the event that let the channel point to the version."""
+    """The log index of the channel's event."""
     previous: str | None
-    """The version that the channel pointed to before; None if it pointed nowhere."""
+    """The channel's previous version; None if it had none."""
     changed: bool
-    """False if the channel pointed to this version already."""
+    """False if the channel already pointed to this version."""
 
     def to_json(self) -> dict[str, Any]:
-        """The event as a registry answers it."""
+        """The ``event`` of the response."""
         return {"channel": self.channel, "log_index": self.seq, "previous": self.previous, "changed": self.changed}
 
 
-class Submitted(Record):
-    """What a publisher sent, read and found to belong together."""
+class Submission(Record):
+    """A parsed publish request whose documents belong together."""
 
     statement: Statement
     channel: str
     archive_cid: str
     allow_older: bool
-    """Whether the channel may go back from a newer version to this one."""
+    """Whether the channel may move from a newer version to this one."""
     descriptor: Descriptor
     descriptor_cid: str
     manifest: Manifest
@@ -64,149 +70,151 @@ class Submitted(Record):
 
     @property
     def subject(self) -> str:
-        """What it is about, for the audit log."""
+        """Tool and version, for the audit log."""
         return f"{self.descriptor.name} {self.descriptor.version}"
 
 
-def publish(registry: Registry, caller: Caller, request: bytes) -> Published:
-    """Carry out a request to publish.
+def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult:
+    """Carry out a publish request.
 
-    1. The documents belong together, and the request is signed for them.
-    2. Caller and signer belong to the namespace.
-    3. The archive holds exactly the files of the manifest; its content hash is computed.
-    4. The server is asked for its surface, in a sandbox.
-    5. The channel does not go back to an older version, unless the request says so.
-    6. Version, event and head of the log are written in one transaction.
+    1. Check that the documents belong together and the request is signed for them.
+    2. Check that caller and signer belong to the namespace.
+    3. Verify the archive against the manifest, and hash it.
+    4. Probe the server for its surface, in a sandbox.
+    5. Refuse to move the channel to an older version, unless the request allows it.
+    6. Write version, log event and head in one transaction.
     """
     submitted = _read(registry, request)
     with registry.database.transaction() as step:
-        check_namespace(step, caller, submitted.statement, submitted.descriptor.name)
-        present = publications.version_of(step, submitted.descriptor.name, submitted.descriptor.version)
+        authorize_namespace(step, caller, submitted.statement, submitted.descriptor.name)
+        present = publications.find_version(step, submitted.descriptor.name, submitted.descriptor.version)
     if present is not None:
         _refuse_other_content(present, submitted)
         examined = None
     else:
-        examined = examine(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
-    with appending(registry) as step:
+        examined = examine_bundle(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
+    with append_transaction(registry) as step:
         return _write(step, registry, caller, submitted, examined)
 
 
-def _read(registry: Registry, request: bytes) -> Submitted:
-    shape = Shape(read(request), "request")
-    statement = checked_statement(registry, shape.value.get("statement"), PUBLISH)
+def _read(registry: Registry, request: bytes) -> Submission:
+    shape = DocumentReader(read_json(request), "request")
+    statement = verify_statement(registry, shape.value.get("statement"), PUBLISH)
     asked = statement.shape
-    # Read again from their one spelling: what is checked is what is kept.
-    documents = check_documents(to_bytes(shape.inside("descriptor").value), to_bytes(shape.inside("manifest").value))
+    # Parsed again from their canonical bytes, so that what is checked is what is stored.
+    documents = check_documents(
+        document_bytes(shape.object("descriptor").value), document_bytes(shape.object("manifest").value)
+    )
     descriptor = documents.descriptor
     if (asked.cid("root_cid"), asked.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
-        raise PinwardenError("ROOT_CID_MISMATCH", "the request was signed for another bundle than was sent")
+        raise PinwardenError("ROOT_CID_MISMATCH", "the request is signed for another bundle than the one submitted")
     if (asked.text("tool"), asked.text("version")) != (descriptor.name, descriptor.version):
         raise PinwardenError("TOOL_NAME_MISMATCH", "the request is about another tool or version than the descriptor")
     check_tool(descriptor.name)
     check_version(descriptor.version)
     if len(descriptor.description) > registry.limits.description_chars or "\0" in descriptor.description:
-        told = f"a description is text of up to {registry.limits.description_chars} characters"
-        raise PinwardenError("PUBLISH_LIMIT", told)
+        limit = registry.limits.description_chars
+        raise PinwardenError("PUBLISH_LIMIT", f"a description must be text of at most {limit} characters")
     manifest_value = documents.manifest.document
-    submitted = Submitted(
+    submitted = Submission(
         statement=statement,
         channel=check_channel(asked.text("channel")),
         archive_cid=asked.cid("archive_cid", BLOB_CID),
-        allow_older=asked.flag("allow_older", default=False),
+        allow_older=asked.boolean("allow_older", default=False),
         descriptor=descriptor,
         descriptor_cid=documents.descriptor_cid,
-        manifest=manifest_document.of({member: manifest_value.get(member) for member in _MANIFEST_MEMBERS}),
+        manifest=manifest_document.manifest_from_json(
+            {member: manifest_value.get(member) for member in _MANIFEST_MEMBERS}
+        ),
         attestations=(),
     )
     return _with_attestations(registry, submitted, shape)
 
 
-def _with_attestations(registry: Registry, submitted: Submitted, shape: Shape) -> Submitted:
+def _with_attestations(registry: Registry, submitted: Submission, shape: DocumentReader) -> Submission:
     given = shape.value.get("attestations", [])
     if type(given) is not list or len(given) > registry.limits.attestations:
-        raise PinwardenError("PUBLISH_LIMIT", f"a bundle has up to {registry.limits.attestations} attestations")
+        raise PinwardenError("PUBLISH_LIMIT", f"a bundle can have at most {registry.limits.attestations} attestations")
     root, described = submitted.manifest.root_cid, submitted.descriptor_cid
-    checked = (checked_attestation(registry, each, root, described) for each in given)
+    checked = (verify_attestation(registry, each, root, described) for each in given)
     return replace(submitted, attestations=tuple(checked))
 
 
-def checked_attestation(registry: Registry, document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
-    """The CID and bytes of an attestation that is about this bundle and signed as it says. Whom to trust is for
-    whoever installs; that none is too large for them is seen to here."""
-    data, most = to_bytes(document), registry.limits.attestation_bytes
+def verify_attestation(registry: Registry, document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
+    """The CID and bytes of an attestation. Raises unless it is about this bundle, small enough, and its signatures and
+    issuers are valid. Which issuers to trust is the installer's decision."""
+    data, most = document_bytes(document), registry.limits.attestation_bytes
     if len(data) > most:
-        raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes, and at most {most} are taken")
-    found = attestation_document.of(document)
+        raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {most}")
+    found = attestation_document.attestation_from_json(document)
     if (found.root_cid, found.descriptor_cid) != (root_cid, descriptor_cid):
         raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
     for signature in document["signatures"]:
         key = PublicKey.from_did(signature["key_id"])
         if not document_signature_valid(document, signature, [key]):
-            raise PinwardenError("SIGNATURE_INVALID", f"the signature of {key.did} on an attestation does not verify")
+            raise PinwardenError("SIGNATURE_INVALID", f"an attestation has an invalid signature by {key.did}")
     signers = {each.key_id for each in found.signatures}
     for claim in found.claims:
         if claim.issuer_key_id not in signers:
-            raise PinwardenError(
-                "SIGNATURE_INVALID", f"{claim.issuer_key_id[:80]} did not sign what is claimed in its name"
-            )
+            raise PinwardenError("SIGNATURE_INVALID", f"a claim is not signed by its issuer {claim.issuer_key_id[:80]}")
     return str(document_cid(document)), data
 
 
-def _refuse_other_content(present: PublishedVersion, submitted: Submitted) -> None:
+def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> None:
     wanted = (submitted.manifest.root_cid, submitted.descriptor_cid, submitted.archive_cid)
     if (present.root_cid, present.descriptor_cid, present.archive_cid) != wanted:
         raise PinwardenError(
             "VERSION_EXISTS",
-            f"{present.tool} {present.version} is published already, with other content",
+            f"{present.tool} {present.version} is already published with other content",
             data={"published": present.root_cid, "given": submitted.manifest.root_cid},
         )
 
 
 def _write(
-    step: Transaction, registry: Registry, caller: Caller, submitted: Submitted, examined: Examined | None
-) -> Published:
+    step: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
+) -> PublishResult:
     descriptor = submitted.descriptor
-    # Asked again, now that nobody else can change the answer.
-    namespace = check_namespace(step, caller, submitted.statement, descriptor.name)
-    present = publications.version_of(step, descriptor.name, descriptor.version)
-    channel = publications.channel_of(step, descriptor.name, submitted.channel)
+    # Checked again under the write lock.
+    namespace = authorize_namespace(step, caller, submitted.statement, descriptor.name)
+    present = publications.find_version(step, descriptor.name, descriptor.version)
+    channel = publications.find_channel(step, descriptor.name, submitted.channel)
     previous = channel.version if channel is not None else None
     if present is not None:
         _refuse_other_content(present, submitted)
         if channel is not None and previous == present.version:
-            spend(step, registry, submitted.statement, again=True)  # perhaps after an answer that was lost
-            return Published(
+            mark_used(step, registry, submitted.statement, again=True)  # a retry after a lost response
+            return PublishResult(
                 version=present, channel=submitted.channel, seq=channel.seq, previous=previous, changed=False
             )
         if present.yanked is not None:
             raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
-    spend(step, registry, submitted.statement)
+    mark_used(step, registry, submitted.statement)
     if not submitted.allow_older:
         refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
     published = present or _new_version(step, registry, submitted, examined, namespace)
     reason = "publish" if present is None else "point"
-    change = Change(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
-    seq = log_changes(step, registry, [change])
-    record(step, registry, caller, submitted.statement, submitted.subject)
-    written = publications.version_of(step, descriptor.name, descriptor.version) or published
-    return Published(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
+    change = PointerChange(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
+    seq = append_pointer_changes(step, registry, [change])
+    record_success(step, registry, caller, submitted.statement, submitted.subject)
+    written = publications.find_version(step, descriptor.name, descriptor.version) or published
+    return PublishResult(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
 
 
 def _new_version(
-    step: Transaction, registry: Registry, submitted: Submitted, examined: Examined | None, namespace: str
+    step: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
 ) -> PublishedVersion:
     if examined is None:
-        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} was published a moment ago and is gone")
-    head = pointer_log.head_of(step)
+        raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} is missing although it was just found")
+    head = pointer_log.load_head(step)
     published = _version(registry, submitted, examined, namespace, head.size if head else 0)
     _keep(step, submitted, examined, published)
     return published
 
 
-def _keep(step: Transaction, submitted: Submitted, examined: Examined, published: PublishedVersion) -> None:
+def _keep(step: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion) -> None:
     root, described = published.root_cid, published.descriptor_cid
-    publications.put_document(step, described, to_bytes(submitted.descriptor.document))
-    publications.put_manifest(step, root, described, to_bytes(submitted.manifest.document))
+    publications.put_document(step, described, document_bytes(submitted.descriptor.document))
+    publications.put_manifest(step, root, described, document_bytes(submitted.manifest.document))
     publications.add_attestations(step, root, described, submitted.attestations)
     if examined.surface_cid is not None and examined.surface is not None:
         publications.put_document(step, examined.surface_cid, examined.surface)
@@ -214,7 +222,7 @@ def _keep(step: Transaction, submitted: Submitted, examined: Examined, published
 
 
 def _version(
-    registry: Registry, submitted: Submitted, examined: Examined, namespace: str, seq: int
+    registry: Registry, submitted: Submission, examined: ExaminedBundle, namespace: str, seq: int
 ) -> PublishedVersion:
     descriptor = submitted.descriptor
     return PublishedVersion(
@@ -237,9 +245,92 @@ def _version(
     )
 
 
-def keep_archive(registry: Registry, data: bytes, cid: str) -> Digest:
-    """Take an archive that a publisher sends under its CID, before it is published."""
+def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
+    """Store an uploaded archive before it is published."""
     if str(blob_cid(data)) != cid:
-        raise PinwardenError("ARTIFACT_MISMATCH", f"the bytes that were sent are not {cid[:80]}")
+        raise PinwardenError("ARTIFACT_MISMATCH", f"the uploaded bytes do not match {cid[:80]}")
     registry.blobs.put(data)
     return Digest.of_bytes(data)
+
+
+_SECONDS = 20.0
+_STARTED = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
+_AT_ONCE = BoundedSemaphore(2)  # probes must not starve readers
+
+
+class ExaminedBundle(Record):
+    """What the registry found out about a bundle by itself: content hash and surface."""
+
+    content_hash: Digest
+    api_surface: str | None
+    surface_cid: str | None
+    surface: bytes | None = field(repr=False)
+    problem: str | None
+    """Why there is no surface."""
+
+
+def examine_bundle(registry: Registry, descriptor: Descriptor, manifest: Manifest, archive_cid: str) -> ExaminedBundle:
+    """Verify the archive and probe its server in a sandbox without network."""
+    archive = registry.blobs.get(archive_cid, registry.limits.archive_bytes)
+    if archive is None:
+        raise PinwardenError("ARTIFACT_MISSING", f"the archive {archive_cid} was not uploaded")
+    bounds = BundleLimits(archive_bytes=registry.limits.archive_bytes, total_bytes=registry.limits.unpacked_bytes)
+    contents = check_archive(descriptor, manifest, archive, bounds)
+    content_hash = Digest.of_bytes(archive)
+    try:
+        surface = _asked_surface(registry.probing, descriptor, manifest, contents)
+        api_surface = str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
+    except PinwardenError as err:
+        if registry.probing == REQUIRED:
+            raise
+        return ExaminedBundle(
+            content_hash=content_hash, api_surface=None, surface_cid=None, surface=None, problem=_public_problem(err)
+        )
+    body = encode_surface(surface)
+    return ExaminedBundle(
+        content_hash=content_hash,
+        api_surface=api_surface,
+        surface_cid=str(document_cid(body)),
+        surface=body,
+        problem=None,
+    )
+
+
+def _asked_surface(probing: str, descriptor: Descriptor, manifest: Manifest, contents: FileContents) -> Surface:
+    if probing == NEVER or shutil.which("bwrap") is None:
+        why = "this registry does not start servers" if probing == NEVER else "bubblewrap is not installed"
+        raise PinwardenError("PROBE_FAILED", f"the server was not probed: {why}")
+    with TemporaryDirectory(prefix="pinwarden-registry-") as above:
+        folder = Path(above) / "bundle"
+        unpack(manifest.entries, contents, folder)
+        return _surface(descriptor, folder)
+
+
+def _surface(descriptor: Descriptor, folder: Path) -> Surface:
+    from pinwarden.surface.probe.probe import ProbeOptions, probe
+    from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS, Sandbox
+
+    entry = folder / descriptor.entry_path
+    if "$" in descriptor.entry_path or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
+        raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")
+    program, shown = _program(descriptor.runtime)
+    target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
+    # Publishing is consent to being started in the registry's sandbox, which contains no other files.
+    sandbox = Sandbox(readable=(str(folder), *shown), limits=PROBE_SANDBOX_LIMITS)
+    options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_SECONDS)
+    with _AT_ONCE:
+        return probe(target, options)
+
+
+def _program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The program that starts the server, and the folders that the sandbox must expose for it."""
+    if runtime != "python":
+        return _STARTED[runtime], ()
+    # The registry's own interpreter, without its installed packages.
+    own = Path(sys.base_prefix) / "bin" / "python3"
+    return (str(own) if own.is_file() else "python3",), (sys.base_prefix,)
+
+
+def _public_problem(err: PinwardenError) -> str:
+    """A reason that can be published: without the server's own output."""
+    return f"{err.code}: {err.message}"[:300]

@@ -1,10 +1,17 @@
-"""One registry: who it is, where it keeps what it knows, and what it allows."""
+"""A registry on this machine: identity, database, archive store and limits; and how it is opened from settings.
+
+Without settings, everything it needs (key, database, archives) is created in one folder.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
@@ -12,110 +19,114 @@ from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import EMPTY_ROOT
-from pinwarden.registry.checkpoint import check_log
+from pinwarden.registry.kept_checkpoint import CHECKPOINT_FILE, check_not_behind, save_checkpoint
+from pinwarden.registry.registry_documents import RegistryIdentity
 from pinwarden.registry.store import pointer_log
-from pinwarden.registry.version import Identity
 from pinwarden.system.clock import wall_clock
-from pinwarden.system.database import Database, Transaction
+from pinwarden.system.database import Database, Transaction, load_schema, open_database
+from pinwarden.system.files import try_lock_file
+from pinwarden.system.key_files import create_key_file, generate_key, load_key_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinwarden.core.keys import Signer
-    from pinwarden.registry.blobs.blobs import Blobs
+    from pinwarden.registry.archive_store import ArchiveStore
 
 SCHEMA_NAME = "registry"
+AUTO, REQUIRED, NEVER = "auto", "required", "never"
+"""Whether a registry starts submitted servers to learn their surface."""
 _IDENTITY = 0
 
 
 class RegistryLimits(Record):
-    """How much a registry takes, with the reason beside each."""
+    """Limits on publishers' requests, each with its reason."""
 
     archive_bytes: int = 256 * 1024 * 1024
-    """A server with everything it needs; container images are not what this is for."""
+    """Enough for a server with its dependencies; not meant for container images."""
     unpacked_bytes: int = 1024 * 1024 * 1024
     request_bytes: int = 32 * 1024 * 1024
-    """Manifest, descriptor and attestations; a manifest of a hundred thousand files has half of this."""
+    """Manifest, descriptor and attestations. A manifest of 100,000 files takes half of it."""
     requests_per_hour: int = 600
-    """By one token. A pipeline that publishes every minute in two channels stays below."""
+    """Per token. A pipeline that publishes every minute to two channels stays below."""
     bytes_per_hour: int = 4 * 1024 * 1024 * 1024
     statement_seconds: int = 600
-    """How far the clocks of a publisher and of the registry may be apart, waiting included."""
+    """The largest clock difference between publisher and registry, including time in the queue."""
     attestations: int = 100
-    """Of one bundle."""
+    """Per bundle."""
     attestation_bytes: int = 64 * 1024
-    """Of one. Anybody with a token may add some to any bundle, and everybody who installs it reads all of them."""
+    """Per attestation. Any token may add attestations to any bundle, and every installer reads all of them."""
     description_chars: int = 4096
-    """Of one version. Lists of everything that is here show them."""
+    """Per version. Listings contain all descriptions."""
     compared_items: int = 5_000
-    """Of one surface, to be compared. The largest real servers have hundreds; so many take some seconds."""
+    """Per compared surface. Real servers have up to hundreds of items; comparing this many takes seconds."""
     keys: int = 200
-    """Of one namespace. Each is a row that is written while everybody else who publishes waits."""
+    """Per namespace. Each is a row written while other publishers wait."""
 
 
 class Registry(Record):
-    """A registry that can be asked and written to. Any number of them may share a database, with one key."""
+    """An open registry. Several replicas may share a database and a key."""
 
-    identity: Identity
+    identity: RegistryIdentity
     signer: Signer = field(repr=False)
     database: Database
-    blobs: Blobs
+    blobs: ArchiveStore
     limits: RegistryLimits = field(default_factory=RegistryLimits)
     checkpoint: Path | None = None
-    """The file with the last signed checkpoint: no log that is shorter, or another one, is appended to."""
-    probing: str = "auto"
-    """Whether servers are started to learn their surface: auto, required or never. Always in a sandbox."""
+    """The file with the last signed checkpoint; a log that is shorter or different is never appended to."""
+    probing: str = AUTO
+    """Whether submitted servers are probed for their surface, always in a sandbox: auto, required or never."""
     witnesses: tuple[str, ...] = ()
-    """The verifier keys of witnesses whose cosignatures are taken."""
+    """Verifier keys of the witnesses whose cosignatures are accepted."""
     public_url: str | None = None
-    """Where everybody reaches it, if that is not where it listens."""
+    """The public address, if it differs from the address it listens on."""
     now: Callable[[], str] = wall_clock
 
     def moment(self) -> int:
-        """Now, in milliseconds since 1970."""
+        """The current time in milliseconds since 1970."""
         return milliseconds(self.now())
 
     def close(self) -> None:
-        """Let go of the database and of the store of archives."""
+        """Close the database and the archive store."""
         self.database.close()
         self.blobs.close()
 
 
 def milliseconds(moment: str) -> int:
-    """A moment that a document names, in milliseconds since 1970."""
+    """A timestamp in milliseconds since 1970."""
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 def new_id() -> str:
-    """A name for a row that nobody can guess or meet twice."""
+    """A random, unique row id."""
     return secrets.token_hex(12)
 
 
 def default_log_id(key: PublicKey) -> str:
-    """The origin of a log that nobody named: no other key has it."""
+    """The default log id, derived from the key and therefore unique."""
     return f"pinwarden-registry/{key.did.removeprefix('did:key:')[:20]}"
 
 
-def settle_identity(
-    database: Database, wanted: Identity, signer: Signer, checkpoint: Path | None, *, new_key: bool
-) -> Identity:
-    """Write down who this registry is, or make sure that the database belongs to the same one.
+def initialize_identity(
+    database: Database, wanted: RegistryIdentity, signer: Signer, checkpoint: Path | None, *, new_key: bool
+) -> RegistryIdentity:
+    """Store the registry's identity in an empty database, or check that the database belongs to this key.
 
-    A key that is not new has signed a log, if neither the database nor the file of the checkpoint says otherwise.
+    An existing key with an empty database and no checkpoint file is refused: the key has signed a log before.
     """
-    with database.transaction(exclusive=pointer_log.ALONE) as step:
-        found = identity_in(step)
+    with database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+        found = load_identity(step)
         if found is None or found.key == wanted.key:
-            check_log(step, checkpoint, (found or wanted).log_id, wanted.key)
+            check_not_behind(step, checkpoint, (found or wanted).log_id, wanted.key)
         if found is None:
             if not new_key and (checkpoint is None or not checkpoint.exists()):
                 raise PinwardenError(
-                    "REGISTRY_LOG_BEHIND", f"the database {database} is empty, and the key was there before it"
+                    "REGISTRY_LOG_BEHIND", f"the database {database} is empty, but the registry key already existed"
                 )
             values = (_IDENTITY, wanted.name, wanted.log_id, wanted.key.did)
             step.run("INSERT INTO identity (id, name, log_id, key_id) VALUES (?, ?, ?, ?)", values)
             note = Checkpoint(origin=wanted.log_id, size=0, root=EMPTY_ROOT).note()
-            pointer_log.begin(step, bytes(note.sign(wanted.log_id, signer)))
+            pointer_log.create_log(step, bytes(note.sign(wanted.log_id, signer)))
             return wanted
     if found.key != wanted.key:
         raise PinwardenError(
@@ -124,23 +135,169 @@ def settle_identity(
     return found
 
 
-def set_key(step: Transaction, key: PublicKey) -> None:
-    """Write down which key the registry has from now on."""
+def store_key(step: Transaction, key: PublicKey) -> None:
+    """Store the registry's new key."""
     step.run("UPDATE identity SET key_id = ? WHERE id = ?", (key.did, _IDENTITY))
 
 
-def check_key(step: Transaction, registry: Registry) -> None:
-    """Sign nothing with a key that was changed meanwhile by another process: nobody would believe it."""
-    present = identity_in(step)
+def check_current_key(step: Transaction, registry: Registry) -> None:
+    """Raise if another process has rotated the registry's key: signatures by the old key are worthless."""
+    present = load_identity(step)
     if present is None or present.key != registry.signer.public_key:
         raise PinwardenError(
             "REGISTRY_KEY_MISMATCH",
-            "the registry has another key by now",
-            hint="Start this replica again, with the new key.",
+            "the registry's key was rotated by another process",
+            hint="Restart this replica with the new key.",
         )
 
 
-def identity_in(step: Transaction) -> Identity | None:
-    """Who the registry of a database is."""
+def load_identity(step: Transaction) -> RegistryIdentity | None:
+    """The identity stored in a database; None if it is new."""
     found = step.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
-    return None if found is None else Identity(name=found[0], log_id=found[1], key=PublicKey.from_did(found[2]))
+    return None if found is None else RegistryIdentity(name=found[0], log_id=found[1], key=PublicKey.from_did(found[2]))
+
+
+DATA_VARIABLE = "PINWARDEN_REGISTRY_DATA"
+DATABASE_VARIABLE = "PINWARDEN_REGISTRY_DATABASE"
+KEY_FILE = "registry.key"
+NEXT_KEY_FILE = "registry.key.next"
+DEFAULT_NAME = "Pinwarden registry"
+_OPENING_SECONDS = 60.0
+
+
+class RegistrySettings(Record):
+    """An operator's settings of a registry."""
+
+    folder: Path
+    database: str | None = field(default=None, repr=False)
+    """``postgresql://…`` or a path; the default is a file in the folder. May contain a password."""
+    blobs: str | None = None
+    """``oci://host/repository``; the default is a subfolder."""
+    name: str = DEFAULT_NAME
+    log_id: str | None = None
+    probing: str = AUTO
+    witnesses: tuple[str, ...] = ()
+    limits: RegistryLimits = field(default_factory=RegistryLimits)
+    public_url: str | None = None
+
+
+def default_folder() -> Path:
+    """The default folder of a registry's data."""
+    named = os.environ.get(DATA_VARIABLE)
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "pinwarden" / "registry"
+
+
+def open_registry_database(settings: RegistrySettings) -> Database:
+    """The registry's database. It connects on first use."""
+    return open_database(settings.database or settings.folder / "registry.sqlite", load_schema(SCHEMA_NAME))
+
+
+def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> Registry:
+    """Open a registry. Creates its key if there is none; raises if the database belongs to another key."""
+    try:
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{settings.folder}: {err.strerror}") from err
+    database, blobs = open_registry_database(settings), open_archive_store(settings)
+    try:
+        return _open(settings, signer, database, blobs)
+    except BaseException:
+        database.close()
+        blobs.close()
+        raise
+
+
+def _open(settings: RegistrySettings, signer: Signer | None, database: Database, blobs: ArchiveStore) -> Registry:
+    checkpoint = settings.folder / CHECKPOINT_FILE
+    with _opened_by_one(settings.folder):
+        new_key = signer is not None or not (settings.folder / KEY_FILE).exists()
+        held = signer or _own_key(settings.folder, database)
+        wanted = RegistryIdentity(
+            name=settings.name, log_id=settings.log_id or default_log_id(held.public_key), key=held.public_key
+        )
+        wanted.note_key  # noqa: B018 - a name that cannot stand in a checkpoint is refused now
+        identity = initialize_identity(database, wanted, held, checkpoint, new_key=new_key)
+        with database.transaction() as step:
+            head = pointer_log.load_head(step)
+        if head is not None:
+            save_checkpoint(checkpoint, head)
+    return Registry(
+        identity=identity,
+        signer=held,
+        database=database,
+        blobs=blobs,
+        checkpoint=checkpoint,
+        limits=settings.limits,
+        probing=settings.probing,
+        witnesses=settings.witnesses,
+        public_url=settings.public_url,
+    )
+
+
+@contextmanager
+def _opened_by_one(folder: Path) -> Iterator[None]:
+    """Open in one process at a time: another one must not see a key before its database exists."""
+    path, deadline = folder / "registry.lock", monotonic() + _OPENING_SECONDS
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror}") from err
+    try:
+        while not try_lock_file(descriptor):
+            if monotonic() > deadline:
+                raise PinwardenError("DATABASE_UNAVAILABLE", f"another process has been opening {folder} for a minute")
+            sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def prepare_next_key(folder: Path) -> Signer:
+    """The next key of the folder's registry. Created unless an earlier attempt already did."""
+    path = folder / NEXT_KEY_FILE
+    if not path.exists():
+        create_key_file(path, generate_key())
+    return load_key_file(path)
+
+
+def activate_next_key(folder: Path) -> None:
+    """Replace the key file with the next key. The old key is deleted: it is useful only to an attacker."""
+    try:
+        (folder / NEXT_KEY_FILE).replace(folder / KEY_FILE)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{folder / KEY_FILE}: {err.strerror}") from err
+
+
+def _own_key(folder: Path, database: Database) -> Signer:
+    """The key in the folder. Completes a key rotation that was interrupted after it was logged."""
+    path = folder / KEY_FILE
+    if (folder / NEXT_KEY_FILE).exists():
+        with database.transaction() as step:
+            present = load_identity(step)
+        if present is not None and present.key == load_key_file(folder / NEXT_KEY_FILE).public_key:
+            activate_next_key(folder)
+    if not path.exists():
+        try:
+            create_key_file(path, generate_key())
+        except PinwardenError as err:
+            if err.code != "FILE_EXISTS":  # another replica on this machine created it first
+                raise
+    return load_key_file(path)
+
+
+def open_archive_store(settings: RegistrySettings) -> ArchiveStore:
+    """Open the archive store of the settings."""
+    if settings.blobs is None:
+        from pinwarden.registry.archive_store import FolderArchiveStore
+
+        return FolderArchiveStore(settings.folder / "blobs")
+    if not settings.blobs.startswith("oci://"):
+        raise PinwardenError(
+            "USAGE", f"{settings.blobs[:80]!a} is not an archive store", hint="Use oci://host/repository."
+        )
+    from pinwarden.registry.oci_archive_store import OciArchiveStore
+
+    return OciArchiveStore.at(settings.blobs)

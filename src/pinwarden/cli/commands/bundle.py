@@ -17,7 +17,7 @@ from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.bundle.oci_transfer import Judging
+    from pinwarden.bundle.oci_transfer import AcceptanceOptions
 
 _ARCHIVES = ("car", "tar+zstd")
 _PERMISSIONS = {
@@ -54,15 +54,15 @@ def bundle_pack(args: Namespace) -> int:
     Examples:
       pinwarden bundle pack notes --output dist
     """
-    from pinwarden.bundle.descriptor import CAR, TAR_ZSTD
-    from pinwarden.bundle.pack import Packing, pack
+    from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+    from pinwarden.bundle.pack import PackOptions, pack
 
     if args.compress and args.archive == "car":
         raise PinwardenError("USAGE", "a CAR archive cannot be compressed", hint="Add --archive tar+zstd.")
-    packing = Packing(
+    packing = PackOptions(
         folder=Path(args.folder),
         output=Path(args.output),
-        media_type=CAR if args.archive == "car" else TAR_ZSTD,
+        media_type=CAR_MEDIA_TYPE if args.archive == "car" else TAR_ZSTD_MEDIA_TYPE,
         permissions={name: getattr(args, name) for name in _PERMISSIONS if getattr(args, name) is not None},
         compress=args.compress,
     )
@@ -83,7 +83,7 @@ def bundle_inspect(args: Namespace) -> int:
     Examples:
       pinwarden bundle inspect acme.notes-1.0.0.car
     """
-    from pinwarden.bundle.inspect import inspect_bundle
+    from pinwarden.bundle.bundle_files import inspect_bundle
 
     return emit(inspect_bundle(bundle_files_from(args)), args.format)
 
@@ -98,7 +98,7 @@ def bundle_verify(args: Namespace) -> int:
     Examples:
       pinwarden bundle verify acme.notes-1.0.0.car
     """
-    from pinwarden.bundle.inspect import verify_bundle
+    from pinwarden.bundle.bundle_files import verify_bundle
 
     return emit(verify_bundle(bundle_files_from(args)), args.format)
 
@@ -129,7 +129,7 @@ def bundle_accept(args: Namespace) -> int:
     form {"network": "deny", "filesystem": "read_only", "exec": "deny", "allow_legacy": false}, and --trust the form
     {"trusted_registry_keys": [...], "known_keys": [...]}.
     """
-    from pinwarden.bundle.accept import AcceptanceFiles, judge
+    from pinwarden.bundle.bundle_files import AcceptanceFiles, accept_files
     from pinwarden.system.clock import wall_clock
 
     files = AcceptanceFiles(
@@ -141,7 +141,7 @@ def bundle_accept(args: Namespace) -> int:
         trust=Path(args.trust),
     )
     moment = wall_clock() if args.now is None else args.now
-    report = judge(files, moment, tool=args.tool, channel=args.channel, literal=args.literal)
+    report = accept_files(files, moment, tool=args.tool, channel=args.channel, literal=args.literal)
     return emit(report, args.format)
 
 
@@ -190,12 +190,12 @@ def bundle_pull(args: Namespace) -> int:
     of pinwarden bundle accept, with the pointer and attestations that were pushed with it; if it does not, nothing is
     written.
     """
-    from pinwarden.bundle.oci_transfer import Pulling, pull_bundle
+    from pinwarden.bundle.oci_transfer import PullOptions, pull_bundle
 
-    pulling = Pulling(
-        place=args.reference,
+    pulling = PullOptions(
+        reference=args.reference,
         output=Path(args.output),
-        judging=_acceptance_rules(args),
+        acceptance=_acceptance_rules(args),
         unpack_to=Path(args.unpack) if args.unpack else None,
     )
     with open_oci_network() as net:
@@ -203,19 +203,19 @@ def bundle_pull(args: Namespace) -> int:
     return emit(report, args.format)
 
 
-def _acceptance_rules(args: Namespace) -> Judging | None:
+def _acceptance_rules(args: Namespace) -> AcceptanceOptions | None:
     if args.policy is None and args.trust is None and args.tool is None and args.channel is None:
         return None
     if args.policy is None or args.trust is None:
         raise PinwardenError("USAGE", "--policy and --trust have to be used together")
-    from pinwarden.bundle import installer_policy, trust
-    from pinwarden.bundle.oci_transfer import Judging
+    from pinwarden.bundle import trust
+    from pinwarden.bundle.oci_transfer import AcceptanceOptions
     from pinwarden.system.clock import wall_clock
     from pinwarden.system.files import read_file
 
-    return Judging(
-        policy=installer_policy.parse(read_file(Path(args.policy))),
-        trust=trust.parse(read_file(Path(args.trust))),
+    return AcceptanceOptions(
+        policy=trust.parse_installer_policy(read_file(Path(args.policy))),
+        trust=trust.parse_trust(read_file(Path(args.trust))),
         now=wall_clock(),
         tool=args.tool,
         channel=args.channel,

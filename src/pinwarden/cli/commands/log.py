@@ -25,10 +25,10 @@ def log_verify(args: Namespace) -> int:
     Examples:
       pinwarden log verify export
     """
-    from pinwarden.registry.log_client import verify
+    from pinwarden.registry.log_client import verify_log
 
     with open_readable_registry(args) as files:
-        return emit(verify(files, log_requirements_from(args)), args.format)
+        return emit(verify_log(files, log_requirements_from(args)), args.format)
 
 
 def _configure_log_monitor(parser: ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def log_monitor(args: Namespace) -> int:
     Examples:
       pinwarden log monitor export --state monitor.json --watch acme
     """
-    from pinwarden.registry.log_client import monitor
+    from pinwarden.registry.log_client import monitor_log
 
     with open_readable_registry(args) as files:
-        return emit(monitor(files, Path(args.state), log_requirements_from(args), args.watch), args.format)
+        return emit(monitor_log(files, Path(args.state), log_requirements_from(args), args.watch), args.format)

@@ -43,10 +43,10 @@ def publish(args: Namespace) -> int:
     Examples:
       pinwarden publish acme.notes-1.0.0.car --key release.pem --registry https://registry.example.org
     """
-    from pinwarden.registry.publisher import Publishing, publish_bundle
+    from pinwarden.registry.publish_client import PublishOptions, publish_bundle
 
     with open_writable_registry(args) as registry:
-        publishing = Publishing(
+        publishing = PublishOptions(
             registry=registry,
             files=bundle_files_from(args),
             signer=signer_from(args),
@@ -73,7 +73,7 @@ def registry_point(args: Namespace) -> int:
     Examples:
       pinwarden registry point acme.notes 1.0.0 --key release.pem --registry https://registry.example.org
     """
-    from pinwarden.registry.statement import POINT
+    from pinwarden.registry.registry_documents import POINT
 
     body = {"tool": args.tool, "version": args.version, "channel": args.channel, "reason": args.reason}
     return emit(_request(args, "registry point", POINT, body), args.format)
@@ -97,7 +97,7 @@ def registry_yank(args: Namespace) -> int:
       pinwarden registry yank acme.notes 1.0.0 --key release.pem --registry https://registry.example.org
       pinwarden registry yank acme.notes 1.0.0 --undo --key release.pem --registry https://registry.example.org
     """
-    from pinwarden.registry.statement import UNYANK, YANK
+    from pinwarden.registry.registry_documents import UNYANK, YANK
 
     body = {"tool": args.tool, "version": args.version, "reason": args.reason}
     return emit(_request(args, "registry yank", UNYANK if args.undo else YANK, body), args.format)
@@ -118,7 +118,7 @@ def registry_attest(args: Namespace) -> int:
     Examples:
       pinwarden registry attest notes.attestation.json --registry https://registry.example.org
     """
-    from pinwarden.registry.publisher import send_attestations
+    from pinwarden.registry.publish_client import send_attestations
 
     with open_writable_registry(args) as registry:
         return emit(send_attestations(registry, [Path(name) for name in args.file]), args.format)
@@ -142,8 +142,8 @@ def registry_keys(args: Namespace) -> int:
     To rotate a key, add the new one and remove the old one in a single call. A namespace below your own that does not
     exist yet is created, so that you can hand over a part of yours. A namespace always keeps at least one owner.
     """
-    from pinwarden.registry.publisher import keys_body
-    from pinwarden.registry.statement import KEYS
+    from pinwarden.registry.publish_client import keys_body
+    from pinwarden.registry.registry_documents import KEYS
 
     body = keys_body(args.namespace, args.add_owner, args.add_publisher, args.remove)
     return emit(_request(args, "registry keys", KEYS, body), args.format)
@@ -157,8 +157,8 @@ def _add_change_arguments(parser: ArgumentParser) -> None:
 
 def _request(args: Namespace, name: str, kind: str, body: dict[str, Any]) -> Report:
     """Sign a change and send it to the registry."""
-    from pinwarden.registry.publisher import Changing, request_change
+    from pinwarden.registry.publish_client import ChangeOptions, request_change
 
     with open_writable_registry(args) as registry:
-        changing = Changing(registry=registry, signer=signer_from(args), registry_key=registry_key_from(args))
+        changing = ChangeOptions(registry=registry, signer=signer_from(args), registry_key=registry_key_from(args))
         return request_change(changing, name, kind, body)

@@ -126,7 +126,7 @@ def registry_namespace(args: Namespace) -> int:
       pinwarden registry namespace add example --owner release.pem.pub --data registry-data
       pinwarden registry namespace list --data registry-data
     """
-    from pinwarden.registry.operator import add_namespace, list_namespaces
+    from pinwarden.registry.access import add_namespace, list_namespaces
 
     if args.action == "add":
         if not args.name or not args.owner:
@@ -172,7 +172,7 @@ def registry_token(args: Namespace) -> int:
       pinwarden registry token add acme --label ci --data registry-data
       pinwarden registry token list --data registry-data
     """
-    from pinwarden.registry.operator import add_token, list_tokens, revoke_token
+    from pinwarden.registry.access import add_token, list_tokens, revoke_token
 
     if args.action != "list" and not args.subject:
         subject = "a namespace" if args.action == "add" else "the id of a token"
@@ -213,8 +213,8 @@ def registry_rotate_key(args: Namespace) -> int:
       pinwarden registry rotate-key --data registry-data --why "yearly rotation"
     """
     from pinwarden.cli.key_arguments import signer_from
-    from pinwarden.registry.key_rotation import rotate, rotation_report
-    from pinwarden.registry.setup import next_key, take_next_key
+    from pinwarden.registry.log_writer import rotate_key, rotation_report
+    from pinwarden.registry.registry import activate_next_key, prepare_next_key
 
     settings = registry_settings_from(args)
     given = args.new_key or args.new_key_env
@@ -226,10 +226,14 @@ def registry_rotate_key(args: Namespace) -> int:
             "give both the current key (--key or --key-env) and the new one (--new-key or --new-key-env), or neither",
         )
     with open_operated_registry(args, settings) as registry:
-        new = signer_from(Namespace(key=args.new_key, key_env=args.new_key_env)) if given else next_key(settings.folder)
-        _, change, count = rotate(registry, new, args.why)
+        new = (
+            signer_from(Namespace(key=args.new_key, key_env=args.new_key_env))
+            if given
+            else prepare_next_key(settings.folder)
+        )
+        _, change, count = rotate_key(registry, new, args.why)
         if not given:
-            take_next_key(settings.folder)
+            activate_next_key(settings.folder)
         return emit(rotation_report(change, count), args.format)
 
 
@@ -246,7 +250,7 @@ def registry_audit(args: Namespace) -> int:
     Examples:
       pinwarden registry audit --data registry-data
     """
-    from pinwarden.registry.operator import audit
+    from pinwarden.registry.access import audit
 
     with open_operated_registry(args) as registry:
         report = audit(registry, args.most)

@@ -74,7 +74,7 @@ def sign(args: Namespace) -> int:
     Examples:
       pinwarden sign notes.attestation.json --key release.pem --output signed.attestation.json
     """
-    from pinwarden.bundle.sign import sign_file
+    from pinwarden.bundle.signed_documents import sign_file
 
     path = Path(args.file)
     return emit(sign_file(path, signer_from(args), Path(args.output) if args.output else path), args.format)
@@ -105,12 +105,12 @@ def attest(args: Namespace) -> int:
     Examples:
       pinwarden attest acme.notes-1.0.0.car --key release.pem --role maintainer --expires-in 90d
     """
-    from pinwarden.bundle.attest import Attesting, attest
+    from pinwarden.bundle.signed_documents import AttestOptions, attest
     from pinwarden.system.clock import now
 
     files, moment = bundle_files_from(args), now()
     beside = files.archive.with_name(f"{files.archive.name}.{args.role}.attestation.json")
-    attesting = Attesting(
+    attesting = AttestOptions(
         files=files,
         signer=signer_from(args),
         role=args.role,

@@ -160,7 +160,7 @@ def _read_identity_key(file: str) -> NoteKey:
     """The log key in a registry's registry.json."""
     from pinwarden.cli.key_arguments import read_public_key_file
     from pinwarden.core.keys import describe_key_data
-    from pinwarden.registry.version import parse_identity
+    from pinwarden.registry.registry_documents import parse_identity
 
     data = read_public_key_file(file, _MAX_IDENTITY_BYTES)
     try:

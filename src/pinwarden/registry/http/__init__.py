@@ -1,1 +1,1 @@
-"""The registry over HTTP. Start with ``app.py``."""
+"""The registry's HTTP server. Start with ``app.py``."""

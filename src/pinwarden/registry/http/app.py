@@ -1,11 +1,12 @@
-"""The HTTP face of a registry: reading for everybody, writing for those with a token.
+"""The registry's ASGI application: public reads, and writes with a token.
 
-What a CID names never changes, so it is kept in memory and told to be kept for ever. All work on the database is done
-in a few threads, so that a slow one holds up nobody who reads.
+Content under a CID never changes, so it is cached in memory and marked as immutable. Database work runs in separate
+thread pools for reads, writes and authentication, so that slow writes do not delay reads.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
@@ -22,23 +23,22 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pinwarden.bundle.signatures import to_bytes
+from pinwarden.bundle.document import document_bytes
 from pinwarden.core.errors import PinwardenError
-from pinwarden.registry.authorization import Caller
-from pinwarden.registry.http import changes as writing
-from pinwarden.registry.http import official
-from pinwarden.registry.http import queries as reading
-from pinwarden.registry.http.cache import LARGEST_KEPT, FoundCache
+from pinwarden.registry.access import Caller
+from pinwarden.registry.http import operations as writing
+from pinwarden.registry.http import routes
+from pinwarden.registry.http import routes as reading
 from pinwarden.registry.http.comparisons import Comparisons
-from pinwarden.registry.http.errors import refusal
-from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, Found, find
+from pinwarden.registry.http.routes import error_response
+from pinwarden.registry.read_api import BRIEFLY, BYTES, FOREVER, JSON, RegistryFile, find_file
 from pinwarden.registry.registry import Registry
 
-_READERS = 16  # threads; each has a connection to the database of its own
-_WRITERS = 4  # a publish may take seconds and holds an archive in memory; it must not take the place of readers
-_OF_ONE = _WRITERS // 2  # whoever sends slowly, or whose servers are slow to ask, leaves half of them to others
+_READERS = 16  # threads, each with its own database connection
+_WRITERS = 4  # a publish takes seconds and keeps an archive in memory
+_OF_ONE = _WRITERS // 2  # per namespace, so that a slow publisher leaves half of the writers to others
 _WAITING_OF_ONE = 32
-_ADMITTING = 4  # threads that count the uses of tokens, for which they may have to wait for each other
+_ADMITTING = 4  # threads that authenticate and count tokens, which may wait for a lock
 _KEPT = {
     FOREVER: "public, max-age=31536000, immutable",
     BRIEFLY: "public, max-age=60",
@@ -53,7 +53,7 @@ class RegistryApp:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._cache = FoundCache()
+        self._cache = FileCache()
         self._readers: CapacityLimiter | None = None
         self._writers: CapacityLimiter | None = None
         self._admitting: CapacityLimiter | None = None
@@ -62,7 +62,7 @@ class RegistryApp:
         self._inner = Starlette(routes=self._routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Files of the layout are answered here, everything else by its route."""
+        """Answer one request: files directly, everything else through its route."""
         if scope["type"] != "http":
             return
         answer: ASGIApp = self._inner
@@ -71,18 +71,18 @@ class RegistryApp:
             try:
                 answer = await self._file(path) or self._inner
             except PinwardenError as err:
-                answer = refusal(err)
+                answer = error_response(err)
         await answer(scope, receive, send)
 
     async def _file(self, path: str) -> ASGIApp | None:
-        """What sends the file at a path: from memory, from the disk piece by piece, or from the database."""
+        """The response for a file: from the cache, streamed from disk, or from the database."""
         found = self._cache.get(path)
         if found is None and path.startswith("blobs/"):
             large: Response | None = await self.work(self._large_file, path)
             if large is not None:
                 return large
         if found is None:
-            found = await self.work(find, self._registry, path)
+            found = await self.work(find_file, self._registry, path)
             if found is None:
                 return None
             if found.kept == FOREVER:
@@ -90,18 +90,18 @@ class RegistryApp:
         return partial(_send_found, found)
 
     async def work(self, function: Work, *args: Any) -> Any:
-        """Do something that waits, in one of a few threads."""
-        if self._readers is None:  # not before there is an event loop
+        """Run a blocking function in the pool for reads."""
+        if self._readers is None:  # needs a running event loop
             self._readers = CapacityLimiter(_READERS)
         return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._readers)
 
     def _large_file(self, path: str) -> Response | None:
-        """An archive that is sent from its file piece by piece. Whoever asked checks it against the CID in any case."""
+        """A large archive, streamed from its file. Clients verify it against the CID."""
         try:
             file = self._registry.blobs.file_of(path.removeprefix("blobs/"))
         except PinwardenError:
             return None
-        if file is None or file.stat().st_size <= LARGEST_KEPT:
+        if file is None or file.stat().st_size <= MAX_CACHED_FILE:
             return None
         headers = {name.decode(): value.decode() for name, value in _SAFE} | {"cache-control": _KEPT[FOREVER]}
         return FileResponse(file, media_type=BYTES, headers=headers)
@@ -114,9 +114,9 @@ class RegistryApp:
             route("/health", reading.health, ["GET"]),
             route("/api/search", reading.search, ["GET"]),
             Route("/api/compare/{tool}/{before}/{after}", self._compare, methods=["GET"]),
-            route("/v0.1/servers", official.servers, ["GET"]),
-            route("/v0.1/servers/{name:path}/versions", official.versions, ["GET"]),
-            route("/v0.1/servers/{name:path}/versions/{version}", official.version, ["GET"]),
+            route("/v0.1/servers", routes.servers, ["GET"]),
+            route("/v0.1/servers/{name:path}/versions", routes.versions, ["GET"]),
+            route("/v0.1/servers/{name:path}/versions/{version}", routes.version, ["GET"]),
             *(
                 Route(path, self._writing(each), methods=[each.method])
                 for path, each in (
@@ -134,7 +134,7 @@ class RegistryApp:
             _refuse_zeros(request)
             return await self._comparisons.answer(request)
         except PinwardenError as err:
-            return refusal(err)
+            return error_response(err)
 
     def _endpoint(
         self, work: Callable[[Registry, Request, bytes], Response]
@@ -144,13 +144,13 @@ class RegistryApp:
                 _refuse_zeros(request)
                 response: Response = await self.work(work, self._registry, request, b"")
             except PinwardenError as err:
-                return refusal(err)
+                return error_response(err)
             return response
 
         return endpoint
 
-    def _writing(self, operation: writing.Operation) -> Callable[[Request], Awaitable[Response]]:
-        """Who asks is looked at before a byte of the body is read."""
+    def _writing(self, operation: writing.WriteOperation) -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint that authenticates the caller before reading the body."""
 
         async def endpoint(request: Request) -> Response:
             caller = None
@@ -161,22 +161,26 @@ class RegistryApp:
                 value = await self._written(operation, caller, request, said)
             except PinwardenError as err:
                 await self._admit(writing.note_refusal, self._registry, caller, operation.name, err)
-                return refusal(err)
+                return error_response(err)
             except (ClientDisconnect, TimeoutError):
                 return Response(status_code=408)
-            return Response(to_bytes(value), media_type=JSON)
+            return Response(document_bytes(value), media_type=JSON)
 
         return endpoint
 
     async def _admit(self, function: Work, *args: Any) -> Any:
-        """Do something that may wait for others who write, in threads that nobody reads with."""
+        """Run a blocking function in the pool for authentication."""
         if self._admitting is None:
             self._admitting = CapacityLimiter(_ADMITTING)
         return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._admitting)
 
-    async def _written(self, operation: writing.Operation, caller: Caller | None, request: Request, said: int) -> Any:
-        """Read the body and do the work, when it is this request's turn. Strangers send theirs before they have one,
-        and no namespace has every place: whoever sends slowly must not keep other publishers waiting."""
+    async def _written(
+        self, operation: writing.WriteOperation, caller: Caller | None, request: Request, said: int
+    ) -> Any:
+        """Read the body and run the operation within the limits for its namespace and for all writers.
+
+        Bodies of unauthenticated requests are read before taking a slot, so that slow senders block no publisher.
+        """
         if self._writers is None:
             self._writers = CapacityLimiter(_WRITERS)
         early = await _in_time(operation, request, said) if caller is None else None
@@ -186,46 +190,46 @@ class RegistryApp:
             return await anyio.to_thread.run_sync(run, limiter=CapacityLimiter(1))
 
     def _turn(self, caller: Caller) -> CapacityLimiter:
-        """The places of a namespace. Those who wait for one hold a connection each, so they are not many."""
+        """The limiter of a namespace. Raises if too many of its requests are waiting, since each keeps a connection."""
         turn = self._turns.setdefault(caller.token.namespace, CapacityLimiter(_OF_ONE))
         if turn.statistics().tasks_waiting >= _WAITING_OF_ONE:
-            told = f"{_WAITING_OF_ONE} requests of {caller.token.namespace} are waiting already"
-            raise PinwardenError("PUBLISH_LIMIT", told, data={"reason": "rate"})
+            problem = f"{_WAITING_OF_ONE} requests of {caller.token.namespace} are already waiting"
+            raise PinwardenError("PUBLISH_LIMIT", problem, data={"reason": "rate"})
         return turn
 
 
-async def _in_time(operation: writing.Operation, request: Request, said: int) -> bytes:
+async def _in_time(operation: writing.WriteOperation, request: Request, said: int) -> bytes:
     with anyio.fail_after(operation.seconds_for(said)):
         return await _body(request, said)
 
 
 def _refuse_zeros(request: Request) -> None:
-    """No name and no text here has one, and PostgreSQL takes a question with one for a failure of its own."""
+    """Refuse NUL bytes, which PostgreSQL would report as a server error."""
     asked = (*request.path_params.values(), *request.query_params.values())
     if any("\0" in text for text in asked):
-        raise PinwardenError("USAGE", "a zero byte is in nothing that could be found here")
+        raise PinwardenError("USAGE", "NUL bytes are not allowed")
 
 
 def _said_length(request: Request, most: int) -> int:
     said = request.headers.get("content-length", "")
     if not said.isdecimal() or len(said) > 15:
-        raise PinwardenError("PUBLISH_LIMIT", "a request says how long it is")
+        raise PinwardenError("PUBLISH_LIMIT", "a request needs a Content-Length header")
     if int(said) > most:
-        raise PinwardenError("PUBLISH_LIMIT", f"at most {most} bytes are taken, and {int(said)} were announced")
+        raise PinwardenError("PUBLISH_LIMIT", f"the request has {int(said)} bytes; the limit is {most}")
     return int(said)
 
 
 async def _body(request: Request, most: int) -> bytes:
-    body = BytesIO()  # whose value is its own buffer: a large archive is not there twice, as it would be in parts
+    body = BytesIO()  # one buffer, so that a large archive is in memory only once
     async for chunk in request.stream():
         if body.tell() + len(chunk) > most:
-            raise PinwardenError("PUBLISH_LIMIT", f"at most {most} bytes are taken")
+            raise PinwardenError("PUBLISH_LIMIT", f"the request exceeds {most} bytes")
         body.write(chunk)
     return body.getvalue()
 
 
-async def _send_found(found: Found, scope: Scope, _receive: Receive, send: Send) -> None:
-    """Written out here because it is the path that everybody's installer takes."""
+async def _send_found(found: RegistryFile, scope: Scope, _receive: Receive, send: Send) -> None:
+    """Send a file as plain ASGI messages, without Starlette: the hot path of every install."""
     etag = b'"' + sha256(found.body).hexdigest()[:32].encode() + b'"' if found.kept != FOREVER else b'"forever"'
     headers = [
         (b"content-type", found.media_type.encode()),
@@ -238,3 +242,33 @@ async def _send_found(found: Found, scope: Scope, _receive: Receive, send: Send)
     headers.append((b"content-length", str(0 if unchanged else len(found.body)).encode()))
     await send({"type": "http.response.start", "status": 304 if unchanged else 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+_MOST_BYTES = 64 * 1024 * 1024
+MAX_CACHED_FILE = 1024 * 1024
+
+
+class FileCache:
+    """A least-recently-used cache of immutable files, limited by bytes. Used only on the event loop."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._kept: OrderedDict[str, RegistryFile] = OrderedDict()
+        self._most = most_bytes
+        self._size = 0
+
+    def get(self, path: str) -> RegistryFile | None:
+        """The cached file of a path."""
+        found = self._kept.get(path)
+        if found is not None:
+            self._kept.move_to_end(path)
+        return found
+
+    def keep(self, path: str, found: RegistryFile) -> None:
+        """Add a file, and evict the least recently used ones beyond the limit."""
+        if len(found.body) > MAX_CACHED_FILE or path in self._kept:
+            return
+        self._kept[path] = found
+        self._size += len(found.body)
+        while self._size > self._most:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest.body)

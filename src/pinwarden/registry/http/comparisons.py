@@ -1,4 +1,7 @@
-"""Comparisons of two versions: one client after the other, each pair of digests once, within bounds."""
+"""``/api/compare``: what changed between two versions (files, API surface hash, surface drift).
+
+A comparison can take seconds, so clients take turns, each pair of digests is compared once, and results are cached.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,41 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pinwarden.bundle import manifest as manifest_document
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.registry.comparison import Pair, compare_pair, pair_of
+from pinwarden.core.record import Record
 from pinwarden.registry.read_api import JSON
 from pinwarden.registry.registry import Registry
-from pinwarden.system.fair_executor import FairExecutor
+from pinwarden.registry.registry_documents import PublishedVersion
+from pinwarden.registry.store import publications
+from pinwarden.surface import surface as surface_document
+from pinwarden.surface.drift.compare import blocked_by_default, compare
+from pinwarden.surface.surface import Surface
+from pinwarden.system.database import Transaction
+from pinwarden.system.fair_executor import FairExecutor, check_items
 
 _MOST_BYTES = 32 * 1024 * 1024
 _LARGEST_KEPT = 4 * 1024 * 1024
-_FAILURE_BYTES = 512  # for which a kept failure counts
+_FAILURE_BYTES = 512  # size of a cached failure
 _LASTING = frozenset({"INPUT_LIMIT", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "SURFACE_INVALID"})
-"""Failures that the same two versions would lead to again."""
-_MAX_WAITING = 16  # comparisons of one client
+"""Failures that depend only on the two versions."""
+_MAX_WAITING = 16  # per client
 _MAX_ALL_WAITING = 64
 _WAIT_SECONDS = 20.0
-_IPV6_NETWORK_BITS = 64  # one client has as many addresses as these leave
+_IPV6_NETWORK_BITS = 64  # addresses in one /64 network are one client
 
 Digests = tuple[str, ...]
 Parts = dict[str, bytes]
-"""The members of a comparison, each as canonical JSON."""
+"""The members of a comparison as canonical JSON."""
 Work = Callable[..., Awaitable[Any]]
 
 
 class Comparisons:
-    """Answers ``/api/compare``. Used by the event loop alone."""
+    """Answers ``/api/compare``. Used only on the event loop."""
 
     def __init__(self, registry: Registry, work: Work) -> None:
-        """``work`` looks something up in the database."""
+        """``work`` runs a database query in a thread."""
         self._registry = registry
         self._work = work
         self._executor = FairExecutor(
@@ -50,17 +60,17 @@ class Comparisons:
         self._running: dict[Digests, asyncio.Future[Parts]] = {}
 
     async def answer(self, request: Request) -> Response:
-        """The answer to a request. Raises for versions that are not there, and if too much waits."""
+        """The response to a request. Raises for unknown versions, and if too many comparisons are waiting."""
         given = request.path_params
         tool, before, after = given["tool"], given["before"], given["after"]
-        pair: Pair = await self._work(pair_of, self._registry, tool, before, after)
-        parts = await self._parts(pair, client_of(request))
+        pair: VersionPair = await self._work(find_pair, self._registry, tool, before, after)
+        parts = await self._parts(pair, client_key(request))
         named = {"tool": tool, "before": before, "after": after}
         members = sorted({**parts, **{name: canonicalize(value, "rulebook") for name, value in named.items()}}.items())
         body = b"{" + b",".join(b'"' + name.encode() + b'":' + value for name, value in members) + b"}\n"
         return Response(body, media_type=JSON, headers={"cache-control": "no-cache"})
 
-    async def _parts(self, pair: Pair, client: str) -> Parts:
+    async def _parts(self, pair: VersionPair, client: str) -> Parts:
         digests = pair.digests
         known = self._kept.get(digests)
         if known is not None:
@@ -73,7 +83,7 @@ class Comparisons:
             running = self._executor.submit(client, partial(_compared, self._registry, pair))
             self._running[digests] = running
             running.add_done_callback(partial(self._done, digests))
-        return await asyncio.shield(running)  # others may wait for the same
+        return await asyncio.shield(running)  # other requests may wait for the same result
 
     def _done(self, digests: Digests, done: asyncio.Future[Parts]) -> None:
         self._running.pop(digests, None)
@@ -96,8 +106,8 @@ class Comparisons:
             self._size -= _size(oldest)
 
 
-def _compared(registry: Registry, pair: Pair) -> Parts:
-    """On a thread of the executor."""
+def _compared(registry: Registry, pair: VersionPair) -> Parts:
+    """Runs on a thread of the executor."""
     return {name: canonicalize(value, "rulebook") for name, value in compare_pair(registry, pair).items()}
 
 
@@ -105,8 +115,8 @@ def _size(found: Parts | PinwardenError) -> int:
     return _FAILURE_BYTES if isinstance(found, PinwardenError) else _FAILURE_BYTES + sum(map(len, found.values()))
 
 
-def client_of(request: Request) -> str:
-    """Who asks, as far as an address says so. All addresses of one IPv6 network are one client."""
+def client_key(request: Request) -> str:
+    """The client's address. All addresses of one IPv6 network count as one client."""
     host = request.client.host if request.client is not None else ""
     try:
         address = ip_address(host)
@@ -115,3 +125,89 @@ def client_of(request: Request) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
         return str(int(address) >> (128 - _IPV6_NETWORK_BITS))
     return str(address)
+
+
+class VersionPair(Record):
+    """Two versions to compare."""
+
+    before: PublishedVersion
+    after: PublishedVersion
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Everything that the result depends on; the cache key."""
+        return _digests(self.before) + _digests(self.after)
+
+
+def find_pair(registry: Registry, tool: str, before: str, after: str) -> VersionPair:
+    """Find two versions of a tool. Raises if one is not published."""
+    with registry.database.transaction() as step:
+        return VersionPair(before=_version(step, tool, before), after=_version(step, tool, after))
+
+
+def compare_pair(registry: Registry, pair: VersionPair) -> dict[str, Any]:
+    """Compare two versions. Raises if a surface has too many items."""
+    old, new = pair.before, pair.after
+    with registry.database.transaction() as step:
+        manifests = _manifest(step, old), _manifest(step, new)
+        surfaces = _surface(step, old), _surface(step, new)
+    return {
+        "same_content": old.root_cid == new.root_cid,
+        "files": _files(*manifests),
+        "api_surface": {
+            "before": old.api_surface,
+            "after": new.api_surface,
+            "same": old.api_surface == new.api_surface if old.api_surface and new.api_surface else None,
+        },
+        "drift": _drift(*surfaces, registry.limits.compared_items),
+    }
+
+
+def _digests(version: PublishedVersion) -> tuple[str, ...]:
+    surface = (version.surface_cid or "", version.api_surface or "")
+    return (version.root_cid, version.descriptor_cid, *surface)
+
+
+def _version(step: Transaction, tool: str, version: str) -> PublishedVersion:
+    found = publications.find_version(step, tool, version)
+    if found is None:
+        raise PinwardenError("SERVER_NOT_FOUND", f"{tool[:80]!a} {version[:80]!a} is not published in this registry")
+    return found
+
+
+def _manifest(step: Transaction, version: PublishedVersion) -> bytes:
+    body = publications.find_manifest(step, version.root_cid, version.descriptor_cid)
+    if body is None:
+        raise PinwardenError("DATABASE_CORRUPT", f"the manifest of {version.tool} {version.version} is missing")
+    return body
+
+
+def _surface(step: Transaction, version: PublishedVersion) -> bytes | None:
+    return publications.find_document(step, version.surface_cid) if version.surface_cid else None
+
+
+def _files(old: bytes, new: bytes) -> dict[str, list[str]]:
+    before, after = _blobs(old), _blobs(new)
+    return {
+        "added": sorted(after.keys() - before.keys()),
+        "removed": sorted(before.keys() - after.keys()),
+        "changed": sorted(path for path in before.keys() & after.keys() if before[path] != after[path]),
+    }
+
+
+def _blobs(body: bytes) -> dict[str, tuple[str, bool]]:
+    return {each.path: (each.blob_cid, each.executable) for each in manifest_document.parse_manifest(body).entries}
+
+
+def _drift(old: bytes | None, new: bytes | None, most: int) -> dict[str, Any] | None:
+    """The drift between two surfaces; None if the registry has only one of them."""
+    if old is None or new is None:
+        return None
+    changes = compare(_read(old, most), _read(new, most))
+    return {"changes": [each.to_json() for each in changes], "blocked_by_default": blocked_by_default(changes)}
+
+
+def _read(body: bytes, most: int) -> Surface:
+    surface = surface_document.parse_surface(body)
+    check_items(sum(map(len, surface.items.values())), most, "items in one surface")
+    return surface

@@ -1,34 +1,41 @@
-"""A registry on a socket."""
+"""Serves a registry with uvicorn, with limits on slow and oversized connections.
+
+uvicorn waits for request headers without a timeout and, with httptools, accepts headers of any size. A registry is
+public, so every connection has limits, and all connections together leave file descriptors for the rest of the process.
+"""
 
 from __future__ import annotations
 
 import signal
 import socket
+from asyncio import AbstractEventLoop, TimerHandle
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.http.app import RegistryApp
-from pinwarden.registry.http.connections import MOST_HEAD, bounded_protocol
 from pinwarden.registry.registry import Registry
+from pinwarden.system.processes import max_connections
 
 _BACKLOG = 1024
 _KEEP_ALIVE_SECONDS = 15
 
 
 def listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
-    """A socket that listens, and its address. It is there before anything is said about it."""
+    """A listening socket and its URL. It accepts connections before the URL is printed."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
     except (OSError, OverflowError) as err:
-        raise PinwardenError("USAGE", f"{host[:80]!a} port {port} cannot be listened on: {err}") from err
+        raise PinwardenError("USAGE", f"cannot listen on {host[:80]!a} port {port}: {err}") from err
     shown = f"[{host}]" if ":" in host else host
     return made, f"http://{shown}:{made.getsockname()[1]}/"
 
 
 def serve(registry: Registry, listening: socket.socket) -> None:
-    """Answer until the process is asked to end; requests that are being answered are finished first."""
+    """Serve until SIGINT or SIGTERM; requests in progress are completed first."""
     config = uvicorn.Config(
         RegistryApp(registry),
         log_level="warning",
@@ -40,10 +47,107 @@ def serve(registry: Registry, listening: socket.socket) -> None:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=20,
         http=bounded_protocol(),
-        h11_max_incomplete_event_size=MOST_HEAD,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
-    # uvicorn raises the signal that ended it once more, for the handler that was there before: with the usual one the
-    # process would be gone before the registry is closed.
+    # uvicorn raises the signal again for the previous handler. The default handler would end the process before the
+    # registry is closed.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda _number, _frame: None)
     uvicorn.Server(config).run(sockets=[listening])
+
+
+HEADER_TIMEOUT_SECONDS = 20.0
+"""Time for request headers to arrive, and for the rest of a body after its response."""
+WRITE_TIMEOUT_SECONDS = 60.0
+"""Time for a client to read any part of a pending response."""
+MAX_HEADER_BYTES = 64 * 1024
+MAX_PIPELINED = 32
+"""Pipelined requests per connection."""
+
+
+class _Bounds:
+    """Adds limits to a uvicorn protocol. Tests lower `most` and `head_seconds`."""
+
+    cycle: Any
+    connections: set[Any]
+    loop: AbstractEventLoop
+    transport: Any
+    most = max_connections()
+    head_seconds = HEADER_TIMEOUT_SECONDS
+    _late: TimerHandle | None = None
+    _stalled: TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        if len(self.connections) > self.most:
+            transport.abort()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # type: ignore[misc]
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._late = _without(self._late)
+        self._stalled = _without(self._stalled)
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(WRITE_TIMEOUT_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()  # type: ignore[misc]
+        self._stalled = _without(self._stalled)
+
+    def _watch(self) -> None:
+        """Start the header timeout while no request is being answered."""
+        waiting = self.cycle is None or self.cycle.response_complete
+        if not waiting:
+            self._late = _without(self._late)
+        elif self._late is None and not self.transport.is_closing():
+            self._late = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+
+def _without(timer: TimerHandle | None) -> TimerHandle | None:
+    """Cancel a timer, and return None to store in its place."""
+    if timer is not None:
+        timer.cancel()
+    return None
+
+
+class _BoundedH11(_Bounds, H11Protocol):
+    """h11 limits headers itself (``h11_max_incomplete_event_size``)."""
+
+
+def bounded_protocol() -> type[Any]:
+    """uvicorn's protocol with limits: httptools if it is installed, otherwise h11."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return _BoundedH11
+
+    class BoundedHttpTools(_Bounds, HttpToolsProtocol):
+        """httptools accepts headers of any size, so they are counted here."""
+
+        _head: int | None = None
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._head is not None and not self.transport.is_closing():
+                self._head += len(data)
+                if self._head > MAX_HEADER_BYTES:
+                    self.send_400_response("Request headers are too large.")
+
+        def on_message_begin(self) -> None:
+            if len(self.pipeline) >= MAX_PIPELINED:
+                raise ValueError("too many pipelined requests")  # uvicorn responds and closes the connection
+            self._head = 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._head = None
+            super().on_headers_complete()
+
+    return BoundedHttpTools

@@ -1,6 +1,6 @@
-"""The transparency log in a database: an append reads one row and writes two, however long the log is.
+"""The transparency log in a database. An append reads one row and writes two, regardless of the log's size.
 
-Appending is safe only inside a transaction that is alone (`ALONE`): the next index follows from the row of the head.
+Append only inside a transaction that holds `WRITE_LOCK`: the next index depends on the head row.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from pinwarden.core.tlog import (
 )
 from pinwarden.system.database import Transaction
 
-ALONE = "pointer log"
-"""The name of the transactions that append."""
+WRITE_LOCK = "pointer log"
+"""The exclusive lock of transactions that append."""
 _HEAD = 0
 
 
 class LogHead(Record):
-    """How far the log has come, and the signed note that says so."""
+    """The current edge of the log and its signed checkpoint note."""
 
     edge: Frontier
     note: bytes
 
     @property
     def size(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return self.edge.size
 
 
-def head_of(step: Transaction) -> LogHead | None:
-    """The head; None for a log that was never begun."""
+def load_head(step: Transaction) -> LogHead | None:
+    """The head; None if the log was not created yet."""
     found = step.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
     return None if found is None else LogHead(edge=Frontier.from_bytes(found[0], bytes(found[1])), note=bytes(found[2]))
 
 
-def begin(step: Transaction, note: bytes) -> None:
+def create_log(step: Transaction, note: bytes) -> None:
     """Write the head of an empty log."""
     step.run("INSERT INTO log_head (id, size, edge, note) VALUES (?, ?, ?, ?)", (_HEAD, 0, b"", note))
 
 
 def append(step: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
-    """Add an entry after the edge, and return the new edge. The head stays as it is until `move_head`."""
+    """Append an entry and return the new edge. The head is unchanged until `move_head`."""
     grown, nodes = edge.append(leaf_hash(entry))
     step.run(
         "INSERT INTO log_entries (seq, tool, channel, leaf, entry) VALUES (?, ?, ?, ?, ?)",
@@ -66,17 +66,17 @@ def append(step: Transaction, edge: Frontier, tool: str, channel: str, entry: by
 
 
 def move_head(step: Transaction, old: Frontier, new: Frontier, note: bytes) -> None:
-    """Let the head name the new edge. If somebody moved it meanwhile, nothing of this transaction may stay."""
+    """Set the head to the new edge. Raises, to roll back, if another process moved it in the meantime."""
     touched = step.run(
         "UPDATE log_head SET size = ?, edge = ?, note = ? WHERE id = ? AND size = ?",
         (new.size, bytes(new), note, _HEAD, old.size),
     )
     if touched != 1:
-        raise PinwardenError("DATABASE_UNAVAILABLE", "the log was moved by somebody who was not alone")
+        raise PinwardenError("DATABASE_UNAVAILABLE", "another process changed the log without the write lock")
 
 
-def tile(step: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
-    """The first ``width`` hashes of a tile of the tree of that size; None if it does not have so many."""
+def read_tile(step: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
+    """The first ``width`` hashes of a tile in the tree of ``size`` entries; None if it has fewer."""
     if not 1 <= width <= tile_width(size, level, index):
         return None
     first = index * TILE_WIDTH
@@ -92,42 +92,42 @@ def tile(step: Transaction, size: int, level: int, index: int, width: int) -> by
 
 
 def entry_bundle(step: Transaction, size: int, index: int, width: int) -> bytes | None:
-    """The first ``width`` entries of a bundle; None if it does not have so many."""
+    """The first ``width`` entries of an entry bundle; None if it has fewer."""
     if not 1 <= width <= tile_width(size, 0, index):
         return None
-    return pack_entries(entries(step, index * TILE_WIDTH, index * TILE_WIDTH + width))
+    return pack_entries(read_entries(step, index * TILE_WIDTH, index * TILE_WIDTH + width))
 
 
-def entries(step: Transaction, start: int, stop: int) -> Sequence[bytes]:
-    """The entries from one index up to another."""
+def read_entries(step: Transaction, start: int, stop: int) -> Sequence[bytes]:
+    """The entries from ``start`` up to ``stop``."""
     rows = step.rows("SELECT entry FROM log_entries WHERE seq >= ? AND seq < ? ORDER BY seq", (start, stop))
     if len(rows) != stop - start:
-        raise PinwardenError("DATABASE_CORRUPT", f"the log has not all entries from {start} to {stop}")
+        raise PinwardenError("DATABASE_CORRUPT", f"the log lacks entries between {start} and {stop}")
     return [bytes(row[0]) for row in rows]
 
 
-def entries_of(step: Transaction, tool: str, channel: str) -> list[bytes]:
-    """The entries about one channel, in their order."""
+def channel_entries(step: Transaction, tool: str, channel: str) -> list[bytes]:
+    """The entries about one channel, in order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
     return [bytes(row[0]) for row in step.rows(sql, (tool, channel))]
 
 
 def inclusion_path(step: Transaction, size: int, index: int) -> list[bytes]:
-    """The path from an entry to the root of the tree of that size."""
+    """The inclusion proof of an entry in the tree of ``size`` entries."""
 
     def fetch(level: int, number: int, width: int) -> bytes:
-        return tile(step, size, level, number, width) or b""
+        return read_tile(step, size, level, number, width) or b""
 
     return inclusion_proof(index, size, TileNodes(size, fetch).read)
 
 
-def cosignatures(step: Transaction, size: int) -> list[str]:
-    """The lines of witnesses under the checkpoint of that size."""
+def list_cosignatures(step: Transaction, size: int) -> list[str]:
+    """The witnesses' signature lines for the checkpoint of that size."""
     rows = step.rows("SELECT line FROM log_cosignatures WHERE size = ? ORDER BY witness", (size,))
     return [str(row[0]) for row in rows]
 
 
-def keep_cosignature(step: Transaction, size: int, witness: str, line: str) -> None:
-    """Keep a witness's line. A later one of the same witness for the same size takes its place."""
+def save_cosignature(step: Transaction, size: int, witness: str, line: str) -> None:
+    """Store a witness's signature line. It replaces an earlier one for the same size."""
     step.run("DELETE FROM log_cosignatures WHERE size = ? AND witness = ?", (size, witness))
     step.run("INSERT INTO log_cosignatures (size, witness, line) VALUES (?, ?, ?)", (size, witness, line))

@@ -1,20 +1,20 @@
-"""Who may publish in a registry: namespaces, their keys, tokens, and a record of what was asked."""
+"""Rows of access control: namespaces, their keys, tokens, used requests and the audit log."""
 
 from __future__ import annotations
 
 from pinwarden.core.record import Record
-from pinwarden.registry.names import beginnings, namespace_of
+from pinwarden.registry.names import longest_namespace, possible_namespaces
 from pinwarden.system.database import ConflictError, Row, Transaction
 
 OWNER = "owner"
 PUBLISHER = "publisher"
 ROLES = (OWNER, PUBLISHER)
-"""An owner may also change the keys of the namespace and give parts of it away."""
+"""An owner may also change the namespace's keys and delegate parts of it."""
 DONE = "done"
 
 
 class Token(Record):
-    """A publisher's token, without the token: only its digest is kept."""
+    """A publisher's token, without its text: only a digest is stored."""
 
     id: str
     namespace: str
@@ -25,7 +25,7 @@ class Token(Record):
     revoked: int | None
 
 
-class Asked(Record):
+class AuditRow(Record):
     """One row of the audit log."""
 
     id: str
@@ -36,44 +36,44 @@ class Asked(Record):
     key_id: str | None
     subject: str
     outcome: str
-    """``done``, or the code of the refusal."""
+    """``done``, or the error code of the refusal."""
     size: int = 0
 
 
 def add_namespace(step: Transaction, name: str, owner: str, now: str) -> None:
-    """A new namespace with its first owner. `ConflictError` if there is one of that name."""
+    """Add a namespace with its first owner. Raises a conflict error if it exists."""
     step.run("INSERT INTO namespaces (name, created_at) VALUES (?, ?)", (name, now))
     set_key(step, name, owner, OWNER, now)
 
 
-def namespaces(step: Transaction) -> list[str]:
-    """Every namespace."""
+def list_namespaces(step: Transaction) -> list[str]:
+    """All namespaces."""
     return [str(row[0]) for row in step.rows("SELECT name FROM namespaces ORDER BY name")]
 
 
-def namespace_holding(step: Transaction, tool: str) -> str | None:
+def namespace_for_tool(step: Transaction, tool: str) -> str | None:
     """The namespace that a tool belongs to."""
-    possible = beginnings(tool)
+    possible = possible_namespaces(tool)
     marks = ", ".join("?" for _ in possible)
     rows = step.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
-    return namespace_of(tool, [str(row[0]) for row in rows])
+    return longest_namespace(tool, [str(row[0]) for row in rows])
 
 
-def keys_of(step: Transaction, namespace: str) -> dict[str, str]:
+def namespace_keys(step: Transaction, namespace: str) -> dict[str, str]:
     """The keys of a namespace and their roles."""
     rows = step.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
     return {str(key_id): str(role) for key_id, role in rows}
 
 
 def set_key(step: Transaction, namespace: str, key_id: str, role: str, now: str) -> None:
-    """Add a key, or give it another role."""
+    """Add a key or change its role."""
     remove_key(step, namespace, key_id)
     values = (namespace, key_id, role, now)
     step.run("INSERT INTO namespace_keys (namespace, key_id, role, added_at) VALUES (?, ?, ?, ?)", values)
 
 
 def remove_key(step: Transaction, namespace: str, key_id: str) -> bool:
-    """Take a key away; whether it was there."""
+    """Remove a key; return whether it existed."""
     return step.run("DELETE FROM namespace_keys WHERE namespace = ? AND key_id = ?", (namespace, key_id)) == 1
 
 
@@ -81,7 +81,7 @@ def remove_key(step: Transaction, namespace: str, key_id: str) -> bool:
 
 
 def add_token(step: Transaction, token: Token, digest: str) -> None:
-    """Keep a token by its digest."""
+    """Store a token by its digest."""
     step.run(
         "INSERT INTO tokens (id, digest, namespace, label, created_at, expires) VALUES (?, ?, ?, ?, ?, ?)",
         (token.id, digest, token.namespace, token.label, token.created_at, token.expires),
@@ -91,19 +91,19 @@ def add_token(step: Transaction, token: Token, digest: str) -> None:
 _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - columns
 
 
-def token_of(step: Transaction, digest: str) -> Token | None:
+def find_token(step: Transaction, digest: str) -> Token | None:
     """The token with that digest."""
     found = step.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
     return None if found is None else _token(found)
 
 
-def tokens(step: Transaction) -> list[Token]:
-    """Every token."""
+def list_tokens(step: Transaction) -> list[Token]:
+    """All tokens."""
     return [_token(row) for row in step.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
 
 
 def revoke_token(step: Transaction, token_id: str, moment: int) -> bool:
-    """Let a token count no longer; whether there was one that did."""
+    """Revoke a token; return whether it was active."""
     return step.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
 
 
@@ -112,11 +112,11 @@ def _token(row: Row) -> Token:
     return Token(id=token_id, namespace=namespace, label=label, created_at=created_at, expires=expires, revoked=revoked)
 
 
-# What was asked
+# Requests
 
 
-def spend_statement(step: Transaction, digest: str, moment: int) -> bool:
-    """Note that a signed request is carried out; False if it was before. Only in a transaction that is alone."""
+def add_used_statement(step: Transaction, digest: str, moment: int) -> bool:
+    """Record a signed request as used; False if it already was. Needs an exclusive transaction."""
     if step.row("SELECT 1 FROM statements WHERE digest = ?", (digest,)) is not None:
         return False
     try:
@@ -126,7 +126,7 @@ def spend_statement(step: Transaction, digest: str, moment: int) -> bool:
     return True
 
 
-def write_audit(step: Transaction, asked: Asked) -> None:
+def write_audit(step: Transaction, asked: AuditRow) -> None:
     """Add a row to the audit log."""
     step.run(
         "INSERT INTO audit (id, moment, action, namespace, token, key_id, subject, outcome, size) "
@@ -138,16 +138,16 @@ def write_audit(step: Transaction, asked: Asked) -> None:
     )
 
 
-def audit(step: Transaction, most: int = 1000) -> list[Asked]:
+def list_audit(step: Transaction, most: int = 1000) -> list[AuditRow]:
     """The latest rows of the audit log, newest first."""
     columns = "id, moment, action, namespace, token, key_id, subject, outcome, size"
     rows = step.rows(f"SELECT {columns} FROM audit ORDER BY moment DESC, id LIMIT ?", (most,))  # noqa: S608
     names = [name.strip() for name in columns.split(",")]
-    return [Asked(**dict(zip(names, row, strict=True))) for row in rows]
+    return [AuditRow(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def used_since(step: Transaction, token_id: str, moment: int) -> tuple[int, int]:
-    """How many requests a token was used for since then, and for how many bytes."""
+def usage_since(step: Transaction, token_id: str, moment: int) -> tuple[int, int]:
+    """The number of a token's requests since a time, and their total bytes."""
     sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
     found = step.row(sql, (token_id, moment)) or (0, 0)
     return int(found[0]), int(found[1])

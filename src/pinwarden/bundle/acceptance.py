@@ -1,0 +1,522 @@
+"""The nine steps that decide whether a bundle may be installed. `accept` takes them in order:
+
+1. A trusted registry signed the pointer.
+2. The channel is not legacy, or the installer allows legacy channels.
+3. Descriptor and manifest parse strictly and have a canonical form.
+4. Pointer, descriptor and manifest identify the same bundle.
+5. The manifest's files are sorted, and every path is portable and stays inside the bundle.
+6. At least one valid attestation is from a trusted key.
+7. The attestations meet the registry's requirements.
+8. The installer policy allows the permissions that the tool requests.
+9. Accept, and record the provenance.
+
+The default is hardened: it closes the gaps that the letter of the rulebook leaves. The manifest must be the one that
+the pointer names; claims count only if their issuer signed them in a role that you trust; signatures must cover the
+fields that matter; each signer counts once; paths must be safe on every operating system; and only one CID profile is
+used. Problems for which the rulebook has no code (a member of the wrong type, another tool's name) are reported last,
+so they never hide a code of the rulebook.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from operator import lt
+from typing import Any, NoReturn
+
+from pinwarden.artifacts.archives.rules import check_all_portable
+from pinwarden.bundle.acceptance_result import (
+    AcceptanceRequest,
+    AcceptanceResult,
+    BundleDocuments,
+    Provenance,
+    Rejection,
+    rejection_from_error,
+)
+from pinwarden.bundle.descriptor import descriptor_from_json
+from pinwarden.bundle.document import is_supported_profile
+from pinwarden.bundle.evidence import (
+    ValidAttestation,
+    list_member,
+    member,
+    parse_documents,
+    same_json,
+    trusted_signers,
+    valid_attestations,
+)
+from pinwarden.bundle.manifest import manifest_from_json
+from pinwarden.bundle.pointer import LEGACY_PREFIX, POINTER_SIGNED_FIELDS, pointers_from_json
+from pinwarden.bundle.trust import InstallerPolicy
+from pinwarden.core.cid import document_cid, manifest_root_cid
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+
+
+def accept(request: AcceptanceRequest) -> AcceptanceResult:
+    """Take the nine steps. The first check that fails gives the one code of the rejection."""
+    try:
+        return _accept(request)
+    except PinwardenError as err:
+        return AcceptanceResult(rejection=rejection_from_error(err))
+
+
+def _accept(request: AcceptanceRequest) -> AcceptanceResult:
+    literal = request.literal
+    # 1. A trusted registry signed the pointer.
+    document = parse_documents({"pointer": request.pointer})["pointer"]
+    _check_signature(document, request)
+    pointer = _select_pointer(document, request)
+    # 2. The channel is not legacy, or the installer allows legacy channels.
+    _check_channel(pointer, request)
+    # 3. Descriptor and manifest parse strictly and have a canonical form.
+    values = parse_documents({"descriptor": request.descriptor, "manifest": request.manifest})
+    descriptor, manifest = values["descriptor"], values["manifest"]
+    # 4. Pointer, descriptor and manifest identify the same bundle.
+    _check_linkage(pointer, descriptor, manifest, literal=literal)
+    # 5. The manifest's files are sorted, and every path stays inside the bundle.
+    _check_entries(manifest, literal=literal)
+    # 6. At least one valid attestation is from a trusted key.
+    attestations = valid_attestations(pointer, request)
+    # 7. The attestations meet the registry's requirements.
+    requirements = _check_requirements(pointer, attestations, literal=literal)
+    # 8. The installer policy allows the requested permissions.
+    check_permissions(descriptor, request.policy, literal=literal)
+    documents = None if literal else _check_types_and_name(document, pointer, descriptor, manifest)
+    # 9. Accept, and record the provenance.
+    provenance = Provenance(
+        tool=str(pointer.get("tool")),
+        channel=str(pointer.get("channel")),
+        root_cid=str(pointer.get("root_cid")),
+        descriptor_cid=str(pointer.get("descriptor_cid")),
+        attestations_used=tuple(attestation.key_id for attestation in attestations),
+        require_verifier_attestation=requirements.require_verifier_attestation,
+        min_attestations=requirements.min_attestations,
+    )
+    return AcceptanceResult(provenance=provenance, documents=documents)
+
+
+def check_pointer(request: AcceptanceRequest) -> tuple[dict[str, Any], str]:
+    """Steps 1 and 2 alone, before anything else is downloaded: the pointer, and the registry key that signed it."""
+    document = parse_documents({"pointer": request.pointer})["pointer"]
+    _check_signature(document, request)
+    pointer = _select_pointer(document, request)
+    _check_channel(pointer, request)
+    signers = trusted_signers(document, request.trust.find_registry_key, POINTER_SIGNED_FIELDS, literal=request.literal)
+    return pointer, signers[0].key_id
+
+
+def check_documents(descriptor: bytes, manifest: bytes) -> BundleDocuments:
+    """Steps 3 to 5 alone, for a bundle without a pointer."""
+    values = parse_documents({"descriptor": descriptor, "manifest": manifest})
+    descriptor_value, manifest_value = values["descriptor"], values["manifest"]
+    identity: dict[str, Any] = {
+        "cid_profile": member(descriptor_value, "artifact", "cid_profile"),
+        "root_cid": member(descriptor_value, "artifact", "root_cid"),
+        "descriptor_cid": str(document_cid(descriptor_value)),
+    }
+    _check_linkage(identity, descriptor_value, manifest_value, literal=False)
+    _check_entries(manifest_value, literal=False)
+    return typed_documents(descriptor_value, manifest_value, identity["descriptor_cid"])
+
+
+def typed_documents(descriptor_value: Any, manifest_value: Any, descriptor_cid: str) -> BundleDocuments:
+    """Both documents as records. Raises if a member has the wrong type or the entry point is not in the bundle."""
+    documents = BundleDocuments(
+        descriptor=descriptor_from_json(descriptor_value),
+        manifest=manifest_from_json(manifest_value),
+        descriptor_cid=descriptor_cid,
+    )
+    if all(entry.path != documents.descriptor.entry_path for entry in documents.manifest.entries):
+        raise PinwardenError(
+            "DOCUMENT_INVALID",
+            f"tool.descriptor/entrypoint/target is not a file of the bundle: {documents.descriptor.entry_path[:120]!a}",
+            data={"path": "tool.descriptor/entrypoint/target"},
+        )
+    return documents
+
+
+def _check_types_and_name(document: Any, pointer: dict[str, Any], descriptor: Any, manifest: Any) -> BundleDocuments:
+    """Problems for which the rulebook has no code: members of the wrong type, and a bundle of another tool."""
+    pointers_from_json(document)
+    documents = typed_documents(descriptor, manifest, str(pointer.get("descriptor_cid")))
+    name = documents.descriptor.name
+    if name != pointer["tool"]:
+        raise PinwardenError(
+            "TOOL_NAME_MISMATCH",
+            f"the pointer is for {str(pointer['tool'])[:80]!a}, but its bundle is {name[:80]!a}",
+            data={"pointer_tool": pointer["tool"], "descriptor_name": name},
+        )
+    return documents
+
+
+# Steps 1 and 2: pointer and channel
+
+
+def _check_signature(document: Any, request: AcceptanceRequest) -> None:
+    if not trusted_signers(document, request.trust.find_registry_key, POINTER_SIGNED_FIELDS, literal=request.literal):
+        raise PinwardenError(
+            "POINTER_SIGNATURE_INVALID",
+            "no trusted registry signed this pointer",
+            data={
+                "signed_by": [
+                    str(member(signature, "key_id"))[:80] for signature in list_member(document, "signatures")[:8]
+                ],
+                "trusted": [key.key_id for key in request.trust.registry_keys],
+            },
+        )
+
+
+def _select_pointer(document: Any, request: AcceptanceRequest) -> dict[str, Any]:
+    """The pointer for the requested tool and channel, or the first."""
+    wanted = {"tool": request.tool, "channel": request.channel}
+    for pointer in list_member(document, "pointers"):
+        if type(pointer) is dict and all(text in (None, pointer.get(name)) for name, text in wanted.items()):
+            return pointer
+    raise PinwardenError(
+        "POINTER_NOT_FOUND",
+        f"the registry has no pointer for {(request.tool or 'any tool')[:80]} on "
+        f"{(request.channel or 'any channel')[:80]}",
+        data={"tool": request.tool, "channel": request.channel},
+    )
+
+
+def _check_channel(pointer: dict[str, Any], request: AcceptanceRequest) -> None:
+    channel = pointer.get("channel")
+    if request.policy.allow_legacy or not str(channel).startswith(LEGACY_PREFIX):
+        return
+    raise PinwardenError(
+        "LEGACY_NOT_ALLOWED",
+        f"the installer policy does not allow legacy channels such as {str(channel)[:80]}",
+        data={"channel": channel, "allow_legacy": False},
+    )
+
+
+# Step 4: linkage
+
+
+def _check_linkage(pointer: Any, descriptor: Any, manifest: Any, *, literal: bool) -> None:
+    """Pointer, descriptor and manifest identify the same bundle, in the rulebook's five parts (4.1 to 4.5)."""
+    _check_profile(pointer, descriptor, manifest, literal=literal)
+    _check_root(pointer, descriptor)
+    _check_descriptor(pointer, descriptor)
+    _check_manifest(pointer, manifest, literal=literal)
+    _check_link(pointer, manifest)
+
+
+def _check_profile(pointer: Any, descriptor: Any, manifest: Any, *, literal: bool) -> None:
+    """4.1. Hardened: the manifest's profile must match too, and it must be the one that Pinwarden computes."""
+    stated = member(pointer, "cid_profile")
+    others = {"descriptor": member(descriptor, "artifact", "cid_profile")}
+    if not literal:
+        others["manifest"] = member(manifest, "cid_profile")
+    for name, other in others.items():
+        if not same_json(other, stated):
+            _refuse(
+                "CID_PROFILE_MISMATCH",
+                f"the pointer and the {name} name different CID profiles",
+                {"pointer_cid_profile": stated, f"{name}_cid_profile": other},
+            )
+    if not literal and not is_supported_profile(stated):
+        _refuse("CID_PROFILE_MISMATCH", "the CID profile is not supported", {"pointer_cid_profile": stated})
+
+
+def _check_root(pointer: Any, descriptor: Any) -> None:
+    """4.2."""
+    pointed, described = member(pointer, "root_cid"), member(descriptor, "artifact", "root_cid")
+    if pointed != described:
+        _refuse(
+            "ROOT_CID_MISMATCH",
+            "the pointer and the descriptor name different bundles",
+            {"pointer_root_cid": pointed, "descriptor_root_cid": described},
+        )
+
+
+def _check_descriptor(pointer: Any, descriptor: Any) -> None:
+    """4.3."""
+    pointed, computed = member(pointer, "descriptor_cid"), str(document_cid(descriptor))
+    if pointed != computed:
+        _refuse(
+            "DESCRIPTOR_CID_MISMATCH",
+            "the descriptor is not the one that the pointer names",
+            {"pointer_descriptor_cid": pointed, "computed_descriptor_cid": computed},
+        )
+
+
+def _check_manifest(pointer: Any, manifest: Any, *, literal: bool) -> None:
+    """4.4. The letter accepts any manifest that matches its own root CID; hardened, it must match the pointer's."""
+    stated, pointed = member(manifest, "root_cid"), member(pointer, "root_cid")
+    try:
+        computed = str(manifest_root_cid(manifest))
+    except PinwardenError as err:
+        _refuse("MANIFEST_CID_MISMATCH", f"the manifest has no root CID: {err.message}", {"manifest_root_cid": stated})
+    if stated != computed:
+        _refuse(
+            "MANIFEST_CID_MISMATCH",
+            "the manifest's root CID does not match its files",
+            {"manifest_root_cid": stated, "computed_root_cid": computed},
+        )
+    if not literal and stated != pointed:
+        _refuse(
+            "MANIFEST_CID_MISMATCH",
+            "the manifest is of another bundle than the pointer names",
+            {"manifest_root_cid": stated, "pointer_root_cid": pointed},
+        )
+
+
+def _check_link(pointer: Any, manifest: Any) -> None:
+    """4.5."""
+    pointed, linked = member(pointer, "descriptor_cid"), member(manifest, "descriptor_cid")
+    if pointed != linked:
+        _refuse(
+            "MANIFEST_DESCRIPTOR_LINK_MISMATCH",
+            "the manifest belongs to another descriptor than the pointer names",
+            {"pointer_descriptor_cid": pointed, "manifest_descriptor_cid": linked},
+        )
+
+
+def _refuse(code: str, what: str, why: dict[str, Any]) -> NoReturn:
+    raise PinwardenError(code, what, data=why)
+
+
+# Step 5: files of the manifest
+
+
+def _check_entries(manifest: Any, *, literal: bool) -> None:
+    """Order first, then paths."""
+    paths = [entry.get("path") if type(entry) is dict else None for entry in list_member(manifest, "entries")]
+    _check_order(paths, literal=literal)
+    _check_paths(paths, literal=literal)
+
+
+def _check_order(paths: list[Any], *, literal: bool) -> None:
+    """Strictly ascending by code point. Literal: by UTF-16 unit, as JavaScript sorts, and duplicates are allowed."""
+    texts = [path for path in paths if type(path) is str]
+    if not literal and all(map(lt, texts, texts[1:])):
+        return  # the fast path; the loop below finds the path to name
+    for before, after in pairwise(texts):
+        in_order = _utf16(before) <= _utf16(after) if literal else before < after
+        if not in_order:
+            raise PinwardenError(
+                "MANIFEST_ENTRY_ORDER_INVALID",
+                f"the manifest's files are not sorted, or one is listed twice: {after[:120]!a}",
+                data={"path": after, "after": before},
+            )
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _check_paths(paths: list[Any], *, literal: bool) -> None:
+    for path in paths:
+        if type(path) is not str or "\\" in path:
+            _refuse_path(path, "a path is text without backslashes")
+    if literal:
+        return
+    try:
+        check_all_portable(paths)
+    except PinwardenError as err:
+        _refuse_path(err.data.get("path"), err.message)
+
+
+def _refuse_path(path: Any, problem: str) -> NoReturn:
+    raise PinwardenError(
+        "MANIFEST_PATH_INVALID",
+        f"the manifest lists an unsafe path: {problem[:200]}",
+        data={"path": path, "reason": problem},
+    )
+
+
+# Step 7: requirements of the registry
+
+
+class MetRequirements(Record):
+    """The registry's requirements that the attestations meet, for the provenance."""
+
+    require_verifier_attestation: bool
+    min_attestations: int
+
+
+def _check_requirements(
+    pointer: dict[str, Any], attestations: list[ValidAttestation], *, literal: bool
+) -> MetRequirements:
+    """A requirement that cannot be understood counts as not met."""
+    constraints = pointer.get("constraints")
+    _check_signers(member(constraints, "require_signers"), attestations)
+    verifier_required = member(constraints, "require_verifier_attestation") not in (None, False)
+    if verifier_required:
+        _check_verifier(attestations)
+    return MetRequirements(
+        require_verifier_attestation=verifier_required,
+        min_attestations=_check_count(member(constraints, "min_attestations"), attestations, literal=literal),
+    )
+
+
+def _check_signers(required: Any, attestations: list[ValidAttestation]) -> None:
+    if required is None or required == []:
+        return
+    issuers = [attestation.key_id for attestation in attestations]
+    if type(required) is list and any(issuer in required for issuer in issuers):
+        return
+    why: dict[str, Any] = {"required_signers": required, "attestation_issuer": issuers[0]}
+    if len(issuers) > 1:
+        why["attestation_issuers"] = issuers
+    raise PinwardenError(
+        "REQUIRED_SIGNER_MISSING", "no attestation is from a signer that the registry requires", data=why
+    )
+
+
+def _check_verifier(attestations: list[ValidAttestation]) -> None:
+    roles = sorted({attestation.role for attestation in attestations})
+    if "verifier" not in roles:
+        raise PinwardenError(
+            "VERIFIER_ATTESTATION_REQUIRED",
+            f"the registry requires an attestation by a verifier; found only {' and '.join(roles)[:80]}",
+            data={"required": "verifier", "found": ", ".join(roles)},
+        )
+
+
+def _check_count(required: Any, attestations: list[ValidAttestation], *, literal: bool) -> int:
+    """Literal mode counts claims; hardened, each issuer counts once."""
+    least = 1 if required is None else required
+    count = len(attestations) if literal else len({attestation.key_id for attestation in attestations})
+    if type(least) is not int or count < least:
+        raise PinwardenError(
+            "INSUFFICIENT_ATTESTATIONS",
+            "the bundle has fewer attestations than the registry requires",
+            data={"attestations_found": count, "attestations_required": required},
+        )
+    return least
+
+
+# Step 8: permissions
+
+
+def check_permissions(descriptor: Any, policy: InstallerPolicy, *, literal: bool) -> None:
+    """Check the tool's requests against the installer policy: network, then file system, then exec."""
+    requested = member(descriptor, "security", "policy")
+    network, filesystem, execute = (member(requested, name) for name in ("network", "filesystem", "exec"))
+    if _is_requested(network, literal=literal) and policy.network != "allow":
+        _block("network", "requests network access", network, policy.network)
+    if not _is_filesystem_allowed(filesystem, policy.filesystem, literal=literal):
+        _block("filesystem", "requests more file system access", filesystem, policy.filesystem)
+    if _is_requested(execute, literal=literal) and policy.exec != "allow":
+        _block("exec", "requests to start programs", execute, policy.exec)
+
+
+def _is_requested(value: Any, *, literal: bool) -> bool:
+    """Hardened: anything but ``deny`` is a request."""
+    return bool(value == "allow" if literal else value != "deny")
+
+
+def _is_filesystem_allowed(requested: Any, allowed: str, *, literal: bool) -> bool:
+    """Literal mode asks only for write access; hardened, read access needs permission too."""
+    if allowed in ("read_write", "allow"):
+        return True
+    if literal:
+        return bool(requested != "read_write")
+    return requested == "deny" or (requested == "read_only" and allowed == "read_only")
+
+
+def _block(kind: str, request: str, requested: Any, allowed: str) -> NoReturn:
+    raise PinwardenError(
+        f"POLICY_BLOCKED_{kind.upper()}",
+        f"the tool {request}, which the installer policy does not allow",
+        data={f"tool_policy_{kind}": requested, f"installer_policy_{kind}": allowed},
+    )
+
+
+# The steps as a report: which passed, which one failed
+
+PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
+_PARSE_CODES = ("JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR")
+
+
+class AcceptanceStep(Record):
+    """One step of the rulebook, with the codes that it can fail with."""
+
+    number: int
+    check: str
+    codes: tuple[str, ...]
+
+
+STEPS = (
+    AcceptanceStep(number=1, check="a trusted registry signed the pointer", codes=("POINTER_SIGNATURE_INVALID",)),
+    AcceptanceStep(
+        number=2, check="the channel is not legacy, or legacy channels are allowed", codes=("LEGACY_NOT_ALLOWED",)
+    ),
+    AcceptanceStep(number=3, check="descriptor and manifest are unambiguous JSON", codes=_PARSE_CODES),
+    AcceptanceStep(
+        number=4,
+        check="pointer, descriptor and manifest identify the same bundle",
+        codes=(
+            "CID_PROFILE_MISMATCH",
+            "ROOT_CID_MISMATCH",
+            "DESCRIPTOR_CID_MISMATCH",
+            "MANIFEST_CID_MISMATCH",
+            "MANIFEST_DESCRIPTOR_LINK_MISMATCH",
+        ),
+    ),
+    AcceptanceStep(
+        number=5,
+        check="files are sorted and every path stays inside the bundle",
+        codes=("MANIFEST_ENTRY_ORDER_INVALID", "MANIFEST_PATH_INVALID"),
+    ),
+    AcceptanceStep(
+        number=6,
+        check="a key that you trust attested the bundle",
+        codes=("ATTESTATION_EXPIRED", "NO_VALID_ATTESTATIONS"),
+    ),
+    AcceptanceStep(
+        number=7,
+        check="required signers and attestation count are met",
+        codes=("REQUIRED_SIGNER_MISSING", "VERIFIER_ATTESTATION_REQUIRED", "INSUFFICIENT_ATTESTATIONS"),
+    ),
+    AcceptanceStep(
+        number=8,
+        check="your policy allows the requested permissions",
+        codes=("POLICY_BLOCKED_NETWORK", "POLICY_BLOCKED_FILESYSTEM", "POLICY_BLOCKED_EXEC"),
+    ),
+)
+ACCEPTED = 9
+"""The last step, which is not a check: the provenance is recorded."""
+
+
+class CheckResult(Record):
+    """The outcome of one check: a step of the rulebook by number, or an additional check (``step`` is None)."""
+
+    step: int | None
+    check: str
+    result: str
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a row of JSON output."""
+        return {"step": self.step, "check": self.check, "result": self.result, "detail": self.detail}
+
+    def __str__(self) -> str:
+        label = "+" if self.step is None else str(self.step)
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{label}  {self.result:11}  {self.check}{detail}"
+
+
+def failed_step(rejection: Rejection) -> int:
+    """The step that a rejection comes from. Codes that are not in the rulebook come after its checks."""
+    if rejection.code in _PARSE_CODES and rejection.why.get("document") == "pointer":
+        return 1
+    if rejection.code == "POINTER_NOT_FOUND":
+        return 1
+    return next((step.number for step in STEPS if rejection.code in step.codes), ACCEPTED)
+
+
+def step_results(rejection: Rejection | None, details: dict[int, str], stopped: int | None = None) -> list[CheckResult]:
+    """The outcome of steps 1 to 8. ``stopped`` is the failed step, where the rejection's code does not identify it."""
+    if stopped is None:
+        stopped = ACCEPTED if rejection is None else failed_step(rejection)
+    results: list[CheckResult] = []
+    for step in STEPS:
+        result = PASSED if step.number < stopped else FAILED if step.number == stopped else NOT_REACHED
+        detail = details.get(step.number, "") if result == PASSED else ""
+        if result == FAILED and rejection is not None:
+            detail = f"{rejection.what} ({rejection.code})"
+        results.append(CheckResult(step=step.number, check=step.check, result=result, detail=detail))
+    return results

@@ -1,1 +1,0 @@
-"""The nine steps that decide whether a bundle is accepted. Start with ``plan.py``. Pure."""

@@ -1,1 +1,0 @@
-"""A bundle as one archive, in both media types, and as files on disk or in an OCI registry."""

@@ -1,0 +1,206 @@
+"""The evidence that acceptance decides on: parsed documents, trusted signers and valid attestations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pinwarden.bundle.acceptance_result import AcceptanceRequest
+from pinwarden.bundle.attestation import ATTESTATION_SIGNED_FIELDS, INTEGRITY_CLAIM, ROLES
+from pinwarden.bundle.document import read_json
+from pinwarden.bundle.trust import TrustedKey
+from pinwarden.core.canonical import canonicalize
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.core.signing import document_signature_valid
+from pinwarden.core.timestamps import parse_timestamp
+
+_MAX_CLAIMS = 256
+"""Claims read per attestation; one is enough to attest a bundle."""
+_MAX_SIGNATURES = 64
+"""Signatures verified per document. Each takes about 0.1 ms, and a document of a megabyte could contain thousands."""
+
+# Documents
+
+
+def parse_documents(named: Mapping[str, bytes]) -> dict[str, Any]:
+    """Parse documents strictly. If several fail, invalid JSON is reported before JSON without a canonical form."""
+    values: dict[str, Any] = {}
+    failures: list[PinwardenError] = []
+    for name, data in named.items():
+        try:
+            values[name] = read_json(data)
+            canonicalize(values[name], "rulebook")
+        except PinwardenError as err:
+            failures.append(
+                PinwardenError(err.code, f"the {name} {err.message}", hint=err.hint, data={"document": name})
+            )
+    for failure in sorted(failures, key=lambda err: err.code != "JSON_PARSE_ERROR"):
+        raise failure
+    return values
+
+
+def member(value: Any, *path: str) -> Any:
+    """The value under a path of object members; None where the path ends early."""
+    for name in path:
+        value = value.get(name) if type(value) is dict else None
+    return value
+
+
+def list_member(value: Any, name: str) -> list[Any]:
+    """The list under a member; empty if there is no list."""
+    items = member(value, name)
+    return items if type(items) is list else []
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Whether two values are the same JSON. Python's ``==`` alone would treat true and 1 as equal."""
+    return left == right and canonicalize(left, "rulebook") == canonicalize(right, "rulebook")
+
+
+# Signatures
+
+
+def trusted_signers(
+    document: Any, find_key: Callable[[Any], TrustedKey | None], required_fields: Sequence[str], *, literal: bool
+) -> list[TrustedKey]:
+    """The trusted keys with a valid signature over all required fields, in signature order.
+
+    Literal mode looks only at the first signature, whatever fields it covers.
+    """
+    signatures = list_member(document, "signatures")[: 1 if literal else _MAX_SIGNATURES]
+    signers: list[TrustedKey] = []
+    for signature in signatures:
+        trusted = find_key(member(signature, "key_id"))
+        if trusted is None or trusted in signers:
+            continue
+        if not literal and not _covers(signature, required_fields):
+            continue
+        if document_signature_valid(document, signature, [trusted.key]):
+            signers.append(trusted)
+    return signers
+
+
+def _covers(signature: Any, required_fields: Sequence[str]) -> bool:
+    fields = member(signature, "signed_fields")
+    return type(fields) is list and all(pointer in fields for pointer in required_fields)
+
+
+# Attestations
+
+
+class ValidAttestation(Record):
+    """One integrity claim that passed every check: its issuer's key and role."""
+
+    key_id: str
+    role: str
+
+
+class _NotCounted(Exception):  # noqa: N818  # not an error: others may still count
+    """An attestation or claim does not count. By itself that does not reject the bundle."""
+
+
+def valid_attestations(pointer: dict[str, Any], request: AcceptanceRequest) -> list[ValidAttestation]:
+    """The valid integrity claims, in order. An expired claim of a trusted key rejects the bundle at once."""
+    valid: list[ValidAttestation] = []
+    not_counted: list[str] = []
+    for index, data in enumerate(request.attestations, 1):
+        try:
+            document = _parse_attestation(data)
+            signers = _attestation_signers(document, request)
+            _check_subject(document, pointer, literal=request.literal)
+        except _NotCounted as problem:
+            not_counted.append(f"attestation {index}: {problem}")
+            continue
+        for claim_index, claim in _integrity_claims(document):
+            try:
+                valid.append(_validate_claim(claim, pointer, signers, request))
+            except _NotCounted as problem:
+                not_counted.append(f"attestation {index}, claim {claim_index}: {problem}")
+    if not valid:
+        raise PinwardenError(
+            "NO_VALID_ATTESTATIONS",
+            "no attestation of this bundle is from a key that you trust",
+            data=_missing_attestations(pointer, not_counted),
+        )
+    return valid
+
+
+def _missing_attestations(pointer: dict[str, Any], not_counted: list[str]) -> dict[str, Any]:
+    required = member(pointer, "constraints", "min_attestations")
+    data = {"attestations_found": 0, "attestations_required": required if type(required) is int else 1}
+    return {**data, "not_counted": not_counted[:20]} if not_counted else data
+
+
+def _parse_attestation(data: bytes) -> Any:
+    try:
+        return parse_documents({"attestation": data})["attestation"]
+    except PinwardenError as err:
+        raise _NotCounted(err.message) from err
+
+
+def _attestation_signers(document: Any, request: AcceptanceRequest) -> list[TrustedKey]:
+    signers = trusted_signers(
+        document, request.trust.find_attestation_key, ATTESTATION_SIGNED_FIELDS, literal=request.literal
+    )
+    if not signers:
+        raise _NotCounted("no trusted key signed its subject and claims")
+    return signers
+
+
+def _check_subject(document: Any, pointer: dict[str, Any], *, literal: bool) -> None:
+    subject = member(document, "subject")
+    for name in ("root_cid",) if literal else ("root_cid", "descriptor_cid", "cid_profile"):
+        if not same_json(member(subject, name), pointer.get(name)):
+            raise _NotCounted(f"its {name} is of another bundle")
+
+
+def _integrity_claims(document: Any) -> Iterator[tuple[int, Any]]:
+    for index, claim in enumerate(list_member(document, "claims")[:_MAX_CLAIMS], 1):
+        if member(claim, "type") == INTEGRITY_CLAIM:
+            yield index, claim
+
+
+def _validate_claim(
+    claim: Any, pointer: dict[str, Any], signers: list[TrustedKey], request: AcceptanceRequest
+) -> ValidAttestation:
+    """The issuer is checked before the expiry date: an expired claim of an unknown key must not block an install."""
+    key_id, role = member(claim, "issuer", "key_id"), member(claim, "issuer", "role")
+    if not request.literal:
+        _check_issuer(key_id, role, signers)
+    _check_expiry(claim, request)
+    if member(claim, "payload", "verified_root_cid") != pointer.get("root_cid"):
+        raise _NotCounted("its verified_root_cid is of another bundle")
+    if not request.literal:
+        verified = member(claim, "payload", "verified_descriptor_cid")
+        if verified not in (None, pointer.get("descriptor_cid")):
+            raise _NotCounted("its verified_descriptor_cid is of another descriptor")
+    return ValidAttestation(key_id=str(key_id), role=str(role))
+
+
+def _check_issuer(key_id: Any, role: Any, signers: list[TrustedKey]) -> None:
+    signer = next((key for key in signers if key.key_id == key_id), None)
+    if signer is None:
+        raise _NotCounted("its issuer did not sign it")
+    if role not in ROLES or role not in signer.roles:
+        raise _NotCounted("its issuer is not trusted in that role")
+
+
+def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
+    """In literal mode an unreadable expiry date never expires; hardened, such a claim does not count."""
+    if "expires_at_utc" not in claim:
+        return
+    stated = claim["expires_at_utc"]
+    expires, now = parse_timestamp(stated), parse_timestamp(request.now)
+    if now is None:
+        raise PinwardenError("USAGE", "the time of the install is not a timestamp with a time zone")
+    if expires is None:
+        if request.literal:
+            return
+        raise _NotCounted("its expires_at_utc is not a timestamp")
+    if expires < now:
+        raise PinwardenError(
+            "ATTESTATION_EXPIRED",
+            "an attestation of this bundle by a key that you trust has expired",
+            data={"expires_at_utc": stated, "now_utc": request.now},
+        )

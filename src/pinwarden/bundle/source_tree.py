@@ -1,0 +1,109 @@
+"""Read the files of a folder for a bundle: path, bytes and the executable bit, but no times, owners or links."""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from pinwarden.artifacts.archives.rules import PathSet, check_portable
+from pinwarden.bundle.manifest import DEFAULT_LIMITS, BundleLimits
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, field
+
+EXCLUDED_NAMES = frozenset({".git", ".hg", ".svn", ".DS_Store", "__pycache__", ".env"})
+"""Version control, generated files, and a file that usually contains secrets."""
+
+
+class SourceFile(Record):
+    """One file to pack."""
+
+    path: str
+    """Relative to the folder, with forward slashes."""
+    data: bytes = field(repr=False)
+    executable: bool = False
+
+
+class SourceTree(Record):
+    """The files of a folder in manifest order, and the paths that were excluded."""
+
+    files: tuple[SourceFile, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def read_tree(folder: Path, limits: BundleLimits = DEFAULT_LIMITS) -> SourceTree:
+    """Read all files below a folder. Links and devices are errors: their meaning depends on the machine."""
+    left_out: list[str] = []
+    files: list[SourceFile] = []
+    size = 0
+    all_paths = PathSet()
+    for path, entry in _walk(folder, "", left_out):
+        _portable(all_paths.add, path)
+        data, mode = _read(entry, limits.total_bytes - size)
+        size += len(data)
+        # Only the owner's bit: the others depend on the umask.
+        files.append(SourceFile(path=path, data=data, executable=bool(mode & stat.S_IXUSR)))
+        if len(files) > limits.files:
+            _refuse(f"{folder} has more than {limits.files} files")
+    return SourceTree(files=tuple(sorted(files, key=lambda file: file.path)), left_out=tuple(sorted(left_out)))
+
+
+def _walk(folder: Path, prefix: str, left_out: list[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    try:
+        with os.scandir(folder) as scan:
+            entries = list(scan)
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
+    for entry in entries:
+        path = prefix + entry.name
+        if entry.name in EXCLUDED_NAMES:
+            left_out.append(path)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), f"{path}/", left_out)
+        elif entry.is_file(follow_symlinks=False):
+            yield _checked(path), entry
+        else:
+            _refuse(f"{path[:120]!a} is not a regular file")
+
+
+def _checked(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        _refuse(f"the name {path[:120]!a} is not valid Unicode")
+    if unicodedata.normalize("NFC", path) != path:
+        _refuse(f"the name {path[:120]!a} is not in Unicode normal form NFC, so it would differ between machines")
+    _portable(check_portable, path)
+    return path
+
+
+def _portable(check: Callable[[str], object], path: str) -> None:
+    """Run a path check whose messages are about archives, and reword them for the author's own folder."""
+    try:
+        check(path)
+    except PinwardenError as err:
+        problem = f"the folder {err.message.removeprefix('the archive ')}"
+        raise PinwardenError(err.code, problem, hint="Rename it, and pack the folder again.", data=err.data) from err
+
+
+def _read(entry: os.DirEntry[str], max_bytes: int) -> tuple[bytes, int]:
+    """The bytes and mode of the opened file: a link or pipe may have replaced it since the folder was listed."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with os.fdopen(os.open(entry.path, flags), "rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            data = (
+                stream.read(max_bytes + 1)
+                if stat.S_ISREG(mode)
+                else _refuse(f"{entry.path} is not a regular file any more")
+            )
+    except OSError as err:
+        raise PinwardenError("FILE_UNREADABLE", f"{entry.path}: {err.strerror or err}") from err
+    return (data, mode) if len(data) <= max_bytes else _refuse("the files together exceed the size limit of a bundle")
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", problem, hint="Change the folder, and pack it again.")

@@ -1,0 +1,256 @@
+"""Access control of a registry: tokens, rate limits, namespaces and signed requests; and the operator commands."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import Report, plural
+from pinwarden.registry import registry_documents as statement_document
+from pinwarden.registry.names import check_namespace
+from pinwarden.registry.registry import Registry, milliseconds, new_id
+from pinwarden.registry.registry_documents import Statement
+from pinwarden.registry.store import publishers
+from pinwarden.registry.store.publishers import DONE, AuditRow, Token
+from pinwarden.system.database import ConflictError, Transaction
+
+_TOKEN_PREFIX = "pwt_"  # noqa: S105 - so that scanners of secrets find one
+_HOUR = 3_600_000
+_COUNTING = "registry tokens"
+
+
+class Caller(Record):
+    """An authenticated publisher."""
+
+    token: Token
+
+
+def new_token(step: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
+    """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
+    if namespace not in publishers.list_namespaces(step):
+        raise PinwardenError(
+            "NAMESPACE_REFUSED",
+            f"there is no namespace {namespace[:80]!a}",
+            hint="Create it first: pinwarden registry namespace add NAME --owner KEY.",
+        )
+    text = _TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = Token(
+        id=new_id(),
+        namespace=namespace,
+        label=label,
+        created_at=registry_now,
+        expires=milliseconds(registry_now) + days * 24 * _HOUR,
+        revoked=None,
+    )
+    publishers.add_token(step, token, token_digest(text))
+    return text, token
+
+
+def token_digest(text: str) -> str:
+    """The stored digest of a token. Tokens are long random values, so a plain hash is sufficient."""
+    return str(Digest.of_bytes(b"pinwarden registry token\0" + text.encode("utf-8", "surrogatepass")))
+
+
+def authenticate(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
+    """Authenticate a token and count its use against the rate limits, before anything else is done."""
+    moment = registry.moment()
+    with registry.database.transaction() as step:  # unknown tokens are refused without taking the lock
+        _token_in(step, token, moment)
+    with registry.database.transaction(exclusive=_COUNTING) as step:  # concurrent requests must not both pass the limit
+        found = _token_in(step, token, moment)
+        requests, used = publishers.usage_since(step, found.id, moment - _HOUR)
+        limits = registry.limits
+        if requests >= limits.requests_per_hour or used + size > limits.bytes_per_hour:
+            raise PinwardenError(
+                "PUBLISH_LIMIT",
+                f"the token {found.id} exceeded its rate limit for the last hour",
+                data={"reason": "rate"},
+            )
+        asked = AuditRow(
+            id=new_id(),
+            moment=moment,
+            action=action,
+            namespace=found.namespace,
+            token=found.id,
+            key_id=None,
+            subject="",
+            outcome="asked",
+            size=size,
+        )
+        publishers.write_audit(step, asked)
+    return Caller(token=found)
+
+
+def _token_in(step: Transaction, token: str | None, moment: int) -> Token:
+    found = publishers.find_token(step, token_digest(token)) if token else None
+    if found is None or found.revoked is not None or found.expires <= moment:
+        raise PinwardenError("PUBLISHER_UNKNOWN", "the token is missing, unknown, expired or revoked")
+    return found
+
+
+def verify_statement(registry: Registry, document: object, action: str) -> Statement:
+    """Verify a signed request: for this registry, for this action, and recent."""
+    statement = statement_document.statement_from_json(document)
+    if statement.log_id != registry.identity.log_id or statement.action != action:
+        raise PinwardenError("REQUEST_STALE", "the request was signed for another registry or another action")
+    apart = abs(milliseconds(statement.issued_at_utc) - registry.moment())
+    if apart > registry.limits.statement_seconds * 1000:
+        raise PinwardenError(
+            "REQUEST_STALE",
+            f"the request was signed at {statement.issued_at_utc[:40]}, but the registry's time is {registry.now()}",
+            hint="Check this machine's clock, and repeat the command.",
+        )
+    return statement
+
+
+def authorize_namespace(step: Transaction, caller: Caller, statement: Statement, tool: str) -> str:
+    """The namespace of a tool. Raises unless the caller's token and the signer's key both belong to it."""
+    namespace = publishers.namespace_for_tool(step, tool)
+    if namespace is None:
+        raise PinwardenError("NAMESPACE_REFUSED", f"no namespace of this registry contains {tool[:80]!a}")
+    if namespace != caller.token.namespace:
+        raise PinwardenError(
+            "NAMESPACE_REFUSED", f"the token is for {caller.token.namespace}, but {tool[:80]!a} is in {namespace}"
+        )
+    if statement.key_id not in publishers.namespace_keys(step, namespace):
+        raise PinwardenError("NAMESPACE_REFUSED", f"{statement.key_id} is not a key of the namespace {namespace}")
+    return namespace
+
+
+def mark_used(step: Transaction, registry: Registry, statement: Statement, *, again: bool = False) -> None:
+    """Record that a signed request is used. Raises if it was used before, unless ``again`` allows it."""
+    if not publishers.add_used_statement(step, str(statement.digest), registry.moment()) and not again:
+        raise PinwardenError("REQUEST_STALE", "the request was already used")
+
+
+def record_success(step: Transaction, registry: Registry, caller: Caller, statement: Statement, subject: str) -> None:
+    """Write a successful request to the audit log, in the request's transaction."""
+    publishers.write_audit(step, _asked(registry, caller, statement.action, subject, statement.key_id))
+
+
+def record_refusal(registry: Registry, caller: Caller | None, action: str, subject: str, err: PinwardenError) -> None:
+    """Write a refused request to the audit log. Unauthenticated requests are not logged: they could fill the disk."""
+    if caller is not None:
+        with registry.database.transaction() as step:
+            publishers.write_audit(step, replace(_asked(registry, caller, action, subject, None), outcome=err.code))
+
+
+def _asked(registry: Registry, caller: Caller, action: str, subject: str, key_id: str | None) -> AuditRow:
+    return AuditRow(
+        id=new_id(),
+        moment=registry.moment(),
+        action=action,
+        namespace=caller.token.namespace,
+        token=None,  # its use was counted on authentication
+        key_id=key_id,
+        subject=subject[:200],
+        outcome=DONE,
+    )
+
+
+_MOST_DAYS = 3650
+
+
+def add_namespace(registry: Registry, name: str, owner: str) -> Report:
+    """Create a namespace with its first owner."""
+    check_namespace(name)
+    key = PublicKey.parse(owner)
+    try:
+        with registry.database.transaction() as step:
+            publishers.add_namespace(step, name, key.did, registry.now())
+    except ConflictError as err:
+        raise PinwardenError(
+            "NAMESPACE_REFUSED",
+            f"the namespace {name} already exists",
+            hint="Its owners can change its keys with pinwarden registry keys.",
+        ) from err
+    facts = {"namespaces": [_namespace(registry, name)]}
+    return _report("registry namespace", name, f"{name} belongs to {key.did}", facts)
+
+
+def list_namespaces(registry: Registry) -> Report:
+    """List the namespaces and their keys."""
+    with registry.database.transaction() as step:
+        names = publishers.list_namespaces(step)
+    rows = [_namespace(registry, name) for name in names]
+    return _report("registry namespace", "", plural(len(rows), "namespace"), {"namespaces": rows})
+
+
+def _namespace(registry: Registry, name: str) -> dict[str, Any]:
+    with registry.database.transaction() as step:
+        return {"namespace": name, "keys": publishers.namespace_keys(step, name)}
+
+
+def add_token(registry: Registry, namespace: str, label: str, days: int) -> Report:
+    """Create a token for a namespace. This report is the only place that shows it."""
+    if not 1 <= days <= _MOST_DAYS:
+        raise PinwardenError("USAGE", f"a token is valid for 1 to {_MOST_DAYS} days")
+    with registry.database.transaction(exclusive="registry tokens") as step:
+        text, token = new_token(step, registry.now(), namespace, label, days)
+    return Report(
+        command="registry token",
+        subject=token.id,
+        summary=text,
+        exit_code=EXIT_CLEAN,
+        notes=(
+            f"the token {token.id} of {namespace} is valid for {days} days; only its digest is stored, so copy it now",
+        ),
+        facts={"token": text, "tokens": [_token(token)]},
+    )
+
+
+def list_tokens(registry: Registry) -> Report:
+    """List the tokens, without their text."""
+    with registry.database.transaction() as step:
+        found = publishers.list_tokens(step)
+    facts = {"tokens": [_token(each) for each in found]}
+    return _report("registry token", "", plural(len(found), "token"), facts)
+
+
+def revoke_token(registry: Registry, token_id: str) -> Report:
+    """Revoke a token immediately."""
+    with registry.database.transaction() as step:
+        done = publishers.revoke_token(step, token_id, registry.moment())
+        left = [each for each in publishers.list_tokens(step) if each.id == token_id]
+    if not done:
+        raise PinwardenError("PUBLISHER_UNKNOWN", f"there is no active token {token_id[:80]!a}")
+    return _report("registry token", token_id, f"{token_id} is revoked", {"tokens": [_token(each) for each in left]})
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "namespace": token.namespace,
+        "label": token.label,
+        "created_at_utc": token.created_at,
+        "expires_ms": token.expires,
+        "revoked": token.revoked is not None,
+    }
+
+
+def audit(registry: Registry, most: int) -> Report:
+    """The latest rows of the registry's audit log, newest first."""
+    with registry.database.transaction() as step:
+        found = publishers.list_audit(step, most)
+    rows = [
+        {
+            "at_ms": each.moment,
+            "action": each.action,
+            "namespace": each.namespace,
+            "token": each.token,
+            "key_id": each.key_id,
+            "subject": each.subject,
+            "outcome": each.outcome,
+            "size": each.size,
+        }
+        for each in found
+    ]
+    return _report("registry audit", "", plural(len(rows), "request"), {"requests": rows})
+
+
+def _report(command: str, subject: str, summary: str, facts: dict[str, Any]) -> Report:
+    return Report(command=command, subject=subject, summary=summary, exit_code=EXIT_CLEAN, facts=facts)

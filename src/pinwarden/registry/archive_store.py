@@ -1,0 +1,83 @@
+"""Where a registry keeps archives, by CID: the interface, and its implementation with a folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from pinwarden.core.cid import Cid, blob_cid
+from pinwarden.core.errors import PinwardenError
+from pinwarden.system.files import read_file, write_atomically
+
+
+class ArchiveStore(ABC):
+    """Stores archives by CID. Every read is verified against the CID."""
+
+    def put(self, data: bytes) -> str:
+        """Store bytes and return their CID."""
+        cid = str(blob_cid(data))
+        if not self._is_whole(cid, len(data)):
+            self._put(cid, data)
+        return cid
+
+    def _is_whole(self, cid: str, size: int) -> bool:
+        """Whether the bytes are stored and intact. Damaged bytes are replaced when they are uploaded again."""
+        try:
+            return self.has(cid) and self.get(cid, size) is not None
+        except PinwardenError as err:
+            if err.code in ("DATABASE_CORRUPT", "FILE_UNREADABLE"):
+                return False
+            raise
+
+    def get(self, cid: str, max_bytes: int) -> bytes | None:
+        """The bytes of a CID; None if they are not stored."""
+        data = self._get(cid, max_bytes)
+        if data is not None and str(blob_cid(data)) != cid:
+            raise PinwardenError("DATABASE_CORRUPT", f"the stored archive {cid} does not match its CID")
+        return data
+
+    def file_of(self, cid: str) -> Path | None:  # noqa: ARG002 - only a folder has one
+        """The file with the bytes, if the store uses files, so that it can be sent without loading it into memory."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - a folder has nothing to close
+        """Close connections."""
+
+    @abstractmethod
+    def has(self, cid: str) -> bool:
+        """Whether the bytes are stored."""
+
+    @abstractmethod
+    def _put(self, cid: str, data: bytes) -> None: ...
+    @abstractmethod
+    def _get(self, cid: str, max_bytes: int) -> bytes | None: ...
+
+
+class FolderArchiveStore(ArchiveStore):
+    """Stores archives in a folder, which processes may share: files are written atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, cid: str) -> bool:
+        """Whether the file is there."""
+        return self._path(cid).is_file()
+
+    def file_of(self, cid: str) -> Path | None:
+        """The file, if it is there."""
+        return self._path(cid) if self.has(cid) else None
+
+    def _put(self, cid: str, data: bytes) -> None:
+        path = self._path(cid)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as err:
+            raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror}") from err
+        write_atomically(path, data)
+
+    def _get(self, cid: str, max_bytes: int) -> bytes | None:
+        return read_file(self._path(cid), max_bytes) if self.has(cid) else None
+
+    def _path(self, cid: str) -> Path:
+        text = str(Cid.parse(cid))
+        return self._folder / text[-2:] / text

@@ -1,1 +1,0 @@
-"""Where a registry keeps archives: a folder or an OCI registry, by CID."""

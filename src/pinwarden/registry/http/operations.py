@@ -1,0 +1,97 @@
+"""The write operations of the HTTP API: authentication, size limits, and what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record
+from pinwarden.registry.access import Caller, authenticate, record_refusal
+from pinwarden.registry.changes import add_attestation, apply_change, take_cosignatures
+from pinwarden.registry.publish import publish, store_archive
+from pinwarden.registry.registry import Registry
+from pinwarden.registry.registry_documents import version_to_json
+
+_MOST_COSIGNATURES = 64 * 1024
+_SLOW_LINE = 400 * 1024  # bytes per second; the largest archive takes eleven minutes
+
+
+class WriteOperation(Record):
+    """One write operation."""
+
+    name: str
+    method: str
+    admit: Callable[[Registry, Request, int], Caller | None]
+    most: Callable[[Registry], int]
+    run: Callable[[Registry, Any, Request, bytes], Any]
+    body_seconds: float = 60.0
+    """Time allowed for a body, in addition to the time for its length at ``_SLOW_LINE``."""
+
+    def seconds_for(self, size: int) -> float:
+        """The timeout for a body of ``size`` bytes, so that a small body cannot occupy a slot for long."""
+        return self.body_seconds + size / _SLOW_LINE
+
+
+def note_refusal(registry: Registry, caller: Caller | None, name: str, err: PinwardenError) -> None:
+    """Write a refused request to the audit log, unless the database itself failed."""
+    if not err.code.startswith("DATABASE_"):
+        record_refusal(registry, caller, name, err.message, err)
+
+
+def _with_token(name: str) -> Callable[[Registry, Request, int], Caller]:
+    def admit(registry: Registry, request: Request, size: int) -> Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        return authenticate(registry, token if scheme.lower() == "bearer" else None, name, size)
+
+    return admit
+
+
+def _without_token(_registry: Registry, _request: Request, _size: int) -> None:
+    """Cosignatures are authenticated by their signature."""
+
+
+def _most_request(registry: Registry) -> int:
+    return registry.limits.request_bytes
+
+
+def _upload(registry: Registry, _caller: Caller, request: Request, body: bytes) -> Any:
+    cid = request.path_params["cid"]
+    return {"cid": cid, "content_hash": str(store_archive(registry, body, cid))}
+
+
+def _publish(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
+    published = publish(registry, caller, body)
+    return {**version_to_json(published.version), "event": published.to_json()}
+
+
+def _change(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
+    done = apply_change(registry, caller, body)
+    return {"subject": done.subject, "changed": done.changed}
+
+
+def _attest(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
+    done = add_attestation(registry, caller, body)
+    return {"subject": done.subject, "changed": done.changed}
+
+
+def _cosign(registry: Registry, _caller: None, _request: Request, body: bytes) -> Any:
+    return {"taken": take_cosignatures(registry, body)}
+
+
+UPLOAD = WriteOperation(
+    name="upload", method="PUT", admit=_with_token("upload"), most=lambda each: each.limits.archive_bytes, run=_upload
+)
+PUBLISH = WriteOperation(name="publish", method="POST", admit=_with_token("publish"), most=_most_request, run=_publish)
+CHANGE = WriteOperation(name="change", method="POST", admit=_with_token("change"), most=_most_request, run=_change)
+ATTEST = WriteOperation(name="attest", method="POST", admit=_with_token("attest"), most=_most_request, run=_attest)
+COSIGN = WriteOperation(
+    name="cosign",
+    method="POST",
+    admit=_without_token,
+    most=lambda _: _MOST_COSIGNATURES,
+    run=_cosign,
+    body_seconds=10.0,
+)

@@ -1,0 +1,118 @@
+"""Read-only routes besides files: health, search and the official MCP registry API; and error responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pinwarden.bundle.document import document_bytes
+from pinwarden.core.errors import EXIT_REFUSED, EXIT_USAGE, PinwardenError
+from pinwarden.registry.official_api import ServerQuery, list_servers, server_version, server_versions
+from pinwarden.registry.read_api import JSON, search_tools
+from pinwarden.registry.registry import Registry
+from pinwarden.registry.store import pointer_log
+
+
+def health(registry: Registry, _request: Request, _body: bytes) -> Response:
+    """``GET /health``: whether the database responds, and the size of the log."""
+    with registry.database.transaction() as step:
+        head = pointer_log.load_head(step)
+    return _json({"status": "ok", "log_size": head.size if head else 0})
+
+
+def search(registry: Registry, request: Request, _body: bytes) -> Response:
+    """``GET /api/search``: tools whose name or description contains a text."""
+    query = request.query_params
+    return _json(search_tools(registry, query.get("q", "")[:200], query.get("after", "")[:214]))
+
+
+def _json(value: object) -> Response:
+    return Response(document_bytes(value), media_type=JSON, headers={"cache-control": "no-cache"})
+
+
+_STATUS = {
+    "PUBLISHER_UNKNOWN": 401,
+    "NAMESPACE_REFUSED": 403,
+    "SERVER_NOT_FOUND": 404,
+    "ARTIFACT_MISSING": 404,
+    "VERSION_EXISTS": 409,
+    "VERSION_YANKED": 409,
+    "VERSION_OLDER": 409,
+    "REQUEST_STALE": 409,
+    "PUBLISH_LIMIT": 413,
+    "INPUT_LIMIT": 422,
+    "OVERLOADED": 503,
+    "REGISTRY_KEY_MISMATCH": 503,
+    "REGISTRY_LOG_BEHIND": 503,
+    "LOG_STATE_CORRUPT": 500,
+    "DATABASE_UNAVAILABLE": 503,
+    "DATABASE_CORRUPT": 500,
+    "DATABASE_NEWER": 500,
+    "FETCH_FAILED": 503,
+    "FILE_UNWRITABLE": 500,
+    "FILE_UNREADABLE": 500,
+    "INTERNAL": 500,
+}
+
+
+def status_code(err: PinwardenError) -> int:
+    """The HTTP status of an error: 4xx for unacceptable requests, 5xx for failures of the registry."""
+    if err.data.get("reason") in ("rate", "queue"):
+        return 429
+    known = _STATUS.get(err.code)
+    if known is not None:
+        return known
+    return 422 if err.exit_code in (EXIT_REFUSED, EXIT_USAGE) else 400
+
+
+def error_response(err: PinwardenError) -> Response:
+    """An error as a JSON response. Details of internal failures are left out."""
+    status = status_code(err)
+    message = err.message if status < 500 or err.code == "OVERLOADED" else "the registry failed to process the request"
+    body = document_bytes({"error": {"code": err.code, "message": message, "hint": err.hint}})
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    if status in (429, 503):
+        headers["retry-after"] = "600" if err.data.get("reason") == "rate" else "1"
+    return Response(body, status_code=status, media_type=JSON, headers=headers)
+
+
+_MAX_SEARCH = 214
+
+
+def servers(registry: Registry, request: Request, _body: bytes) -> Response:
+    """``GET /v0.1/servers``: one page of servers."""
+    query = request.query_params
+    limit = query.get("limit", "30")
+    if not limit.isdecimal() or len(limit) > 5:
+        raise PinwardenError("USAGE", "limit must be a number")
+    asked = ServerQuery(
+        search=query.get("search", "")[:_MAX_SEARCH],
+        cursor=query.get("cursor", "")[: _MAX_SEARCH + 20],
+        limit=int(limit),
+        latest=query.get("version") == "latest",
+    )
+    return _found_json(list_servers(registry, asked, _base(registry, request)))
+
+
+def versions(registry: Registry, request: Request, _body: bytes) -> Response:
+    """``GET /v0.1/servers/{name}/versions``."""
+    return _found_json(server_versions(registry, request.path_params["name"], _base(registry, request)))
+
+
+def version(registry: Registry, request: Request, _body: bytes) -> Response:
+    """``GET /v0.1/servers/{name}/versions/{version}``."""
+    given = request.path_params
+    return _found_json(server_version(registry, given["name"], given["version"], _base(registry, request)))
+
+
+def _base(registry: Registry, request: Request) -> str:
+    """The base URL of files in entries. Behind a reverse proxy it comes from the operator's settings."""
+    return registry.public_url or str(request.base_url)
+
+
+def _found_json(value: dict[str, Any] | None) -> Response:
+    if value is None:
+        raise PinwardenError("SERVER_NOT_FOUND", "no such server or version is published in this registry")
+    return Response(document_bytes(value), media_type=JSON, headers={"cache-control": "no-cache"})

@@ -1,0 +1,114 @@
+"""The last signed checkpoint, stored in a file beside the registry's key.
+
+A database can be restored without its newest transactions. Appending to it would reuse log indexes, which followers
+see as a fork. So a log that is shorter than the stored checkpoint, or inconsistent with it, is refused when the
+registry is opened and before every append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NoReturn
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
+from pinwarden.core.tlog import EMPTY_ROOT, TileNodes, root_hash
+from pinwarden.registry import key_change
+from pinwarden.registry.key_change import KeyChange
+from pinwarden.registry.store import pointer_log
+from pinwarden.registry.store.pointer_log import LogHead
+from pinwarden.system.files import read_file, write_atomically
+
+if TYPE_CHECKING:
+    from pinwarden.registry.registry import Registry
+    from pinwarden.system.database import Transaction
+
+CHECKPOINT_FILE = "registry.checkpoint"
+NO_TOOL, KEYS = "", "registry-key"
+"""Tool and channel of the log entries about the registry's key. No tool has an empty name."""
+_MOST_BYTES = 64 * 1024
+_WRITING = Lock()
+
+
+@contextmanager
+def append_transaction(registry: Registry) -> Iterator[Transaction]:
+    """A transaction that may append to the log. After its commit the new checkpoint is stored in the file."""
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
+        before = pointer_log.load_head(step)
+        check_not_behind(step, registry.checkpoint, registry.identity.log_id, registry.identity.key)
+        yield step
+        head = pointer_log.load_head(step)
+    if head is not None and head != before:
+        registry.database.flush()
+        save_checkpoint(registry.checkpoint, head)
+
+
+def save_checkpoint(path: Path | None, head: LogHead) -> None:
+    """Store a checkpoint, unless the file already has a later one from another thread."""
+    if path is None:
+        return
+    with _WRITING:
+        present = _kept(path)
+        if present is None or _checkpoint(present).size <= head.size:
+            write_atomically(path, head.note)
+
+
+def check_not_behind(step: Transaction, path: Path | None, log_id: str, key: PublicKey) -> None:
+    """Raise ``REGISTRY_LOG_BEHIND`` if the log in the database is shorter than the checkpoint or inconsistent."""
+    note = None if path is None else _kept(path)
+    if note is None:
+        return
+    keys = {key, *(each.old for each in load_key_changes(step)), *(each.new for each in load_key_changes(step))}
+    kept = _checkpoint(note)
+    head = pointer_log.load_head(step)
+    size = 0 if head is None else head.size
+    if kept.origin != log_id:
+        _behind(f"{path} is of the log {kept.origin[:120]!a}, but the database contains the log {log_id[:120]!a}")
+    if size < kept.size:
+        _behind(f"the log in the database has {size} entries, but {kept.size} were signed according to {path}")
+    try:
+        note.verify(NoteKey(name=log_id, key=each) for each in keys)
+    except PinwardenError as err:
+        raise PinwardenError("LOG_STATE_CORRUPT", f"{path} is not signed by this registry") from err
+    if _root_at(step, kept.size) != kept.root:
+        _behind(f"the log in the database differs from the signed checkpoint in {path}")
+
+
+def load_key_changes(step: Transaction) -> list[KeyChange]:
+    """All changes of the registry's key, in log order."""
+    return [
+        key_change.key_change_from_json(strict_json.parse_json(each))
+        for each in pointer_log.channel_entries(step, NO_TOOL, KEYS)
+    ]
+
+
+def _root_at(step: Transaction, size: int) -> bytes:
+    def fetch(level: int, number: int, width: int) -> bytes:
+        return pointer_log.read_tile(step, size, level, number, width) or b""
+
+    return root_hash(size, TileNodes(size, fetch).read) if size else EMPTY_ROOT
+
+
+def _kept(path: Path) -> Note | None:
+    if not path.exists():
+        return None
+    try:
+        return Note.parse(read_file(path, _MOST_BYTES))
+    except PinwardenError as err:
+        raise PinwardenError("LOG_STATE_CORRUPT", f"{path} cannot be read: {err.message}") from err
+
+
+def _checkpoint(note: Note) -> Checkpoint:
+    try:
+        return Checkpoint.parse(note.text)
+    except PinwardenError as err:
+        raise PinwardenError("LOG_STATE_CORRUPT", f"{CHECKPOINT_FILE} is not a checkpoint: {err.message}") from err
+
+
+def _behind(why: str) -> NoReturn:
+    raise PinwardenError("REGISTRY_LOG_BEHIND", why)

@@ -1,0 +1,239 @@
+"""Verification of a registry's log: heads, new entries, events, and whether a pointer is the latest of its channel.
+
+Appending all new entries to the saved edge of the Merkle tree proves two things: the old log is a prefix of the new
+one, and no entry was skipped. A pointer that is not its channel's latest event is a replay; one without an event was
+never published in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from hmac import compare_digest
+
+from pinwarden.bundle import log_documents
+from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, LogEvent, leaf_bytes
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.record import Record, replace
+from pinwarden.core.signed_note import (
+    Checkpoint,
+    Cosignature,
+    Note,
+    NoteKey,
+    TlogProof,
+    WitnessKey,
+    verify_cosignatures,
+)
+from pinwarden.core.signing import document_signature_valid
+from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.tlog import leaf_hash
+from pinwarden.registry.key_change import KeyChange, apply_key_change
+from pinwarden.registry.log_state import LoggedPointer, LogState
+from pinwarden.registry.names import YANKED_PREFIX
+
+
+class VerifiedHead(Record):
+    """A head with a valid signature of the log's key, and its valid cosignatures."""
+
+    checkpoint: Checkpoint
+    note: Note
+    cosigned: tuple[Cosignature, ...] = ()
+
+
+def verify_head(
+    data: bytes, log_id: str, key: NoteKey, witnesses: Sequence[WitnessKey] = (), quorum: int = 0
+) -> VerifiedHead:
+    """Verify a checkpoint: the log's signature, its origin, and the number of witnesses."""
+    note = Note.parse(data)
+    note.verify([key])
+    checkpoint = Checkpoint.parse(note.text)
+    if checkpoint.origin != log_id:
+        raise PinwardenError("LOG_PROOF_INVALID", "the checkpoint is of another log")
+    cosigned = verify_cosignatures(note, witnesses)
+    # One key under two names counts once, and the registry cannot be its own witness.
+    count = len({each.witness.key for each in cosigned} - {key.key})
+    if count < quorum:
+        raise PinwardenError(
+            "LOG_WITNESS_MISSING",
+            f"the head of the log has {count} cosignatures of known witnesses; {quorum} are required",
+        )
+    return VerifiedHead(checkpoint=checkpoint, note=note, cosigned=cosigned)
+
+
+def check_growth(state: LogState, head: VerifiedHead) -> None:
+    """Raise if a log shrank, or has two roots for one size."""
+    old, new = state.edge, head.checkpoint
+    if new.size < old.size:
+        raise PinwardenError(
+            "LOG_ROLLBACK",
+            f"the log had {old.size} entries and now has {new.size}",
+            data={"seen": state.checkpoint, "shown": head.note.text},
+        )
+    if new.size == old.size and not compare_digest(new.root, old.root):
+        raise _forked(state, head, f"the log has two histories of {new.size} entries")
+
+
+def follow_entries(
+    state: LogState,
+    head: VerifiedHead,
+    entries: Iterable[bytes],
+    changes: Iterable[KeyChange] = (),
+    kept: Callable[[LogEvent], bool] = lambda _: True,
+) -> tuple[LogState, list[LogEvent]]:
+    """Verify all entries up to the head; return the new state and the events that ``kept`` selects.
+
+    The state is valid only if the last entry matches the head. ``changes`` are the key changes that must be among the
+    entries (`key_change.expected_key_changes`).
+    """
+    check_growth(state, head)
+    edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
+    coming = {each.seq: each for each in changes}
+    for entry in entries:
+        if edge.size == head.checkpoint.size:
+            raise PinwardenError("LOG_PROOF_INVALID", "the log has more entries than its head states")
+        change = coming.pop(edge.size, None)
+        if change is not None:
+            if change.leaf != entry:
+                raise _invalid(edge.size, "is not the key change that the registry lists")
+            state = apply_key_change(state, change)
+            edge, _ = edge.append(leaf_hash(entry))
+            continue
+        event = verify_event(entry, state.log_id, state.key, edge.size)
+        before = pointers.get((event.tool, event.channel))
+        if event.prev_root_cid != (before.root_cid if before else None):
+            raise _invalid(edge.size, "does not continue the previous event of its channel")
+        pointers[event.tool, event.channel] = LoggedPointer(
+            seq=event.seq,
+            root_cid=event.new_root_cid,
+            descriptor_cid=event.descriptor_cid,
+            reason=event.reason if event.channel.startswith(YANKED_PREFIX) else None,
+        )
+        edge, _ = edge.append(leaf_hash(entry))
+        if kept(event):
+            events.append(event)
+    if edge.size != head.checkpoint.size or not compare_digest(edge.root, head.checkpoint.root):
+        raise _forked(state, head, "the log's entries do not match its signed head")
+    if coming:
+        raise _forked(state, head, "the registry lists a key change that is not in its log")
+    grown = replace(state, edge=edge, checkpoint=bytes(head.note).decode(), pointers=pointers)
+    return grown, events
+
+
+def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEvent:
+    """Verify an entry: canonical form, this log, this index, and signed by the key of that time."""
+    try:
+        document = strict_json.parse_json(entry)
+        event = log_documents.log_event_from_json(document)
+    except PinwardenError as err:
+        raise _invalid(index, f"cannot be read: {err.message}") from err
+    if leaf_bytes(document) != entry:
+        raise _invalid(index, "is not in its canonical form")
+    if event.log_id != log_id or event.seq != index:
+        raise _invalid(index, "belongs to another log or index")
+    good = any(
+        set(HARDENED_LOG_EVENT_FIELDS) <= set(signature.signed_fields)
+        and document_signature_valid(document, given, [key])
+        for signature, given in zip(event.signatures, document["signatures"], strict=True)
+    )
+    if not good:
+        raise _invalid(index, "is not signed by the registry")
+    return event
+
+
+def _forked(state: LogState, head: VerifiedHead, why: str) -> PinwardenError:
+    return PinwardenError("LOG_PROOF_INVALID", why, data={"seen": state.checkpoint, "shown": bytes(head.note).decode()})
+
+
+def _invalid(index: int, why: str) -> PinwardenError:
+    return PinwardenError("LOG_EVENT_INVALID", f"entry {index} of the log {why}", data={"index": index})
+
+
+_SKEW = timedelta(minutes=10)
+"""Tolerated clock difference."""
+
+
+class PointerTarget(Record):
+    """The bundle that a signed pointer names."""
+
+    tool: str
+    channel: str
+    root_cid: str
+    descriptor_cid: str
+
+
+def check_newest(pointed: PointerTarget, state: LogState, index: int | None) -> int:
+    """The index of the pointer's event. Raises unless it is the latest of its channel. ``index`` is from its proof."""
+    newest = state.pointer(pointed.tool, pointed.channel)
+    if newest is None:
+        raise PinwardenError("POINTER_UNLOGGED", f"the log has no event for {pointed.tool} on {pointed.channel}")
+    if (newest.root_cid, newest.descriptor_cid) == (pointed.root_cid, pointed.descriptor_cid):
+        return newest.seq
+    data = {"pointed": pointed.root_cid, "newest": newest.root_cid, "index": newest.seq}
+    if index is not None and index < newest.seq:
+        newer = "removed the pointer" if newest.root_cid is None else f"points to {newest.root_cid}"
+        raise PinwardenError(
+            "POINTER_STALE",
+            f"the pointer is event {index} of the log, but the later event {newest.seq} {newer}",
+            data={**data, "given": index},
+        )
+    raise PinwardenError(
+        "POINTER_UNLOGGED", f"the latest event for {pointed.tool} on {pointed.channel} is of another bundle", data=data
+    )
+
+
+def verify_proof(
+    pointed: PointerTarget, event: bytes, proof: bytes, state: LogState, head: VerifiedHead
+) -> tuple[int, VerifiedHead]:
+    """Verify a pointer's inclusion proof; return the event's index and the proof's head.
+
+    The log is read after the proof, so its head must not be older than the proof's.
+    """
+    found = TlogProof.parse(proof)
+    size = Checkpoint.parse(found.checkpoint.text).size
+    proved = verify_head(bytes(found.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key_for(size)))
+    found.proves(event)
+    logged = verify_event(event, state.log_id, state.key_for(found.index), found.index)
+    target = (logged.tool, logged.channel, logged.new_root_cid, logged.descriptor_cid)
+    if target != (pointed.tool, pointed.channel, pointed.root_cid, pointed.descriptor_cid):
+        raise PinwardenError("POINTER_UNLOGGED", "the pointer's event is about another bundle")
+    if proved.checkpoint.size > head.checkpoint.size:
+        raise PinwardenError(
+            "LOG_ROLLBACK",
+            f"the proof is for a log of {proved.checkpoint.size} events, but the log has {head.checkpoint.size}",
+            data={"seen": bytes(proved.note).decode(), "shown": bytes(head.note).decode()},
+        )
+    if proved.checkpoint.size == head.checkpoint.size and proved.checkpoint.root != head.checkpoint.root:
+        raise PinwardenError(
+            "LOG_PROOF_INVALID",
+            "the proof is for another history of the log",
+            data={"seen": bytes(proved.note).decode(), "shown": bytes(head.note).decode()},
+        )
+    return found.index, proved
+
+
+def check_not_yanked(pointed: PointerTarget, version: str, state: LogState) -> None:
+    """Raise if a version was yanked, even if a pointer names it."""
+    mark = state.pointer(pointed.tool, f"{YANKED_PREFIX}{version}")
+    if mark is not None and mark.root_cid is not None:
+        raise PinwardenError(
+            "VERSION_YANKED", f"{pointed.tool} {version} was yanked by its publisher (event {mark.seq})"
+        )
+
+
+def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
+    """Raise if the signed head is too old, because later events could be hidden, or from the future."""
+    issued, present = parse_timestamp(issued_at), parse_timestamp(now)
+    if issued is None or present is None or issued > present + _SKEW:
+        raise PinwardenError(
+            "LOG_FROZEN",
+            f"the head of the log was signed at {issued_at[:40]}, which is in the future (now {now[:40]})",
+            hint="Check this machine's clock, and try again.",
+        )
+    if present - issued > timedelta(days=max_age_days):
+        raise PinwardenError(
+            "LOG_FROZEN",
+            f"the registry signed the head of its log at {issued_at}, more than {max_age_days} days ago",
+            data={"issued_at_utc": issued_at, "now_utc": now, "max_age_days": max_age_days},
+        )

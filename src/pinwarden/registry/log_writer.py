@@ -1,0 +1,193 @@
+"""Appends to the registry's log: pointer changes and key rotation, in one transaction with the rows they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pinwarden.bundle import log_documents
+from pinwarden.bundle import pointer as pointer_document
+from pinwarden.bundle.document import add_signature, default_profile, document_bytes, read_json
+from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, LogEvent
+from pinwarden.bundle.pointer import Constraints, Pointer
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.core.report import Report, plural
+from pinwarden.core.signed_note import Checkpoint
+from pinwarden.core.tlog import Frontier
+from pinwarden.registry import key_change
+from pinwarden.registry.kept_checkpoint import KEYS, NO_TOOL, append_transaction, load_key_changes
+from pinwarden.registry.key_change import KeyChange
+from pinwarden.registry.names import YANKED_PREFIX
+from pinwarden.registry.registry import Registry, check_current_key, store_key
+from pinwarden.registry.registry_documents import PublishedVersion
+from pinwarden.registry.store import pointer_log, publications
+from pinwarden.registry.store.publications import Channel
+from pinwarden.system.database import Transaction
+
+if TYPE_CHECKING:
+    from pinwarden.core.keys import Signer
+    from pinwarden.system.database import Transaction
+
+
+class PointerChange(Record):
+    """A channel's new version; None removes the pointer."""
+
+    tool: str
+    channel: str
+    version: PublishedVersion | None
+    reason: str
+
+
+def append_pointer_changes(step: Transaction, registry: Registry, changes: Sequence[PointerChange]) -> int:
+    """Write the events, the channels and the new head. Return the index of the first event.
+
+    The transaction is alone (`pointer_log.ALONE`): an index is given out once, and what is not committed was never
+    given out.
+    """
+    check_current_key(step, registry)
+    head = pointer_log.load_head(step)
+    if head is None:
+        raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")
+    now = registry.now()
+    edge = head.edge
+    for change in changes:
+        edge = _log(step, registry, change, edge, now)
+    checkpoint = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root)
+    note = checkpoint.note().sign(registry.identity.log_id, registry.signer)
+    pointer_log.move_head(step, head.edge, edge, bytes(note))
+    return head.size
+
+
+def _log(step: Transaction, registry: Registry, change: PointerChange, edge: Frontier, now: str) -> Frontier:
+    before = publications.find_channel(step, change.tool, change.channel)
+    version = change.version
+    event = LogEvent(
+        log_id=registry.identity.log_id,
+        seq=edge.size,
+        tool=change.tool,
+        channel=change.channel,
+        prev_root_cid=before.root_cid if before else None,
+        new_root_cid=version.root_cid if version else None,
+        descriptor_cid=version.descriptor_cid if version else None,
+        cid_profile=default_profile(),
+        reason=change.reason,
+        issued_at_utc=now,
+        issuer_key_id=registry.identity.key.did,
+        issuer_name=registry.identity.name,
+    )
+    document = add_signature(log_documents.unsigned_log_event(event), HARDENED_LOG_EVENT_FIELDS, registry.signer)
+    grown = pointer_log.append(step, edge, change.tool, change.channel, log_documents.leaf_bytes(document))
+    channel = Channel(
+        tool=change.tool,
+        channel=change.channel,
+        version=version.version if version else None,
+        root_cid=version.root_cid if version else None,
+        seq=edge.size,
+        pointer=_pointer(registry, change, version, now) if version and _may_install(change) else None,
+    )
+    publications.set_channel(step, channel)
+    return grown
+
+
+def _may_install(change: PointerChange) -> bool:
+    """Yanks are logged like channels, but have no pointer to install from."""
+    return not change.channel.startswith(YANKED_PREFIX)
+
+
+def _pointer(registry: Registry, change: PointerChange, version: PublishedVersion, now: str) -> bytes:
+    """The signed pointer document of a channel."""
+    pointer = Pointer(
+        tool=change.tool,
+        channel=change.channel,
+        root_cid=version.root_cid,
+        descriptor_cid=version.descriptor_cid,
+        cid_profile=default_profile(),
+        updated_at_utc=now,
+        constraints=Constraints(),
+    )
+    identity = registry.identity
+    value = pointer_document.unsigned_pointers(identity.name, identity.key.did, now, [pointer])
+    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
+
+
+_MAX_REASON = 500
+
+
+def rotate_key(registry: Registry, new: Signer, reason: str) -> tuple[Registry, KeyChange, int]:
+    """Rotate the registry's key, all or nothing. Return the registry with its new key, the change, and the number of
+    pointers that were signed again.
+
+    1. Lock out publishing, and check that this process has the registry's current key.
+    2. Append the key change; the head after it is signed by the new key alone.
+    3. Sign every pointer with the new key, since the old one is not trusted from here on.
+    """
+    if not reason or len(reason) > _MAX_REASON:
+        raise PinwardenError("USAGE", f"a reason must be text of at most {_MAX_REASON} characters")
+    with append_transaction(registry) as step:
+        check_current_key(step, registry)
+        earlier = {each.old for each in load_key_changes(step)} | {registry.identity.key}
+        if new.public_key in earlier:
+            raise PinwardenError("USAGE", f"{new.public_key.did} is or was already the key of this registry")
+        renewed = replace(registry, identity=replace(registry.identity, key=new.public_key), signer=new)
+        change = _logged(step, registry, renewed, reason)
+        store_key(step, new.public_key)
+        count = _resign_pointers(step, renewed, change.issued_at_utc)
+    return renewed, change, count
+
+
+def _logged(step: Transaction, old: Registry, renewed: Registry, reason: str) -> KeyChange:
+    head = pointer_log.load_head(step)
+    if head is None:
+        raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")
+    log_id = old.identity.log_id
+    change = KeyChange(
+        log_id=log_id,
+        seq=head.size,
+        old=old.identity.key,
+        new=renewed.identity.key,
+        reason=reason,
+        issued_at_utc=old.now(),
+    )
+    change = key_change.sign_key_change(change, old.signer, renewed.signer)
+    edge = pointer_log.append(step, head.edge, NO_TOOL, KEYS, change.leaf)
+    note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().sign(log_id, renewed.signer)
+    pointer_log.move_head(step, head.edge, edge, bytes(note))
+    return change
+
+
+def _resign_pointers(step: Transaction, registry: Registry, now: str) -> int:
+    count = 0
+    for tool in publications.list_tools(step):
+        for channel in publications.list_channels(step, tool):
+            if channel.pointer is not None:
+                publications.set_channel(step, replace(channel, pointer=_reissue_pointer(registry, channel, now)))
+                count += 1
+    return count
+
+
+def _reissue_pointer(registry: Registry, channel: Channel, now: str) -> bytes:
+    """The same pointer, signed now by the new key."""
+    old = pointer_document.pointers_from_json(read_json(channel.pointer or b""))
+    identity = registry.identity
+    value = pointer_document.unsigned_pointers(identity.name, identity.key.did, now, old.pointers)
+    return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, registry.signer))
+
+
+def rotation_report(change: KeyChange, count: int) -> Report:
+    """The report of ``pinwarden registry rotate-key``."""
+    return Report(
+        command="registry rotate-key",
+        subject=change.log_id,
+        summary=f"{change.new.did} is the key from entry {change.seq} on; {plural(count, 'pointer')} signed again",
+        exit_code=EXIT_CLEAN,
+        notes=("restart every replica with the new key, and repeat every export",),
+        facts={
+            "log_id": change.log_id,
+            "seq": change.seq,
+            "old_key_id": change.old.did,
+            "new_key_id": change.new.did,
+            "reason": change.reason,
+            "pointers": count,
+        },
+    )

@@ -1,0 +1,229 @@
+"""The publisher's side: sign a request, send it, and report the registry's response."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pinwarden.bundle.bundle_files import BundleFiles, OpenedBundle, open_files
+from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, add_signature, document_bytes, read_json
+from pinwarden.core.cid import blob_cid
+from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
+from pinwarden.core.keys import PublicKey, Signer
+from pinwarden.core.record import Record
+from pinwarden.core.report import Report, plural
+from pinwarden.core.versions import refuse_older
+from pinwarden.registry import names, registry_documents
+from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
+from pinwarden.registry.registry_client import HttpRegistry
+from pinwarden.registry.registry_documents import (
+    PublishedVersion,
+    RegistryIdentity,
+    parse_identity,
+    version_from_json,
+    version_to_json,
+)
+from pinwarden.system.clock import wall_clock
+from pinwarden.system.files import read_file
+
+_JSON = "application/json"
+
+
+class PublishOptions(Record):
+    """What to publish, where, and with which key."""
+
+    registry: HttpRegistry
+    files: BundleFiles
+    signer: Signer
+    attestations: tuple[Path, ...] = ()
+    channel: str = DEFAULT_CHANNEL
+    allow_older: bool = False
+    """Whether the channel may move from a newer version to this one."""
+    registry_key: PublicKey | None = None
+    """The registry's key, if known. A request is signed for one log, so no other registry can use it."""
+
+
+def publish_bundle(publishing: PublishOptions) -> Report:
+    """The report of ``pinwarden publish``.
+
+    1. Verify every byte of the bundle.
+    2. Upload the archive under its CID.
+    3. Sign a request for this bundle, registry and channel, and send it with the documents.
+    """
+    opened = open_files(publishing.files)
+    documents, descriptor = opened.documents, opened.documents.descriptor
+    check_tool(descriptor.name)
+    check_version(descriptor.version)
+    registry = publishing.registry
+    identity = fetch_identity(registry, publishing.registry_key)
+    if not publishing.allow_older:  # newer registries check this as well
+        present = _channel_version(registry, descriptor.name, publishing.channel)
+        refuse_older(descriptor.name, descriptor.version, publishing.channel, present)
+    archive_cid = str(blob_cid(opened.archive))
+    registry.send("PUT", f"api/blobs/{archive_cid}", opened.archive, "application/octet-stream")
+    body = {
+        "tool": descriptor.name,
+        "version": descriptor.version,
+        "channel": check_channel(publishing.channel),
+        "root_cid": documents.root_cid,
+        "descriptor_cid": documents.descriptor_cid,
+        "archive_cid": archive_cid,
+        **({"allow_older": True} if publishing.allow_older else {}),
+    }
+    request = {
+        "statement": signed_request(identity, registry_documents.PUBLISH, body, publishing.signer),
+        "descriptor": dict(descriptor.document),
+        "manifest": dict(documents.manifest.document),
+        "attestations": [read_json(read_file(path, DOCUMENT_LIMITS.max_bytes)) for path in publishing.attestations],
+    }
+    answer = registry.send("POST", "api/publish", document_bytes(request), _JSON)
+    version = version_from_json(answer)
+    _check_published(version, opened, archive_cid, registry)
+    return _published(registry, publishing, version, _event(answer))
+
+
+def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
+    """The channel's version according to the registry; None if it has none."""
+    found = registry.find(names.tool_path(tool))
+    if found is None:
+        return None
+    try:
+        document = read_json(found)
+    except PinwardenError as err:
+        raise PinwardenError("DOCUMENT_INVALID", f"the response of {registry} for {tool} is invalid") from err
+    channels = DocumentReader(document, "tool").value.get("channels")
+    version = channels.get(channel) if isinstance(channels, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def _event(answer: Any) -> dict[str, Any] | None:
+    """The ``event`` of the response; None from registries of older releases."""
+    shape = DocumentReader(answer, "answer")
+    if "event" not in shape.value:
+        return None
+    event = shape.object("event")
+    previous = event.value.get("previous")
+    return {
+        "channel": event.text("channel"),
+        "log_index": event.integer("log_index"),
+        "previous": None if previous is None else event.text("previous"),
+        "changed": event.boolean("changed"),
+    }
+
+
+def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_cid: str, registry: HttpRegistry) -> None:
+    """Check that the registry published what was sent. Installers verify what it serves."""
+    documents, descriptor = opened.documents, opened.documents.descriptor
+    sent = (descriptor.name, descriptor.version, documents.root_cid, documents.descriptor_cid, archive_cid)
+    said = (version.tool, version.version, version.root_cid, version.descriptor_cid, version.archive_cid)
+    if said != sent or version.content_hash != str(opened.content_hash):
+        raise PinwardenError(
+            "ARTIFACT_MISMATCH",
+            f"the registry {registry} published something else than was sent",
+            data={"sent": list(sent), "said": list(said)},
+        )
+
+
+def _published(
+    registry: HttpRegistry, publishing: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None
+) -> Report:
+    surface = f"API surface {version.api_surface}" if version.api_surface else "no surface recorded"
+    name = f"{version.tool} {version.version}"
+    return Report(
+        command="publish",
+        subject=name,
+        summary=f"{name} {_done(publishing, version, event)} of {registry}; {surface}",
+        exit_code=EXIT_CLEAN,
+        notes=(f"the registry could not probe the server: {version.surface_problem}",)
+        if version.surface_problem
+        else (),
+        facts={
+            "registry": str(registry),
+            "channel": publishing.channel,
+            "published": version_to_json(version),
+            "event": event,
+        },
+    )
+
+
+def _done(publishing: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None) -> str:
+    if event is None:
+        return f"is on {publishing.channel}"
+    if not event["changed"]:
+        return f"was already on {event['channel']}, since event {event['log_index']} of the log"
+    moved = f", which was at {event['previous']}" if event["previous"] else ""
+    again = " again" if event["log_index"] != version.seq else ""
+    return f"is{again} on {event['channel']}{moved}, event {event['log_index']} of the log"
+
+
+def fetch_identity(registry: HttpRegistry, key: PublicKey | None) -> RegistryIdentity:
+    """The registry's identity. Raises if it does not have the known key."""
+    identity = parse_identity(registry.get(names.IDENTITY))
+    if key is not None and identity.key != key:
+        raise PinwardenError(
+            "REGISTRY_KEY_MISMATCH",
+            f"the registry {registry} has the key {identity.key.did}",
+            hint="If the registry rotated its key, verify the rotation in its log: pinwarden log verify.",
+        )
+    return identity
+
+
+def signed_request(identity: RegistryIdentity, action: str, body: Mapping[str, Any], signer: Signer) -> dict[str, Any]:
+    """A signed request, valid once and for this registry only."""
+    value = registry_documents.unsigned_statement(identity.log_id, action, body, wall_clock(), secrets.token_hex(16))
+    return add_signature(value, registry_documents.STATEMENT_SIGNED_FIELDS, signer)
+
+
+class ChangeOptions(Record):
+    """The registry and key for a change request."""
+
+    registry: HttpRegistry
+    signer: Signer
+    registry_key: PublicKey | None = None
+
+
+def request_change(changing: ChangeOptions, command: str, action: str, body: Mapping[str, Any]) -> Report:
+    """Send a change request, and report the result."""
+    identity = fetch_identity(changing.registry, changing.registry_key)
+    request = {"statement": signed_request(identity, action, body, changing.signer)}
+    done = _answered(changing.registry.send("POST", "api/change", document_bytes(request), _JSON))
+    subject, changed = done.text("subject"), done.boolean("changed")
+    state = "done" if changed else "nothing to change"
+    return Report(
+        command=command,
+        subject=subject,
+        summary=f"{subject}: {state}",
+        exit_code=EXIT_CLEAN,
+        facts={"registry": str(changing.registry), "subject": subject, "changed": changed},
+    )
+
+
+def _answered(value: Any) -> DocumentReader:
+    """A reader of a registry's response, which may contain anything."""
+    return DocumentReader(value, "answer")
+
+
+def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
+    """The report of ``pinwarden registry attest``."""
+    taken = [
+        registry.send("POST", "api/attestations", read_file(path, DOCUMENT_LIMITS.max_bytes), _JSON) for path in files
+    ]
+    new = sum(_answered(each).boolean("changed") for each in taken)
+    return Report(
+        command="registry attest",
+        subject=str(registry),
+        summary=f"{plural(new, 'new attestation')} at {registry}",
+        exit_code=EXIT_CLEAN,
+        facts={"registry": str(registry), "sent": len(taken), "new": new},
+    )
+
+
+def keys_body(
+    namespace: str, owners: Sequence[str], publishers: Sequence[str], remove: Sequence[str]
+) -> dict[str, Any]:
+    """The body of a request to change a namespace's keys."""
+    added = [{"key_id": PublicKey.from_did(each).did, "role": "owner"} for each in owners]
+    added += [{"key_id": PublicKey.from_did(each).did, "role": "publisher"} for each in publishers]
+    return {"namespace": namespace, "add": added, "remove": list(remove)}

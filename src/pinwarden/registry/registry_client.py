@@ -1,0 +1,144 @@
+"""Read a registry's files from a live registry, a web server or a folder; send requests to a live registry."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pinwarden.core import strict_json
+from pinwarden.core.cid import blob_cid, document_cid
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.limits import Limits
+from pinwarden.registry import names
+from pinwarden.system.files import read_file
+
+if TYPE_CHECKING:
+    from pinwarden.system.net.fetch import Fetcher
+
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
+
+
+class RegistryReader(ABC):
+    """Reads a registry's files. Content under a CID is verified; other documents are not verified here."""
+
+    @abstractmethod
+    def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+        """The bytes at a path (see ``names.py``); None if there are none."""
+
+    def get(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+        """The bytes at a path. Raises if there are none."""
+        data = self.find(path, max_bytes)
+        if data is None:
+            raise PinwardenError("SERVER_NOT_FOUND", f"the registry {self} does not have {path[:200]}")
+        return data
+
+    def document(self, cid: str) -> bytes:
+        """The document of a CID, verified."""
+        data = self.get(names.document_path(cid))
+        if str(document_cid(data)) != cid:
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH", f"the document that {self} serves for {cid} does not match the CID"
+            )
+        return data
+
+    def blob(self, cid: str, max_bytes: int = MAX_ARCHIVE_BYTES) -> bytes:
+        """The archive of a CID, verified."""
+        data = self.get(names.blob_path(cid), max_bytes)
+        if str(blob_cid(data)) != cid:
+            raise PinwardenError(
+                "ARTIFACT_MISMATCH", f"the archive that {self} serves for {cid} does not match the CID"
+            )
+        return data
+
+
+class FolderRegistry(RegistryReader):
+    """A static export in a local folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+        """The bytes of a file below the folder."""
+        place = self._folder / path
+        if ".." in Path(path).parts or not place.is_file():
+            return None
+        return read_file(place, max_bytes)
+
+
+class HttpRegistry(RegistryReader):
+    """A registry or static export at a URL."""
+
+    def __init__(self, url: str, fetcher: Fetcher, token: str | None = None) -> None:
+        from pinwarden.system.net.endpoint import Endpoint
+
+        self._base = url if url.endswith("/") else f"{url}/"
+        self._endpoint = Endpoint(
+            url=self._base,
+            said_by="argument",
+            source="the registry's address",
+            authorization=f"Bearer {token}" if token else None,
+        )
+        self._fetcher = fetcher
+
+    def __str__(self) -> str:
+        return self._base
+
+    def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+        """The bytes at a path below the URL."""
+        from pinwarden.system.net.fetch import FetchRequest
+
+        # Reading needs no token, so none is sent.
+        bare = FetchRequest(endpoint=self._bare(), url=self._url(path))
+        answer = self._fetcher.get(bare, max_bytes=max_bytes)
+        return answer.body if answer.found else None
+
+    def send(self, method: str, path: str, body: bytes, media_type: str) -> Any:
+        """Send a request and return the response's JSON. Raises the registry's error if it refuses."""
+        from pinwarden.system.net.fetch import FetchRequest, RequestBody
+
+        sent = RequestBody(method=method, body=body, media_type=media_type)
+        answer = self._fetcher.send(FetchRequest(endpoint=self._endpoint, url=self._url(path), sent=sent))
+        try:
+            value = strict_json.parse_json(answer.body, Limits(max_bytes=1 << 20)) if answer.body else {}
+        except PinwardenError:
+            value = None
+        if answer.status in (200, 201):
+            return value
+        raise _refusal(value, answer.status, str(self))
+
+    def _bare(self) -> Any:
+        from pinwarden.core.record import replace
+
+        return replace(self._endpoint, authorization=None)
+
+    def _url(self, path: str) -> str:
+        return f"{self._base}{quote(path, safe='/+')}"
+
+
+def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
+    """The registry's error, if its code is known; otherwise an error for the HTTP status."""
+    from pinwarden.core.errors import CODES
+
+    error = value.get("error") if isinstance(value, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    if isinstance(error, dict) and isinstance(code, str) and code in CODES and isinstance(message, str):
+        from pinwarden.core.visible import show_invisible
+
+        hint = error.get("hint")
+        return PinwardenError(
+            code,
+            f"the registry {registry} refused: {show_invisible(message[:500])}",
+            hint=show_invisible(hint[:300]) if isinstance(hint, str) and hint else None,
+            data={"status": status},
+        )
+    from pinwarden.bundle.document import document_bytes
+    from pinwarden.system.net.fetch_failures import status_failed
+
+    return status_failed(registry, status, document_bytes(value) if isinstance(value, dict) else b"")

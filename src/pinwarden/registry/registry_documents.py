@@ -1,0 +1,244 @@
+"""A registry's own documents: published versions, its identity, and the signed requests (statements) of publishers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pinwarden.bundle.document import BLOB_CID, DocumentReader, read_json, read_signatures, refuse_document
+from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import PublicKey
+from pinwarden.core.record import Record, field
+from pinwarden.core.signed_note import NoteKey
+from pinwarden.core.signing import document_signature_valid, signing_preimage
+
+_SCHEMAS = "pinwarden.registry"
+VERSION_SCHEMA = f"{_SCHEMAS}.version.v1"
+VERSION_SIGNED_FIELDS = (
+    *("/schema_version", "/tool", "/version", "/namespace", "/root_cid", "/descriptor_cid", "/archive", "/surface"),
+    *("/published_at_utc", "/published_by", "/log_index"),
+)
+"""The members that never change. The registry signs them, so that a mirror cannot alter a surface."""
+IDENTITY_SCHEMA = f"{_SCHEMAS}.identity.v1"
+
+
+class PublishedVersion(Record):
+    """One published version. Only ``yanked`` and ``attestations`` can change."""
+
+    tool: str
+    version: str
+    namespace: str
+    description: str
+    root_cid: str
+    descriptor_cid: str
+    archive_cid: str
+    archive_size: int
+    media_type: str
+    content_hash: str
+    """The digest of the archive, computed by the registry."""
+    api_surface: str | None
+    """The API surface hash from the registry's own probe; None if the server could not be probed."""
+    surface_cid: str | None
+    surface_problem: str | None
+    """Why the registry has no surface."""
+    published_at: str
+    published_by: str
+    seq: int
+    """The index of its event in the log."""
+    yanked: str | None = None
+    """The reason if the version is yanked."""
+    attestations: tuple[str, ...] = ()
+
+
+def version_to_json(version: PublishedVersion) -> dict[str, Any]:
+    """The document."""
+    return {
+        "schema_version": VERSION_SCHEMA,
+        "tool": version.tool,
+        "version": version.version,
+        "namespace": version.namespace,
+        "description": version.description,
+        "root_cid": version.root_cid,
+        "descriptor_cid": version.descriptor_cid,
+        "archive": {
+            "cid": version.archive_cid,
+            "size_bytes": version.archive_size,
+            "media_type": version.media_type,
+            "content_hash": version.content_hash,
+        },
+        "surface": {
+            "api_surface": version.api_surface,
+            "cid": version.surface_cid,
+            "problem": version.surface_problem,
+        },
+        "published_at_utc": version.published_at,
+        "published_by": version.published_by,
+        "log_index": version.seq,
+        "yanked": version.yanked,
+        "attestations": list(version.attestations),
+    }
+
+
+def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
+    """Parse a version document and verify that the registry's key signed it."""
+    document = read_json(data)
+    shape = DocumentReader.for_schema(document, VERSION_SCHEMA)
+    for signature, given in zip(read_signatures(shape), document["signatures"], strict=True):
+        covered = set(VERSION_SIGNED_FIELDS) <= set(signature.signed_fields)
+        if covered and document_signature_valid(document, given, [key]):
+            return _version(shape)
+    raise PinwardenError("SIGNATURE_INVALID", f"the version document is not signed by {key.did}")
+
+
+def version_from_json(document: Any) -> PublishedVersion:
+    """Build a version from a parsed value. Its signatures are not verified."""
+    return _version(DocumentReader.for_schema(document, VERSION_SCHEMA))
+
+
+def _version(shape: DocumentReader) -> PublishedVersion:
+    archive, surface = shape.object("archive"), shape.object("surface")
+    return PublishedVersion(
+        tool=shape.text("tool"),
+        version=shape.text("version"),
+        namespace=shape.text("namespace"),
+        description=_text_or_none(shape, "description") or "",
+        root_cid=shape.cid("root_cid"),
+        descriptor_cid=shape.cid("descriptor_cid"),
+        archive_cid=archive.cid("cid", BLOB_CID),
+        archive_size=archive.integer("size_bytes"),
+        media_type=archive.text("media_type"),
+        content_hash=archive.text("content_hash"),
+        api_surface=_text_or_none(surface, "api_surface"),
+        surface_cid=_text_or_none(surface, "cid"),
+        surface_problem=_text_or_none(surface, "problem"),
+        published_at=shape.timestamp("published_at_utc"),
+        published_by=shape.text("published_by"),
+        seq=shape.integer("log_index"),
+        yanked=_text_or_none(shape, "yanked"),
+        attestations=shape.texts("attestations"),
+    )
+
+
+def _text_or_none(shape: DocumentReader, member: str) -> str | None:
+    value = shape.value.get(member)
+    if value is not None and type(value) is not str:
+        refuse_document(f"{shape.path}/{member}", "is neither text nor null")
+    return value
+
+
+class RegistryIdentity(Record):
+    """A registry's name, log and key, as it states them. Only a pinned key proves an identity."""
+
+    name: str
+    log_id: str
+    """The origin of its log."""
+    key: PublicKey
+
+    @property
+    def note_key(self) -> NoteKey:
+        """The key with the log's name, as checkpoints are verified."""
+        return NoteKey(name=self.log_id, key=self.key)
+
+
+def identity_to_json(identity: RegistryIdentity) -> dict[str, Any]:
+    """The document."""
+    return {
+        "schema_version": IDENTITY_SCHEMA,
+        "name": identity.name,
+        "log_id": identity.log_id,
+        "key_id": identity.key.did,
+        "public_key": identity.key.base64url,
+        "checkpoint_key": str(identity.note_key),
+    }
+
+
+def parse_identity(data: bytes) -> RegistryIdentity:
+    """Parse a registry's identity document."""
+    shape = DocumentReader.for_schema(read_json(data), IDENTITY_SCHEMA)
+    identity = RegistryIdentity(
+        name=shape.text("name"), log_id=shape.text("log_id"), key=PublicKey.from_did(shape.text("key_id"))
+    )
+    if shape.text("checkpoint_key") != str(identity.note_key):
+        refuse_document(f"{shape.path}/checkpoint_key", "does not match key_id")
+    return identity
+
+
+STATEMENT_SCHEMA = f"{_SCHEMAS}.statement.v1"
+STATEMENT_SIGNED_FIELDS = ("/schema_version", "/log_id", "/action", "/body", "/issued_at_utc", "/nonce")
+_MEMBERS = {field[1:] for field in STATEMENT_SIGNED_FIELDS} | {"signatures"}
+PUBLISH = "publish"
+POINT = "point"
+YANK = "yank"
+UNYANK = "unyank"
+KEYS = "keys"
+ACTIONS = (PUBLISH, POINT, YANK, UNYANK, KEYS)
+
+
+class Statement(Record):
+    """A signed request to a registry: one action, for one registry, at one time, once.
+
+    The signature covers every member, including the registry's log id and the time, so a request cannot be sent to
+    another registry, repeated later, or mistaken for another kind of document.
+    """
+
+    log_id: str
+    action: str
+    body: Mapping[str, Any]
+    issued_at_utc: str
+    key_id: str
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def digest(self) -> Digest:
+        """Identifies the request, to refuse it a second time: the signer and the signed members, and nothing that an
+        eavesdropper could change without breaking the signature."""
+        return Digest.of_bytes(
+            self.key_id.encode() + b"\0" + signing_preimage(dict(self.document), STATEMENT_SIGNED_FIELDS)
+        )
+
+    @property
+    def shape(self) -> DocumentReader:
+        """A reader of the request's body."""
+        return DocumentReader(self.body, "statement/body")
+
+
+def parse_statement(data: bytes) -> Statement:
+    """Parse a request and verify its signature. Whether the signer is authorized is not checked here."""
+    return statement_from_json(read_json(data))
+
+
+def statement_from_json(document: Any) -> Statement:
+    """Build a request from a parsed value and verify its signature."""
+    shape = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
+    shape.text("nonce")
+    signatures = read_signatures(shape)
+    if document.keys() - _MEMBERS:
+        refuse_document(shape.path, "has an unsigned member")
+    if len(signatures) != 1 or signatures[0].signed_fields != STATEMENT_SIGNED_FIELDS:
+        raise PinwardenError("SIGNATURE_INVALID", "a request needs exactly one signature, over all of its members")
+    key_id = signatures[0].key_id
+    if not document_signature_valid(document, document["signatures"][0], [PublicKey.from_did(key_id)]):
+        raise PinwardenError("SIGNATURE_INVALID", "the request's signature does not verify")
+    return Statement(
+        log_id=shape.text("log_id"),
+        action=shape.one_of("action", ACTIONS),
+        body=shape.object("body").value,
+        issued_at_utc=shape.timestamp("issued_at_utc"),
+        key_id=key_id,
+        document=document,
+    )
+
+
+def unsigned_statement(
+    log_id: str, action: str, body: Mapping[str, Any], issued_at_utc: str, nonce: str
+) -> dict[str, Any]:
+    """The request without its signature; sign it with ``add_signature(..., STATEMENT_SIGNED_FIELDS, signer)``."""
+    return {
+        "schema_version": STATEMENT_SCHEMA,
+        "log_id": log_id,
+        "action": action,
+        "body": dict(body),
+        "issued_at_utc": issued_at_utc,
+        "nonce": nonce,
+    }
