@@ -203,11 +203,6 @@ class Statement(Record):
         return DocumentReader(self.body, "statement/body")
 
 
-def parse_statement(data: bytes) -> Statement:
-    """Parse a request and verify its signature. Whether the signer is authorized is not checked here."""
-    return statement_from_json(read_json(data))
-
-
 def statement_from_json(document: Any) -> Statement:
     """Build a request from a parsed value and verify its signature."""
     shape = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
