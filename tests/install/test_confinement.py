@@ -97,8 +97,8 @@ def resealed(desk: Desk, **changes: Any) -> None:
     entry = lock.entries[0]
     extension = extension_of(entry)
     assert extension is not None
-    record = {**deepcopy(dict(extension.others["bundle"])), **changes}
-    changed = extended(entry, replace(extension, others={**extension.others, "bundle": record}))
+    record = {**deepcopy(dict(extension.bundle or {})), **changes}
+    changed = extended(entry, replace(extension, bundle=record))
     path.write_bytes(lockfile.to_bytes(lockfile.sealed(replace(lock, entries=(changed,)))))
 
 

@@ -17,7 +17,16 @@ from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, with_integrity
-from pinwarden.lock.extension import Approval, ClosurePin, Extension, extended, pin_surface, surface_path
+from pinwarden.lock.extension import (
+    FORMAT,
+    Approval,
+    ClosurePin,
+    Extension,
+    extended,
+    parse_record,
+    pin_surface,
+    surface_path,
+)
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock, without
@@ -340,6 +349,36 @@ def test_problems_are_raised_with_their_places() -> None:
 
 
 # Our record
+
+
+OPTIONAL: dict[str, Any] = {
+    "launch": {"command": ["npx", "notes"], "variables": ["TOKEN"], "cwd": "/srv"},
+    "publisher": "ada",
+    "publishedAt": NOON,
+    "evidence": [{"code": "npm_integrity"}],
+    "bundleTree": str(Digest.of_bytes(b"tree")),
+    "installScripts": [{"package": "a@1", "digest": str(Digest.of_bytes(b"a")), "by": "ada", "at": NOON}],
+    "askedRelease": "1.2.3",
+    "surfaceOf": "pkg:npm/notes@1.0.0",
+    "configuredIn": {"client": "claude", "scope": "project", "file": ".mcp.json", "answers": {"key": "v"}},
+    "bundle": {"tool": "acme.notes"},
+    "newer": 1,
+}
+
+
+def test_every_optional_member_is_typed_and_rewritten_where_it_stood() -> None:
+    extension = parse_record({"format": FORMAT, **OPTIONAL}, "/x")
+    assert extension.others == {"newer": 1}
+    written = extended(entry(), replace(extension, registry="https://registry.example"))
+    members = {name: value for name, value in written.manifest["pinwarden"].items() if name in OPTIONAL}
+    assert (list(members), members) == (list(OPTIONAL), OPTIONAL)
+
+
+@pytest.mark.parametrize("member", [name for name in OPTIONAL if name != "newer"])
+def test_a_malformed_optional_member_is_an_invalid_lock(member: str) -> None:
+    with pytest.raises(PinwardenError) as caught:
+        parse_record({"format": FORMAT, **OPTIONAL, member: 5}, "/x")
+    assert caught.value.code == "LOCK_INVALID"
 
 
 def test_our_record_comes_back_as_it_was_given() -> None:

@@ -13,7 +13,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, kind_table
 from pinwarden.lock.closure import Closure, ClosurePackage
-from pinwarden.lock.extension import PUBLISHER, Artifact, Extension, ImagePin
+from pinwarden.lock.extension import Artifact, Extension, ImagePin
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, REVIEW, Change
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def _differences(server: str, pinned: Extension, facts: ArtifactFacts) -> Iterat
         return
     if pinned.registry is not None and pinned.registry != facts.registry:
         yield registry_change(server, pinned.registry, facts.registry)
-    publisher = pinned.others.get(PUBLISHER)
-    if isinstance(publisher, str) and publisher != facts.publisher:
-        yield _change("publisher_changed", server, "publisher", publisher, facts.publisher or ABSENT)
+    if pinned.publisher is not None and pinned.publisher != facts.publisher:
+        yield _change("publisher_changed", server, "publisher", pinned.publisher, facts.publisher or ABSENT)
     yield from _files(server, pinned.artifacts, facts)
     if pinned.image is not None and facts.image is not None:
         yield from _image(server, pinned.image, facts)

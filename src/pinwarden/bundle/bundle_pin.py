@@ -13,8 +13,6 @@ from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.record import extension_of
 
-BUNDLE = "bundle"
-"""The member of our record."""
 REGISTRY_TYPE = "mcp-toolbundle"
 """The package type in the lock, the same as in the registry's listing."""
 _TEXTS = ("tool", "version", "channel", "rootCid", "descriptorCid", "registry", "runtime", "target")
@@ -101,7 +99,7 @@ def bundle_pin_to_json(pin: BundlePin) -> dict[str, Any]:
 def find_bundle_pin(entry: Entry) -> BundlePin | None:
     """The bundle that a lock entry pins; None for other kinds of servers. Raises if the record is damaged."""
     extension = extension_of(entry)
-    value = extension.others.get(BUNDLE) if extension else None
+    value = extension.bundle if extension is not None else None
     if value is None:
         return None
     try:

@@ -19,6 +19,7 @@ from pinwarden.gateway.gates.verdict import BLOCK
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
 from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_cut, kept_name
 from pinwarden.lock import lock_store
+from pinwarden.lock.gateway_policy import DEFAULTS
 from pinwarden.lock.policy import parse_policy
 from pinwarden.lock.policy_proposal import REASONS, Observation, Proposal, propose
 from pinwarden.surface.surface import ITEM_KINDS
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
     from pinwarden.project.project import Project
 
-_HEAD = """\
+_HEAD = f"""\
 # A policy for the gateway, proposed from what it observed. Read it before you use it: it allows what is listed here
 # beside what is approved in the lock, or was trusted on first use, and nothing else.
 [policy]
@@ -36,10 +37,10 @@ version = 1
 
 [policy.gateway]
 # audit records, warn also tells the client, block prevents.
-enforcement = "block"
+enforcement = "{DEFAULTS["enforcement"]}"
 # The same for items of a name that nobody approved.
-unknown = "block"
-block-at = "review"
+unknown = "{DEFAULTS["unknown"]}"
+block-at = "{DEFAULTS["block-at"]}"
 """
 _KEY_OF = {kind.entity: kind.key for kind in ITEM_KINDS}
 

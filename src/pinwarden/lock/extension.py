@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.lazy_regex import pattern
-from pinwarden.core.record import Record, field
-from pinwarden.lock.entry import EXTENSION, Entry
+from pinwarden.core.record import Record, field, replace
+from pinwarden.lock.entry import EXTENSION, Entry, in_order
 from pinwarden.lock.seal import seal_of, with_record
 from pinwarden.lock.shape import invalid
 
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
 
 FORMAT = "pinwarden-entry/1"
-EVIDENCE = "evidence"
-"""A member of our record: rows of evidence about the bytes, beyond those of the trust report."""
-PUBLISHED = "publishedAt"
-"""A member of our record: when the locked release came out, as its registry says."""
-PUBLISHER = "publisher"
-"""A member of our record: who published the locked release, as its registry said when its bytes were pinned."""
-BUNDLE_TREE = "bundleTree"
-"""A member of our record: the digest of what unpacks from a bundle, so that an unpacked one can be held against it."""
-SURFACE_OF = "surfaceOf"
-"""A member of our record: what the approved surface was approved for, where that is not what the entry starts now."""
 SURFACES_FOLDER = "mcp-lock.surfaces"
 
 # One folder beside the lockfile, one file in it: nothing that a system could take for another place.
@@ -90,8 +80,39 @@ class Approval(Record):
     why: str
 
 
+class ScriptApproval(Record):
+    """A package whose install scripts may run, who approved it and when."""
+
+    package: str
+    """Name and version, for people."""
+    digest: Digest
+    """Digest of the package's archive. Other bytes under the same version are not approved."""
+    by: str
+    at: str
+
+
+class ConfiguredIn(Record):
+    """The client configuration that an entry was locked from."""
+
+    client: str
+    scope: str
+    file: str
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """What the file proposed as answers to its own input prompts when it was approved."""
+
+
+class LaunchCommand(Record):
+    """The server's own command, where the client's configuration names ``pinwarden run`` instead."""
+
+    command: tuple[str, ...] = field(repr=False)
+    """The words as approved; placeholders are not filled in."""
+    variables: tuple[str, ...] = ()
+    """Names of the environment variables that the server is given."""
+    cwd: str | None = None
+
+
 class Extension(Record):
-    """All that we record about one entry. What a later version adds is kept in ``others``."""
+    """What Pinwarden records about one entry. Members that only a newer version knows are kept in ``others``."""
 
     surface: SurfacePin | None = None
     api_surface: str | None = None
@@ -103,7 +124,26 @@ class Extension(Record):
     registry: str | None = None
     """The registry endpoint that answered."""
     approval: Approval | None = None
+    bundle: Mapping[str, Any] | None = None
+    """The pin of a server installed from a bundle registry; ``bundle/bundle_pin.py`` reads it."""
+    configured_in: ConfiguredIn | None = None
+    surface_of: str | None = None
+    """What the surface was approved for, if that is not what the entry starts now."""
+    probed_release: str | None = None
+    """The release that answered the probe, if the command names none."""
+    install_scripts: tuple[ScriptApproval, ...] = ()
+    bundle_tree: Digest | None = None
+    """Digest of the files in an MCPB bundle, to check the unpacked one."""
+    evidence: tuple[Mapping[str, Any], ...] | None = None
+    """Evidence about the bytes, beyond that of the trust report."""
+    published_at: str | None = None
+    """When the locked release was published, as its registry says."""
+    publisher: str | None = None
+    """Who published the locked release, as its registry said when the bytes were pinned."""
+    launch: LaunchCommand | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
+    member_order: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """The optional members in the order of the file, so that rewriting an entry moves none of them."""
 
     @property
     def has_bytes(self) -> bool:
@@ -157,6 +197,32 @@ def _escaped(character: str) -> str:
     return "".join(f"_{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
+def policy_facts(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+    """The evidence and the publication time in a lock entry's document, without reading the rest of the extension."""
+    record = document["capabilityManifest"].get(EXTENSION, {})
+    evidence = record.get("evidence")
+    return (evidence if isinstance(evidence, list) else []), record.get("publishedAt")
+
+
+def with_optional_members_of(known: Extension, fresh: Extension) -> Extension:
+    """``fresh`` with the optional members of ``known`` that it does not have itself."""
+    return replace(
+        fresh,
+        bundle=fresh.bundle if fresh.bundle is not None else known.bundle,
+        configured_in=fresh.configured_in or known.configured_in,
+        surface_of=fresh.surface_of or known.surface_of,
+        probed_release=fresh.probed_release or known.probed_release,
+        install_scripts=fresh.install_scripts or known.install_scripts,
+        bundle_tree=fresh.bundle_tree or known.bundle_tree,
+        evidence=fresh.evidence or known.evidence,
+        published_at=fresh.published_at or known.published_at,
+        publisher=fresh.publisher or known.publisher,
+        launch=fresh.launch or known.launch,
+        others={**known.others, **fresh.others},
+        member_order=known.member_order,
+    )
+
+
 # In and out of an entry
 
 
@@ -199,7 +265,39 @@ def _to_json(extension: Extension) -> dict[str, Any]:
         record["registry"] = extension.registry
     if (approval := extension.approval) is not None:
         record["approval"] = {"by": approval.by, "at": approval.at, "why": approval.why}
-    return {**record, **extension.others}
+    optional = {**_optional_members(extension), **extension.others}
+    return {**record, **in_order(optional, extension.member_order)}
+
+
+def _optional_members(extension: Extension) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    if extension.bundle is not None:
+        members["bundle"] = dict(extension.bundle)
+    if (configured := extension.configured_in) is not None:
+        answers = {"answers": dict(configured.answers)} if configured.answers else {}
+        where = {"client": configured.client, "scope": configured.scope, "file": configured.file}
+        members["configuredIn"] = {**where, **answers}
+    if extension.surface_of is not None:
+        members["surfaceOf"] = extension.surface_of
+    if extension.probed_release is not None:
+        members["askedRelease"] = extension.probed_release
+    if extension.install_scripts:
+        members["installScripts"] = [
+            {"package": row.package, "digest": str(row.digest), "by": row.by, "at": row.at}
+            for row in extension.install_scripts
+        ]
+    if extension.bundle_tree is not None:
+        members["bundleTree"] = str(extension.bundle_tree)
+    if extension.evidence is not None:
+        members["evidence"] = [dict(row) for row in extension.evidence]
+    if extension.published_at is not None:
+        members["publishedAt"] = extension.published_at
+    if extension.publisher is not None:
+        members["publisher"] = extension.publisher
+    if (launch := extension.launch) is not None:
+        cwd = {} if launch.cwd is None else {"cwd": launch.cwd}
+        members["launch"] = {"command": list(launch.command), "variables": list(launch.variables), **cwd}
+    return members
 
 
 _KNOWN = (
@@ -213,6 +311,18 @@ _KNOWN = (
     "registry",
     "approval",
     "integrity",
+)
+_OPTIONAL = (
+    "bundle",
+    "configuredIn",
+    "surfaceOf",
+    "askedRelease",
+    "installScripts",
+    "bundleTree",
+    "evidence",
+    "publishedAt",
+    "publisher",
+    "launch",
 )
 
 
@@ -243,7 +353,18 @@ def _read(record: Any, path: str) -> Extension:
         provenance=dict(record["provenance"].items()) if "provenance" in record else None,
         registry=_text(record["registry"]) if "registry" in record else None,
         approval=_approval(record["approval"]) if "approval" in record else None,
-        others={member: value for member, value in record.items() if member not in _KNOWN},
+        bundle=dict(record["bundle"].items()) if "bundle" in record else None,
+        configured_in=_configured_in(record["configuredIn"]) if "configuredIn" in record else None,
+        surface_of=_text(record["surfaceOf"]) if "surfaceOf" in record else None,
+        probed_release=_text(record["askedRelease"]) if "askedRelease" in record else None,
+        install_scripts=tuple(map(_script_approval, _rows(record, "installScripts"))),
+        bundle_tree=Digest.parse(record["bundleTree"]) if "bundleTree" in record else None,
+        evidence=tuple(dict(row.items()) for row in _rows(record, "evidence")) if "evidence" in record else None,
+        published_at=_text(record["publishedAt"]) if "publishedAt" in record else None,
+        publisher=_text(record["publisher"]) if "publisher" in record else None,
+        launch=_launch(record["launch"]) if "launch" in record else None,
+        others={member: value for member, value in record.items() if member not in (*_KNOWN, *_OPTIONAL)},
+        member_order=tuple(member for member in record if member not in _KNOWN),
     )
 
 
@@ -291,6 +412,28 @@ def _image(value: Any) -> ImagePin:
 
 def _approval(value: Any) -> Approval:
     return Approval(by=_text(value["by"]), at=_text(value["at"]), why=_text(value["why"]))
+
+
+def _configured_in(value: Any) -> ConfiguredIn:
+    return ConfiguredIn(
+        client=_text(value["client"]),
+        scope=_text(value["scope"]),
+        file=_text(value["file"]),
+        answers=dict(value["answers"].items()) if "answers" in value else {},
+    )
+
+
+def _script_approval(row: Any) -> ScriptApproval:
+    return ScriptApproval(
+        package=_text(row["package"]), digest=Digest.parse(row["digest"]), by=_text(row["by"]), at=_text(row["at"])
+    )
+
+
+def _launch(value: Any) -> LaunchCommand:
+    command, variables = (tuple(map(_text, _rows(value, member))) for member in ("command", "variables"))
+    if not command:
+        _other_kind("a command", value.get("command"))
+    return LaunchCommand(command=command, variables=variables, cwd=_text(value["cwd"]) if "cwd" in value else None)
 
 
 def _size(row: Any) -> int | None:

@@ -8,7 +8,7 @@ it counts, then the table itself, then the default. Digests that are allowed bes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pinwarden.core.canonical import canonicalize
@@ -47,6 +47,18 @@ _WORDS = {
     "arguments": ARGUMENTS,
     **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
 }
+DEFAULTS: Mapping[str, Any] = {
+    "enforcement": "block",
+    "unknown": "block",
+    "block-at": "review",
+    **dict.fromkeys(("sampling", "elicitation", "roots"), "allow"),
+    "url-hosts": (),
+    "max-rounds": 10,
+    "relist-seconds": 30,
+    "relist-calls": 100,
+    "hidden-characters": "relay",
+}
+"""What holds where a policy does not answer."""
 _ANY = Pattern(text="**")
 _Row = TypeVar("_Row")
 
@@ -69,9 +81,9 @@ class AllowedDigest(Record):
 class DigestPolicy(Record):
     """What holds for one item of one server and one client."""
 
-    enforcement: str = "block"
-    unknown: str = "block"
-    block_at: str = "review"
+    enforcement: str = DEFAULTS["enforcement"]
+    unknown: str = DEFAULTS["unknown"]
+    block_at: str = DEFAULTS["block-at"]
     allowlist: tuple[AllowedDigest, ...] = ()
 
 
@@ -83,7 +95,7 @@ class RequestPolicy(Record):
     roots: bool = True
     url_hosts: tuple[Pattern, ...] = ()
     """The hosts to which an elicitation may send the user; none unless they are named."""
-    max_rounds: int = 10
+    max_rounds: int = DEFAULTS["max-rounds"]
     """How often in a row a server may ask for more before it answers."""
 
 
@@ -92,7 +104,7 @@ class ResultPolicy(Record):
 
     max_bytes: int = 0
     """Larger results are refused; 0 for no limit."""
-    hidden_characters: str = "relay"
+    hidden_characters: str = DEFAULTS["hidden-characters"]
     """What happens to control and invisible characters in results: nothing, the client is told, or they are removed."""
 
 
@@ -116,9 +128,9 @@ class GatewayPolicy(Record):
     rules: tuple[GatewayRule, ...] = ()
     allowlist: tuple[AllowedDigest, ...] = ()
     results: ResultPolicy = ResultPolicy()
-    relist_seconds: int = 30
+    relist_seconds: int = DEFAULTS["relist-seconds"]
     """How long a list counts before it is asked for again behind the client's back."""
-    relist_calls: int = 100
+    relist_calls: int = DEFAULTS["relist-calls"]
     """And for how many calls at most; 0 for no limit."""
     digest: str = ""
     """Names the policy in the audit log."""
@@ -134,10 +146,11 @@ class GatewayPolicy(Record):
             other = self.tightened_by
             more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.matches(item)]
             found = _stricter_answers(found, _first_answers(keys, (*more, other)))
+        found = {**DEFAULTS, **found}
         return DigestPolicy(
-            enforcement=found.get("enforcement", "block"),
-            unknown=found.get("unknown", "block"),
-            block_at=found.get("block-at", "review"),
+            enforcement=found["enforcement"],
+            unknown=found["unknown"],
+            block_at=found["block-at"],
             allowlist=tuple(
                 each
                 for each in self.allowlist
@@ -150,7 +163,8 @@ class GatewayPolicy(Record):
 
         Who only watches looks like who protects, so it has to be said.
         """
-        enforcement, unknown = self.answers.get("enforcement", "block"), self.answers.get("unknown", "block")
+        answers = {**DEFAULTS, **self.answers}
+        enforcement, unknown = answers["enforcement"], answers["unknown"]
         if enforcement != "block":
             also = ", and clients are told" if enforcement == "warn" else ""
             return f'the policy says enforcement = "{enforcement}": changes are recorded{also}, but not withheld'
@@ -162,7 +176,8 @@ class GatewayPolicy(Record):
         """What the policy allows beyond the default, as sentences: only what lets pass text that was not approved."""
         found: list[str] = []
         for place, answers in (("", self.answers), *(("a rule of ", rule.answers) for rule in self.rules)):
-            for key, default in _DEFAULTS.items():
+            for key in ("enforcement", "unknown", "block-at"):
+                default = DEFAULTS[key]
                 word = answers.get(key, default)
                 if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
                     found.append(f'{place}the policy says {key} = "{word}"')
@@ -188,12 +203,13 @@ class GatewayPolicy(Record):
             other = self.tightened_by
             more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.text == "**"]
             found = _stricter_answers(found, _first_answers(_REQUEST_KEYS, (*more, other)))
+        found = {**DEFAULTS, **found}
         return RequestPolicy(
-            sampling=found.get("sampling", "allow") == "allow",
-            elicitation=found.get("elicitation", "allow") == "allow",
-            roots=found.get("roots", "allow") == "allow",
-            url_hosts=found.get("url-hosts", ()),
-            max_rounds=found.get("max-rounds", 10),
+            sampling=found["sampling"] == "allow",
+            elicitation=found["elicitation"] == "allow",
+            roots=found["roots"] == "allow",
+            url_hosts=found["url-hosts"],
+            max_rounds=found["max-rounds"],
         )
 
     def announces(self, server: str, client: str) -> bool:
@@ -217,8 +233,8 @@ def gateway_policy(value: Any) -> GatewayPolicy:
         rules=_rows(table, "rules", _rule),
         allowlist=_rows(table, "allow", _allowed),
         results=_results(results) if results else ResultPolicy(),
-        relist_seconds=30 if seconds is None else seconds,
-        relist_calls=100 if calls is None else calls,
+        relist_seconds=DEFAULTS["relist-seconds"] if seconds is None else seconds,
+        relist_calls=DEFAULTS["relist-calls"] if calls is None else calls,
         digest=str(Digest.of_bytes(canonicalize(table.value))),
     )
 
@@ -239,7 +255,6 @@ _STRICTNESS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
 }
 """The answers to each question, from the loosest to the strictest."""
-_DEFAULTS = {"enforcement": "block", "unknown": "block", "block-at": "review"}
 
 
 def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
@@ -264,11 +279,13 @@ def _stricter_answers(answers: dict[str, Any], other: dict[str, Any]) -> dict[st
     found = dict(answers)
     for key, words in _STRICTNESS.items():
         if key in other:
-            found[key] = max(found.get(key, _DEFAULTS.get(key, "allow")), other[key], key=words.index)
+            found[key] = max(found.get(key, DEFAULTS[key]), other[key], key=words.index)
     if "url-hosts" in other:
-        found["url-hosts"] = tuple(host for host in found.get("url-hosts", ()) if host in other["url-hosts"])
+        found["url-hosts"] = tuple(
+            host for host in found.get("url-hosts", DEFAULTS["url-hosts"]) if host in other["url-hosts"]
+        )
     if "max-rounds" in other:
-        found["max-rounds"] = min(found.get("max-rounds", 10), other["max-rounds"])
+        found["max-rounds"] = min(found.get("max-rounds", DEFAULTS["max-rounds"]), other["max-rounds"])
     return found
 
 
@@ -336,7 +353,7 @@ def _allowed(table: Table) -> AllowedDigest:
 
 
 def _results(table: Table) -> ResultPolicy:
-    hidden = table.value.get("hidden-characters", "relay")
+    hidden = table.value.get("hidden-characters", DEFAULTS["hidden-characters"])
     if hidden not in HIDDEN:
         table.invalid("hidden-characters", f"is not one of {', '.join(HIDDEN)}")
     return ResultPolicy(max_bytes=table.number("max-bytes", 1 << 30) or 0, hidden_characters=hidden)

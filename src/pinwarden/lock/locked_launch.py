@@ -6,9 +6,6 @@ An entry whose client starts it through ``pinwarden run`` keeps the command that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.launch.launch import Launch
 from pinwarden.clients.launch.parse import parse_launch
@@ -17,14 +14,13 @@ from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import BUNDLE_TREE, EVIDENCE, PUBLISHED, PUBLISHER, Extension
+from pinwarden.lock.extension import Extension, LaunchCommand
 from pinwarden.lock.locked_config import locked_config
 from pinwarden.lock.record import extension_of
-from pinwarden.lock.script_approvals import SCRIPTS
 from pinwarden.system.target import StdioTarget
 
-LAUNCH = "launch"
-"""A member of our record: the command that ``pinwarden run`` stands for."""
+_ABOUT_THE_BYTES = ("evidence", "publishedAt", "publisher", "installScripts", "bundleTree", "launch")
+"""Members of the lock extension that stay with the bytes."""
 
 
 class LockedLaunch(Record):
@@ -41,16 +37,17 @@ class LockedLaunch(Record):
 def locked_launch(entry: Entry) -> LockedLaunch:
     """What an entry starts; an error if it starts nothing, because it is an address."""
     extension = extension_of(entry)
-    recorded = extension.others.get(LAUNCH) if extension else None
-    if recorded is not None:
-        return _recorded(entry, recorded)
+    if extension is not None and extension.launch is not None:
+        launch = extension.launch
+        runs = what_runs(StdioTarget(command=launch.command, cwd=launch.cwd))
+        return LockedLaunch(runs=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
     return _configured(entry, extension)
 
 
 def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
     """The command of the approved configuration itself."""
-    configured = extension.others.get("configuredIn") if extension else None
-    client = client_of(configured["client"] if isinstance(configured, dict) else entry.client)
+    configured = extension.configured_in if extension is not None else None
+    client = client_of(configured.client if configured is not None else entry.client)
     server = configured_server(entry.name, locked_config(entry.key, entry.document).entry, client)
     if not isinstance(server.target, StdioTarget):
         raise PinwardenError(
@@ -62,24 +59,9 @@ def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
     )
 
 
-def launch_record(launch: LockedLaunch) -> dict[str, Any]:
-    """What our record keeps of a command that ``pinwarden run`` stands for."""
-    record: dict[str, Any] = {"command": list(launch.command), "variables": list(launch.variables)}
-    return record if launch.cwd is None else {**record, "cwd": launch.cwd}
-
-
-def _recorded(entry: Entry, record: Any) -> LockedLaunch:
-    command, variables = (_texts(record, member) for member in ("command", "variables"))
-    cwd = record.get("cwd") if isinstance(record, Mapping) else None
-    if not command or variables is None or not isinstance(cwd, str | None):
-        raise PinwardenError("LOCK_INVALID", f"the record of what {entry.name[:120]!a} starts cannot be read")
-    target = StdioTarget(command=tuple(command), cwd=cwd)
-    return LockedLaunch(runs=parse_launch(target), command=tuple(command), variables=tuple(variables), cwd=cwd)
-
-
-def _texts(record: Any, member: str) -> Sequence[str] | None:
-    value = record.get(member) if isinstance(record, Mapping) else None
-    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+def launch_command(launch: LockedLaunch) -> LaunchCommand:
+    """What the lock records of a command that ``pinwarden run`` starts."""
+    return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
 def same_release(one: Entry, other: Entry) -> bool:
@@ -94,7 +76,7 @@ def same_release(one: Entry, other: Entry) -> bool:
 def is_enforced(entry: Entry) -> bool:
     """Whether ``pinwarden run`` stands for the command of an entry."""
     extension = extension_of(entry)
-    return extension is not None and LAUNCH in extension.others
+    return extension is not None and extension.launch is not None
 
 
 def started_in_words(entry: Entry) -> str:
@@ -113,7 +95,7 @@ def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
     The variables are those of the new configuration: what it gives to the server, the server gets.
     """
     extension = extension_of(before)
-    if extension is None or LAUNCH not in extension.others:
+    if extension is None or extension.launch is None:
         return None
     try:
         approved, fresh = _configured(before, extension), _configured(entry, extension_of(entry))
@@ -131,7 +113,6 @@ def _release(runs: Launch) -> str | None:
 
 def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extension:
     """A record with the bytes that another one pins. ``same`` says that the configuration is the same, too."""
-    kept = {EVIDENCE, PUBLISHED, PUBLISHER, SCRIPTS, BUNDLE_TREE, *((LAUNCH,) if same else ())}
     return replace(
         fresh,
         artifacts=known.artifacts,
@@ -139,5 +120,11 @@ def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extensio
         closure=known.closure,
         provenance=known.provenance,
         registry=known.registry,
-        others={**{name: value for name, value in known.others.items() if name in kept}, **fresh.others},
+        evidence=fresh.evidence or known.evidence,
+        published_at=fresh.published_at or known.published_at,
+        publisher=fresh.publisher or known.publisher,
+        install_scripts=fresh.install_scripts or known.install_scripts,
+        bundle_tree=fresh.bundle_tree or known.bundle_tree,
+        launch=fresh.launch or (known.launch if same else None),
+        member_order=tuple(name for name in known.member_order if name in _ABOUT_THE_BYTES),
     )

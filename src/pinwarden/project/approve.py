@@ -10,7 +10,6 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import SURFACE_OF
 from pinwarden.lock.record import extension_of
 from pinwarden.project.approvable import OPTION, Approvable, approvable, approved_texts, warning_facts
 from pinwarden.project.lock import Approver, approve_surfaces
@@ -96,8 +95,7 @@ def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) ->
 def _approved_for(entry: Entry) -> str | None:
     """What else the text of an entry was approved for, if that is not what it starts now."""
     extension = extension_of(entry)
-    of = extension.others.get(SURFACE_OF) if extension is not None else None
-    return None if of is None else str(of)[:200]
+    return extension.surface_of[:200] if extension is not None and extension.surface_of is not None else None
 
 
 def _same_text(report: Report, entry: Entry) -> Report:

@@ -133,7 +133,7 @@ def with_fresh_start(entry: Any, approved: Any) -> dict[str, Any]:
 
 def _of(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
     where = configured_in(entry)
-    client = client_of(where["client"] if where else entry.client)
+    client = client_of(where.client if where else entry.client)
     return next((each for each in servers if each.name == entry.name and each.client == client.id), None)
 
 

@@ -14,7 +14,7 @@ from pinwarden.clients.findings import proposed_inputs
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
-from pinwarden.lock.configured import approved_answers, configured_in
+from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import LockedConfig, locked_config
 from pinwarden.lock.lockfile import Lock
@@ -91,10 +91,10 @@ def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[Fo
     found: list[FoundEntry] = []
     for entry in entries:
         locked, where = locked_config(entry.key, entry.document), configured_in(entry)
-        if where is None or where["client"] not in CLIENTS:
+        if where is None or where.client not in CLIENTS:
             installed.append(locked)
         else:
-            place = {"client": where["client"], "scope": where["scope"], "file": where["file"]}
+            place = {"client": where.client, "scope": where.scope, "file": where.file}
             found.append(FoundEntry(entry=entry, locked=locked, **place))
     return tuple(installed), tuple(found)
 
@@ -144,10 +144,12 @@ def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
         if server is None:
             yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
             continue
-        answers = proposed_inputs(server, file.inputs if file else ())
+        answers = proposed_answers(server, file.inputs if file else ())
+        where = configured_in(each.entry)
+        approved = where.answers if where is not None else {}
         changes = (
             *compare_entries(each.entry.name, each.locked.entry, redact_entry(server.entry), client_of(each.client)),
-            *compare_answers(each.entry.name, approved_answers(each.entry), answers),
+            *compare_answers(each.entry.name, approved, answers),
         )
         if any(change.severity != INFO for change in changes):
             message = f"client config entry differs from {project.lock.name}"

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.bundle.bundle_pin import BUNDLE
 from pinwarden.clients.config import ConfiguredServer, config_with, configured_server
 from pinwarden.clients.findings import ConfigFinding, start_unresolved
 from pinwarden.clients.launch.parse import PROGRAM, parse_launch
@@ -17,9 +16,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.configured import NO_RELEASE, SOURCE, configured_in
-from pinwarden.lock.extension import Extension, extended
+from pinwarden.lock.extension import Extension, extended, with_optional_members_of
 from pinwarden.lock.locked_config import locked_config
-from pinwarden.lock.locked_launch import LAUNCH, is_enforced, launch_record, locked_launch, with_bytes_of
+from pinwarden.lock.locked_launch import is_enforced, launch_command, locked_launch, with_bytes_of
 from pinwarden.lock.plan import Installation, install_plan
 from pinwarden.lock.record import extension_of, has_surface
 from pinwarden.lock.server_entry import from_value
@@ -104,7 +103,7 @@ def resolved_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
             hint=f"Look at it and approve it: {approve_command(entry, known)}",
         )
     extension = extension_of(entry)
-    if extension is not None and BUNDLE in extension.others:
+    if extension is not None and extension.bundle is not None:
         return entry
     if pinwarden_arguments(locked_launch(entry).command) is not None:
         raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
@@ -188,16 +187,16 @@ def locked_as(server: ConfiguredServer, behind: Entry | None, extension: Extensi
     if behind is None:
         return extended(entry_of(server, now), extension)
     known = extension_of(behind) or Extension()
-    if BUNDLE in known.others:
-        others = {**known.others, **extension.others}
-        return extended(_same_bundle(server, behind), replace(extension, registry=known.registry, others=others))
+    if known.bundle is not None:
+        merged = with_optional_members_of(known, replace(extension, registry=known.registry))
+        return extended(_same_bundle(server, behind), merged)
     made = entry_of(as_enforced(server, behind), now)
     if behind.key == made.key:
         return extended(made, extension)
     variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
-    launch = launch_record(replace(locked_launch(behind), variables=variables))
+    launch = launch_command(replace(locked_launch(behind), variables=variables))
     shared = with_bytes_of(known, extension, same=False)
-    return extended(made, replace(shared, others={**shared.others, LAUNCH: launch}))
+    return extended(made, replace(shared, launch=launch))
 
 
 def _same_bundle(server: ConfiguredServer, behind: Entry) -> Entry:
@@ -220,7 +219,7 @@ def _restore(shown: str) -> str:
 def _says_what_starts(entry: Entry) -> bool:
     """Whether an entry says what ``pinwarden run`` starts for it."""
     extension = extension_of(entry)
-    return is_enforced(entry) or (extension is not None and BUNDLE in extension.others)
+    return is_enforced(entry) or (extension is not None and extension.bundle is not None)
 
 
 FORGED = (
@@ -234,9 +233,9 @@ def forged_entries(lock: Lock) -> Iterator[Entry]:
     """The entries from configurations that claim something else than what they run."""
     for entry in lock.entries:
         where = configured_in(entry)
-        if entry.source == SOURCE and where is not None and where["client"] in CLIENTS:
+        if entry.source == SOURCE and where is not None and where.client in CLIENTS:
             approved = locked_config(entry.key, entry.document).entry
-            server = configured_server(entry.name, approved, client_of(where["client"]))
+            server = configured_server(entry.name, approved, client_of(where.client))
             said = None if server.target is None else entry_of(as_enforced(server, entry), entry.locked_at or "")
             if said is None or not same_json(_claims(said), _claims(entry)) or _is_raised(entry, said):
                 yield entry

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.bundle.bundle_pin import BUNDLE
 from pinwarden.clients.config import ConfiguredServer, config_with
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import ConfigEdits, refuse_uneditable
@@ -24,9 +23,9 @@ from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import BUNDLE_TREE, extended
+from pinwarden.lock.extension import extended
 from pinwarden.lock.locked_config import locked_config
-from pinwarden.lock.locked_launch import LAUNCH, LockedLaunch, launch_record, locked_launch
+from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_launch
 from pinwarden.lock.record import extension_of, has_surface
 from pinwarden.lock.relock import relock
 from pinwarden.lock.verification import refuse_if_tampered, verify
@@ -123,15 +122,15 @@ def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | N
     """
     project, extension = how.project, extension_of(entry)
     told = {"server": entry.name, "client": entry.client}
-    if extension is not None and BUNDLE in extension.others:
+    if extension is not None and extension.bundle is not None:
         return {**told, "action": "unchanged"}
     launch = locked_launch(entry)
     _refuse_local(entry, launch)
-    bundled = extension is not None and BUNDLE_TREE in extension.others
+    bundled = extension is not None and extension.bundle_tree is not None
     if extension is None or (extension.closure is None and extension.image is None and not bundled):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
     where = configured_in(entry)
-    client = client_of(where["client"] if where else entry.client)
+    client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
     server = configured or _as_approved(entry, client, approved, how.servers)
     arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
@@ -144,7 +143,7 @@ def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | N
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**entry.document, "config": fragment, **kept}
     made = lock_entry.with_integrity(replace(entry, document=document))
-    sealed = extended(made, replace(extension, others={**extension.others, LAUNCH: launch_record(launch)}))
+    sealed = extended(made, replace(extension, launch=launch_command(launch)))
     raw = None if server is None else with_command(server.entry, client, words)
     if server is not None and raw is not None:
         refuse_uneditable(server, raw)

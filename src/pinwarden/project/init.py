@@ -20,8 +20,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import ANSWERS, CONFIGURED_IN
-from pinwarden.lock.extension import Extension, pin_surface, surface_path
+from pinwarden.lock.extension import ConfiguredIn, Extension, pin_surface, surface_path
 from pinwarden.lock.relock import relock, without
 from pinwarden.project import approvable as approval_words
 from pinwarden.project.approvable import Approvable, in_own_files
@@ -29,7 +28,7 @@ from pinwarden.project.configs import view_of
 from pinwarden.project.configured_entry import fragment_of, lock_client, locked_as
 from pinwarden.project.init_decisions import Accepted, Approved, Discovery, Found
 from pinwarden.project.init_report import init_report
-from pinwarden.project.lock import approval_of, asked_release, with_earlier_pins
+from pinwarden.project.lock import approval_of, probed_release, with_earlier_pins
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.system.masking import MASK, is_secret_name, looks_secret, mask_url, mask_words
 from pinwarden.system.redaction import entry_command_lines, entry_names, entry_urls
@@ -261,15 +260,13 @@ def _write(discovery: Discovery, found: Sequence[Found], approver: Approver, now
         extension = Extension(
             surface=None if each.surface is None else pin_surface(each.surface, path),
             approval=approval_of(replace(approver, how=_what_happened(each)), now, texts.get(each.key)),
-            others={
-                CONFIGURED_IN: {
-                    "client": each.server.client,
-                    "scope": each.server.scope,
-                    "file": project.shown(each.server.path),
-                    **_answers(discovery.files, each.server),
-                },
-                **_asked(discovery, each),
-            },
+            configured_in=ConfiguredIn(
+                client=each.server.client,
+                scope=each.server.scope,
+                file=project.shown(each.server.path),
+                answers=_answers(discovery.files, each.server),
+            ),
+            probed_release=_probed_release(discovery, each),
         )
         behind = discovery.approved.entry_behind(each.server, each.key)
         entries.append(locked_as(each.server, behind, extension, now))
@@ -296,13 +293,12 @@ def _refused_later(discovery: Discovery) -> list[str]:
     return [each.key for each in discovery.found if each.refused is not None and each.key in discovery.saved]
 
 
-def _asked(discovery: Discovery, each: Found) -> dict[str, str]:
+def _probed_release(discovery: Discovery, each: Found) -> str | None:
     if each.surface is None or not isinstance(each.server.target, StdioTarget):
-        return {}
-    return asked_release(discovery.project, each.server.target.command, each.surface)
+        return None
+    return probed_release(discovery.project, each.server.target.command, each.surface)
 
 
 def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
     inputs = [each for file in files if file.path == server.path for each in file.inputs]
-    answers = proposed_inputs(server, inputs)
-    return {ANSWERS: answers} if answers else {}
+    return proposed_answers(server, inputs)

@@ -11,14 +11,12 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure, ClosurePackage
-from pinwarden.lock.extension import Extension
+from pinwarden.lock.extension import Extension, ScriptApproval
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.script_approvals import (
-    ScriptApproval,
     approved_digests,
     not_approved,
-    script_approvals,
     with_scripts,
 )
 
@@ -57,9 +55,8 @@ def label(package: ClosurePackage) -> str:
 
 def with_new(known: Extension, fresh: Iterable[ScriptApproval]) -> tuple[ScriptApproval, ...]:
     """The approvals of a record and new ones; who approved the same bytes before stays who approved them."""
-    before = script_approvals(known)
-    have = {each.digest for each in before}
-    return (*before, *(each for each in fresh if each.digest not in have))
+    have = {each.digest for each in known.install_scripts}
+    return (*known.install_scripts, *(each for each in fresh if each.digest not in have))
 
 
 def left_out_rows(server: str, closure: Closure, approved: frozenset[Digest], store: Store) -> Iterator[Row]:
@@ -97,7 +94,7 @@ def unknown_rows(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterat
 def lost_rows(server: str, known: Extension | None, closure: Closure) -> Iterator[Row]:
     """Approvals that a newer closure would end, because it has other bytes."""
     here = {package.files[0].digest for package in with_scripts(closure)}
-    for each in script_approvals(known):
+    for each in known.install_scripts if known is not None else ():
         if each.digest not in here:
             message = f"the install script of {each.package[:120]} was approved for other bytes; it will not be run"
             yield Row(code=LOST, severity="review", entity="closure", name=server, path="", message=message)

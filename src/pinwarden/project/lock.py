@@ -13,8 +13,6 @@ from pinwarden.core.report import Report, Row
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import (
-    PUBLISHED,
-    SURFACE_OF,
     Approval,
     Extension,
     extended,
@@ -23,8 +21,7 @@ from pinwarden.lock.extension import (
 )
 from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
-    LAUNCH,
-    launch_record,
+    launch_command,
     locked_launch,
     same_release,
     started_in_words,
@@ -207,7 +204,7 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
     if launch is not None and not same:
-        merged = replace(merged, others={**merged.others, LAUNCH: launch_record(launch)})
+        merged = replace(merged, launch=launch_command(launch))
     return entry if merged is fresh else extended(entry, merged)
 
 
@@ -215,11 +212,13 @@ def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extens
     """The record with the text that was approved before, unless another one was approved just now."""
     if fresh.surface is not None or known.surface is None:
         return fresh
-    of = known.others.get(SURFACE_OF) or (None if same else started_in_words(before))
-    others = fresh.others if of is None else {**fresh.others, SURFACE_OF: of}
-    if same and ASKED in known.others:
-        others = {**others, ASKED: known.others[ASKED]}
-    return replace(fresh, surface=known.surface, api_surface=known.api_surface, others=others)
+    return replace(
+        fresh,
+        surface=known.surface,
+        api_surface=known.api_surface,
+        surface_of=known.surface_of or (None if same else started_in_words(before)),
+        probed_release=(known.probed_release if same else None) or fresh.probed_release,
+    )
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
@@ -261,10 +260,8 @@ def approve_surfaces(
             surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
             api_surface=str(api_surface_hash(_tools(seen))),
             approval=approval_of(approver, now, offered),
-            others={
-                **{name: value for name, value in known.others.items() if name not in (SURFACE_OF, ASKED)},
-                **asked_of_entry(project, entry, seen),
-            },
+            surface_of=None,
+            probed_release=probed_release_of_entry(project, entry, seen),
         )
         return extended(entry, changed)
 
@@ -348,7 +345,7 @@ def _entry(
     if writing.plain_v2:
         return made
     extension = extension_for(offered, project, plan["name"], writing)
-    return extended(made, replace(extension, others={PUBLISHED: published_at}) if published_at else extension)
+    return extended(made, replace(extension, published_at=published_at or None))
 
 
 def extension_for(offered: Approvable | None, project: Project, name: str, writing: LockWriting) -> Extension:
@@ -385,19 +382,15 @@ def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, *, refuse
     return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"
 
 
-ASKED = "askedRelease"
-"""The member of our record: the release that answered, where the command names none."""
+def probed_release(project: Project, command: Sequence[str], seen: Surface) -> str | None:
+    """The release that answered a probe; None if the command names a release, or it is not known.
 
-
-def asked_release(project: Project, command: Sequence[str], seen: Surface) -> dict[str, str]:
-    """The member for our record; empty where the command names a release, or which one answered is not known.
-
-    What npx installed says it; of other launchers, the version that the server states about itself.
+    For npx, the release that npx installed; for other launchers, the version that the server states about itself.
     """
     runs = parse_launch(StdioTarget(command=tuple(command)))
     package = runs.via or runs
     if package.pinned or package.kind not in ("npm", "pypi"):
-        return {}
+        return None
     release = None
     if package.runner == "npx":
         from pinwarden.artifacts.endpoints.npm import npx_release
@@ -405,7 +398,7 @@ def asked_release(project: Project, command: Sequence[str], seen: Surface) -> di
         spec = f"{package.identity}@{package.version}" if package.version else package.identity
         release = npx_release(spec, package.identity, project.root, project.home, project.variables)
     release = release or _stated(seen)
-    return {ASKED: release[:200]} if release else {}
+    return release[:200] if release else None
 
 
 def _stated(seen: Surface) -> str | None:
@@ -414,20 +407,20 @@ def _stated(seen: Surface) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def asked_of_entry(project: Project, entry: Entry, seen: Surface) -> dict[str, str]:
-    """The same for an entry of the lock."""
+def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> str | None:
+    """The same for an entry of the lock; None for an address."""
     try:
-        return asked_release(project, locked_launch(entry).command, seen)
+        return probed_release(project, locked_launch(entry).command, seen)
     except PinwardenError:
-        return {}  # an address
+        return None
 
 
 def is_release_asked(before: Entry, entry: Entry) -> bool:
     """Whether an entry only names the exact release that answered when the server was asked without one."""
     extension = extension_of(before)
-    release = extension.others.get(ASKED) if extension is not None else None
+    release = extension.probed_release if extension is not None else None
     was, now = entry_identity(before), entry_identity(entry)
-    if not isinstance(release, str) or was is None or now is None or len(was.starts) <= RELEASE:
+    if release is None or was is None or now is None or len(was.starts) <= RELEASE:
         return False
     starts = (*was.starts[:RELEASE], release, *was.starts[RELEASE + 1 :])
     return replace(was, starts=starts) == now

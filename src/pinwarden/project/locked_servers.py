@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 
-from pinwarden.bundle.bundle_pin import BUNDLE
-from pinwarden.clients.near_names import find_near_name
+from pinwarden.clients.near_names import near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.configured import configured_in
@@ -85,7 +84,7 @@ def approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
 def is_for(entry: Entry, client: str | None) -> bool:
     """Whether an entry is that of a client, by the lock's name for it or by the client's own."""
     where = configured_in(entry)
-    return client is None or client == entry.client or (where is not None and where["client"] == client)
+    return client is None or client == entry.client or (where is not None and where.client == client)
 
 
 def differences(servers: Iterable[LockedServer]) -> str:
@@ -125,9 +124,8 @@ def _pinned(entry: Entry) -> _Bytes | None:
     extension = extension_of(entry)
     if extension is None:
         return None
-    bundle = extension.others.get(BUNDLE)
-    if isinstance(bundle, dict):
-        return bundle.get("rootCid"), bundle.get("descriptorCid")
+    if extension.bundle is not None:
+        return extension.bundle.get("rootCid"), extension.bundle.get("descriptorCid")
     if not extension.has_bytes:
         return None
     closure = extension.closure.file_digest if extension.closure is not None else None

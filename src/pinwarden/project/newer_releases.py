@@ -28,10 +28,10 @@ from pinwarden.core.versions import compare_versions
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure
-from pinwarden.lock.configured import CONFIGURED_IN, configured_in
+from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import PUBLISHER, extended
-from pinwarden.lock.locked_launch import LAUNCH, LockedLaunch, is_enforced, locked_launch
+from pinwarden.lock.extension import extended
+from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, locked_launch
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.project.artifact_check import (
@@ -190,9 +190,8 @@ class Following:
             self.warnings += offered.warnings
             offered = None
         extension = extension_for(offered, self._project, made.key, writing)
-        where = configured_in(each.entry)
-        others = {CONFIGURED_IN: dict(where)} if where is not None else {}
-        sealed = made if writing.plain_v2 else extended(made, replace(extension, others=others))
+        extension = replace(extension, configured_in=configured_in(each.entry))
+        sealed = made if writing.plain_v2 else extended(made, extension)
         write_entries(self._project, [sealed], offered, writing)
         return server
 
@@ -207,8 +206,11 @@ class Following:
         """The server where it was found; one that is gone or not as it was approved is not touched."""
         where = configured_in(entry)
         for server in view_of(self._project, (), self._project.configs()).servers:
-            here = {"client": server.client, "scope": server.scope, "file": self._project.shown(server.path)}
-            found = lock_client(server.client) == entry.client if where is None else here == where
+            here = (server.client, server.scope, self._project.shown(server.path))
+            if where is None:
+                found = lock_client(server.client) == entry.client
+            else:
+                found = here == (where.client, where.scope, where.file)
             if server.name == entry.name and found:
                 if is_as_approved(entry, server, client_of(server.client)):
                     return server
@@ -224,7 +226,7 @@ def _at_newest(each: Release, server: ConfiguredServer, launch: LockedLaunch) ->
         raise PinwardenError("CONFIG_UNEDITABLE", "there is no command to write a release into")
     entry: Any = server.entry
     target = server.target
-    if known is not None and LAUNCH in known.others:  # the client's file names pinwarden run
+    if known is not None and known.launch is not None:  # the client's file names pinwarden run
         from pinwarden.project.enforce import with_command
 
         entry = with_command(entry, client_of(server.client), launch.command)
@@ -372,8 +374,8 @@ def package_rows(entry: Entry, wanted: PackageRef, shop: Workshop, now: str) -> 
 def _as_pinned(entry: Entry, facts: ArtifactFacts) -> ArtifactFacts:
     """The facts with the publisher that was pinned: what the registry says of an old release today may be rewritten."""
     extension = extension_of(entry)
-    known = extension.others.get(PUBLISHER) if extension is not None else None
-    return replace(facts, publisher=known) if isinstance(known, str) else facts
+    known = extension.publisher if extension is not None else None
+    return replace(facts, publisher=known) if known is not None else facts
 
 
 def _who_and_when(ecosystem: str, change: ClosureChange, shop: Workshop, now: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.report import Report, Row
-from pinwarden.lock.entry import EXTENSION
-from pinwarden.lock.extension import EVIDENCE, PUBLISHED
+from pinwarden.lock.extension import policy_facts
 from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY, Policies, load_policies, parsed_file
 
 if TYPE_CHECKING:
@@ -42,10 +41,9 @@ def broken_rules(
         return (PolicyFinding(code="entry_incomplete", message=message),)
 
 
-def _with_own_evidence(plan: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_own_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
     """The entry with what was proved here after it was locked, which its trust report does not know."""
-    proved = record.get(EVIDENCE)
-    if not isinstance(proved, list):
+    if not proved:
         return plan
     trust = plan["trust"]
     return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *proved]}}
@@ -82,11 +80,11 @@ def _judged(
         issues = evaluate_toolpin(policies.toolpin, plan, now=now).issues
         rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
     if policies.own is not None:
-        record = plan["capabilityManifest"].get(EXTENSION, {})
-        release = Release(published_at=published_at or record.get(PUBLISHED), proved=proved)
+        evidence, recorded_at = policy_facts(plan)
+        release = Release(published_at=published_at or recorded_at, proved=proved)
         answer = evaluate_policy(
             policies.own,
-            _with_own_evidence(plan, record),
+            _with_own_evidence(plan, evidence),
             now=now,
             environment=policies.environment,
             release=release,

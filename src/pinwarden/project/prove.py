@@ -20,22 +20,17 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, closure_path
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import (
-    BUNDLE_TREE,
-    EVIDENCE,
-    PUBLISHED,
-    PUBLISHER,
     Artifact,
     ClosurePin,
     Extension,
     ImagePin,
+    ScriptApproval,
     extended,
     surface_path,
 )
 from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
 from pinwarden.lock.script_approvals import (
-    SCRIPTS,
-    ScriptApproval,
     approved_digests,
     not_approved,
     still_approved,
@@ -224,7 +219,7 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
     pin = None
     if proof.closure is not None:
         pin = ClosurePin(packages=len(proof.closure.packages), path=path, file_digest=Digest.of_bytes(proof.data))
-    scripts = still_approved(with_new(known, proof.scripts), proof.closure) if proof.closure is not None else []
+    scripts = still_approved(with_new(known, proof.scripts), proof.closure) if proof.closure is not None else ()
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
     fresh = replace(
         known,
@@ -233,23 +228,18 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
         closure=pin,
         registry=facts.registry,
         provenance=to_json(proof.examined.identity) if proof.examined.identity else None,
-        others={
-            **{name: value for name, value in known.others.items() if name != SCRIPTS},
-            **({SCRIPTS: scripts} if scripts else {}),
-            **({BUNDLE_TREE: str(proof.tree)} if proof.tree is not None else {}),
-            EVIDENCE: _kept_evidence(known, proof.examined, now),
-            **({PUBLISHED: facts.published_at} if facts.published_at else {}),
-            **_publisher(known, facts),
-        },
+        install_scripts=scripts,
+        bundle_tree=proof.tree if proof.tree is not None else known.bundle_tree,
+        evidence=_kept_evidence(known, proof.examined, now),
+        published_at=facts.published_at or known.published_at,
+        publisher=known.publisher or _publisher(facts),
     )
     return extended(entry, fresh)
 
 
-def _publisher(known: Extension, facts: ArtifactFacts) -> dict[str, str]:
-    """Who published it. npm alone says that of a release; others say who owns the project today."""
-    if facts.package.ecosystem != "npm" or not facts.publisher or PUBLISHER in known.others:
-        return {}
-    return {PUBLISHER: facts.publisher}
+def _publisher(facts: ArtifactFacts) -> str | None:
+    """Who published the release. Only npm says that; other registries say who owns the project today."""
+    return (facts.publisher or None) if facts.package.ecosystem == "npm" else None
 
 
 def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
@@ -261,20 +251,20 @@ def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
     )
 
 
-def _kept_evidence(known: Extension, examined: Examined, now: str) -> list[dict[str, Any]]:
+def _kept_evidence(known: Extension, examined: Examined, now: str) -> tuple[Mapping[str, Any], ...]:
     """The rows of evidence; those that say the same as before keep the time at which it was first found out.
 
     So proving again leaves the lock as it is, to the byte, and its signatures stay good. After a day the time moves on.
     """
-    before = known.others.get(EVIDENCE)
+    before = known.evidence
     rows = [dict(row) for row in examined.outcome.evidence]
-    if isinstance(before, list) and len(before) == len(rows):
+    if before is not None and len(before) == len(rows):
         timeless = [{**row, "verifiedAt": None} for row in rows]
-        if [{**row, "verifiedAt": None} for row in before if isinstance(row, dict)] == timeless:
+        if [{**row, "verifiedAt": None} for row in before] == timeless:
             times = [str(row.get("verifiedAt", "")) for row in before if "verifiedAt" in row]
             if all(time[:10] == now[:10] for time in times):
                 return before
-    return rows
+    return tuple(rows)
 
 
 def _told(entry: Entry, proof: Proof, approved: frozenset[Digest]) -> dict[str, Any]:

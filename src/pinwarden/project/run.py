@@ -97,7 +97,7 @@ def _mcpb_start(
 def is_bundle(entry: Entry) -> bool:
     """Whether an entry was installed from a registry of bundles."""
     extension = extension_of(entry)
-    return extension is not None and "bundle" in extension.others
+    return extension is not None and extension.bundle is not None
 
 
 def _bundle_start(

@@ -16,7 +16,6 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import BUNDLE_TREE
 from pinwarden.lock.record import extension_of
 
 if TYPE_CHECKING:
@@ -146,13 +145,10 @@ def is_mcpb(entry: Entry) -> bool:
 def pinned_mcpb(entry: Entry) -> PinnedMcpb:
     """The bundle that an entry pins."""
     extension, url = extension_of(entry), entry.selected_target.get("identifier")
-    tree = extension.others.get(BUNDLE_TREE) if extension is not None else None
-    if extension is None or len(extension.artifacts) != 1 or not isinstance(tree, str) or not isinstance(url, str):
+    tree = extension.bundle_tree if extension is not None else None
+    if extension is None or len(extension.artifacts) != 1 or tree is None or not isinstance(url, str):
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
-    try:
-        return PinnedMcpb(url=url, digest=extension.artifacts[0].digest, tree=Digest.parse(tree))
-    except PinwardenError as err:
-        raise PinwardenError("LOCK_INVALID", f"{BUNDLE_TREE} of {entry.name[:120]!a}: {err.message}") from err
+    return PinnedMcpb(url=url, digest=extension.artifacts[0].digest, tree=tree)
 
 
 def fetch_mcpb(url: str, digest: Digest, shop: Workshop) -> Path:

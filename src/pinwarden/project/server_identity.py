@@ -54,7 +54,7 @@ def entry_identity(entry: Entry) -> ServerIdentity | None:
     An entry whose client starts it through ``pinwarden run`` means the command that this stands for.
     """
     where = configured_in(entry)
-    client = client_of(where["client"] if where else entry.client)
+    client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
     target = configured_server(entry.name, redact_entry(approved), client).target
     bundle = find_bundle_pin(entry)

@@ -175,13 +175,11 @@ def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | No
 
 def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry through us."""
-    from pinwarden.bundle.bundle_pin import BUNDLE
-    from pinwarden.clients.launch.run_command import is_enforced_start
-    from pinwarden.lock.locked_launch import LAUNCH
+    from pinwarden.clients.launch.own_command import is_enforced_start
     from pinwarden.lock.record import extension_of
 
     extension = extension_of(entry)
-    ours = extension is not None and (LAUNCH in extension.others or BUNDLE in extension.others)
+    ours = extension is not None and (extension.launch is not None or extension.bundle is not None)
     return ours and is_enforced_start(target.command, entry.name)
 
 
@@ -208,7 +206,7 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     from pinwarden.system.redaction import redact_entry
 
     where = configured_in(entry)
-    client = client_of(where["client"] if where else entry.client)
+    client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
     for file in files:
         for server in file.servers:

@@ -511,7 +511,7 @@ def _started_config(entry: Entry) -> Any:
     from pinwarden.project.enforce import with_command
 
     where = configured_in(entry)
-    client = client_of(where["client"] if where else entry.client)
+    client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
     return config_with(client, entry.name, with_command(approved, client, locked_launch(entry).command))
 

@@ -290,14 +290,12 @@ LIVE_KINDS: FindingKinds = kind_table(
 def unread_rows(lock: Lock) -> Iterator[Row]:
     """Servers whose approved text was approved for something else than they start now. They are held to it all the
     same; what they say themselves is only known once they are asked."""
-    from pinwarden.lock.extension import SURFACE_OF
     from pinwarden.lock.locked_launch import started_in_words
     from pinwarden.project.locked_servers import approve_command
 
     for entry in lock.entries:
         extension = extension_of(entry)
-        of = extension.others.get(SURFACE_OF) if extension is not None else None
-        if extension is None or extension.surface is None or of is None:
+        if extension is None or extension.surface is None or extension.surface_of is None:
             continue
         yield Row(
             code=UNREAD,
@@ -306,8 +304,8 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
             name=entry.name,
             path="",
             message=(
-                f"its text was approved for {str(of)[:200]}, and {started_in_words(entry)} was not asked since; what "
-                f"differs is blocked: {approve_command(entry, lock.entries)}"
+                f"its text was approved for {extension.surface_of[:200]}, and {started_in_words(entry)} was not asked "
+                f"since; what differs is blocked: {approve_command(entry, lock.entries)}"
             ),
         )
 
