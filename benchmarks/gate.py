@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.measure import Goal, Row, table
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, entry_key, with_integrity
-from pinwarden.lock.plan import install_plan
+from pinwarden.lock.install_plan import install_plan
 from pinwarden.lock.relock import relock
 from pinwarden.lock.server_entry import from_value
 

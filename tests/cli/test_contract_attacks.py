@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from pinwarden.cli.main import main
-from pinwarden.contract.check_report import check
+from pinwarden.contract.check_report import check, verify_contract
 from pinwarden.contract.dialect import F5
 from pinwarden.contract.extension import body_digest
 from pinwarden.contract.lock_command import Place, fresh_lockfile
 from pinwarden.contract.lockfile import Lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.contract.observation import Observed, observe_python
 from pinwarden.contract.python_server import interpreter_for, introspect, python_server
-from pinwarden.contract.verify_live import verify_contract
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.probe.probe import ProbeOptions
 from pinwarden.surface.surface import surface_from_listing
@@ -175,7 +174,7 @@ def test_a_server_that_writes_down_its_own_facts_is_refused_and_never_an_interna
 
 
 def test_a_server_does_not_make_its_asker_read_files_outside_its_folder(tmp_path: Path) -> None:
-    from pinwarden.contract.sources import read_modules
+    from pinwarden.contract.observation import read_modules
 
     (tmp_path / "outside.py").write_text("secret = 1\n")
     (tmp_path / "server").mkdir()

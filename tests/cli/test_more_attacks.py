@@ -26,9 +26,8 @@ from pinwarden.core.strict_json import encode_json_file
 from pinwarden.core.visible import neutralize_log_commands, show_invisible
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lockfile, signature
-from pinwarden.lock.extension import extended
+from pinwarden.lock.extension import extended, extension_of
 from pinwarden.lock.policy_table import Pattern, _fits
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
 from pinwarden.surface.probe.secret_mask import refuse_echoed_secrets
 from pinwarden.surface.surface import TOOL, Item, Surface

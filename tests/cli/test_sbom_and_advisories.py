@@ -16,8 +16,7 @@ from pinwarden.core.record import replace
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended, extension_of
 from pinwarden.lock.relock import relock
 from tests.cli.project import ProjectFolder
 

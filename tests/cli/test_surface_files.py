@@ -12,8 +12,7 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, extended, pin_surface, surface_path
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import Extension, extended, extension_of, pin_surface, surface_path
 from pinwarden.lock.relock import relock
 from pinwarden.project.approvable import approvable, in_own_files
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing

@@ -8,9 +8,8 @@ import pytest
 
 from pinwarden.contract.contract import tool_contract_from_json
 from pinwarden.contract.costs import estimated_tokens
-from pinwarden.contract.deltas import SEVERITIES
 from pinwarden.contract.dialect import Dialect
-from pinwarden.contract.diff import diff_contracts
+from pinwarden.contract.diff import SEVERITIES, diff_contracts
 from tests.conformance.fusion_world import labels, rows
 from tests.conformance.vectors import load
 

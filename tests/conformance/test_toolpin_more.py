@@ -10,11 +10,9 @@ import pytest
 from pinwarden import PinwardenError, canonicalize
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lockfile, server_entry
-from pinwarden.lock.fragments import fragment
-from pinwarden.lock.plan import Installation, install_plan
+from pinwarden.lock.install_plan import Installation, fragment, install_plan
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
-from pinwarden.lock.trust_tiers import judge
-from pinwarden.lock.trust_verdict import verdict_of
+from pinwarden.lock.trust_tiers import judge, verdict_of
 from pinwarden.lock.verification import verify
 from pinwarden.surface.foreign_digests import toolpin_hashes
 from tests.conformance.test_toolpin_scan import scanned

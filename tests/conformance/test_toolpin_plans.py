@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinwarden import Digest, canonicalize
-from pinwarden.lock.plan import Installation, install_plan
+from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.trust_tiers import judge, with_evidence
 from tests.conformance.toolpin_world import LIVE, clock, entry_named, files, verification
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.lock.plan import Installation, install_plan
+from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
 from pinwarden.lock.policy_rules import evaluate_toolpin
 from tests.cli.run import pinwarden

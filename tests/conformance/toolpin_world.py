@@ -12,7 +12,7 @@ import yaml
 
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.lock import server_entry
-from pinwarden.lock.fragments import Fragment
+from pinwarden.lock.install_plan import Fragment
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.lock.target_verification import (
     SKIPPED,

@@ -12,7 +12,7 @@ from pinwarden.cli.main import main
 from pinwarden.contract.check import check_lockfile
 from pinwarden.contract.contract import PromptArgument, PromptContract
 from pinwarden.contract.extension import ToolFacts
-from pinwarden.contract.files import write_lockfile
+from pinwarden.contract.lock_command import write_lockfile
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.contract.server_diff import ServerDiff, diff_lockfiles
 from pinwarden.core.errors import PinwardenError

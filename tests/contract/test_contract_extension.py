@@ -21,7 +21,7 @@ from pinwarden.contract.extension import (
     verify_lockfile,
 )
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
-from pinwarden.contract.normalise import normalised, normalised_digest
+from pinwarden.contract.normal_form import normalised, normalised_digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.surface.surface import surface_from_listing

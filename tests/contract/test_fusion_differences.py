@@ -23,7 +23,7 @@ from pinwarden.contract.contract import (
 from pinwarden.contract.dialect import F1, F5
 from pinwarden.contract.diff import diff_contracts
 from pinwarden.contract.extension import sign_lockfile, verify_lockfile
-from pinwarden.contract.files import read_lockfile
+from pinwarden.contract.lock_command import read_lockfile
 from pinwarden.contract.lockfile import (
     Lockfile,
     generate_lockfile,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pinwarden.contract.contract import TokenContract
-from pinwarden.contract.observed import contracts_of
-from pinwarden.surface.surface import surface_from_listing
+from pinwarden.contract.surface_contracts import contracts_of
+from pinwarden.surface.surface import from_listing
 from tests.support.contracts import listing, wire_tool
 
 TEXT = {"type": "string"}

@@ -15,8 +15,7 @@ from pinwarden.bundle.trust_files import change_trust
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
-from pinwarden.lock.extension import extended
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import extended, extension_of
 from pinwarden.registry.export import export
 from tests.install.desk import QUESTIONS, REWORDED, Desk, relinked
 from tests.install.world import User, root_of

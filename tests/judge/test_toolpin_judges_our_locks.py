@@ -14,9 +14,8 @@ from pinwarden import PinwardenError, PrivateKey
 from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import Entry, integrity_of
-from pinwarden.lock.extension import extended
+from pinwarden.lock.extension import extended, extension_of
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock, without
 from pinwarden.lock.verification import verify
 from tests.conformance.vectors import vectors_dir

@@ -21,10 +21,9 @@ from pinwarden.lock.closure import (
     to_bytes,
     tree_digest,
 )
-from pinwarden.lock.extension import ClosurePin, extended
+from pinwarden.lock.extension import ClosurePin, extended, extension_of
 from pinwarden.lock.lockfile import parse as parse_lock
 from pinwarden.lock.lockfile import to_bytes as lock_bytes
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
 from pinwarden.lock.verification import verify, verify_files
 from tests.support.locks import NOON, entry, record

@@ -16,21 +16,20 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
-from pinwarden.lock.entry import Entry, with_integrity
+from pinwarden.lock.entry import Entry, seal_of, with_integrity
 from pinwarden.lock.extension import (
     FORMAT,
     Approval,
     ClosurePin,
     Extension,
     extended,
+    extension_of,
     parse_record,
     pin_surface,
     surface_path,
 )
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock, without
-from pinwarden.lock.seal import seal_of
 from pinwarden.lock.verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_files
 from pinwarden.surface.surface import encode_surface, surface_from_listing
 from tests.support.javascript import needs_node

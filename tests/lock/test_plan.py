@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pinwarden import PinwardenError
+from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.launch_choice import choose_target
-from pinwarden.lock.plan import Installation, install_plan
 from pinwarden.lock.shape import check_shape
 from pinwarden.lock.target_verification import LiveOutcome, verify_metadata
 from tests.support.lock_entries import NOW, entry, package, remote

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.lock.plan import install_plan
+from pinwarden.lock.install_plan import install_plan
 from pinwarden.lock.policy import Policy, parse_policy, parse_toolpin_policy
 from pinwarden.lock.policy_rules import PolicyAnswer, Release, evaluate_policy, evaluate_toolpin
 from tests.support.lock_entries import NOW, entry, package, remote

@@ -12,8 +12,7 @@ from pinwarden.lock.server_entry import OFFICIAL_META
 from pinwarden.lock.target_verification import ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import explain, own_findings
 from pinwarden.lock.trust_report import TrustReport
-from pinwarden.lock.trust_tiers import Verified, judge, with_evidence, with_verification
-from pinwarden.lock.trust_verdict import Grounds, decide, verdict_of
+from pinwarden.lock.trust_tiers import Grounds, Verified, decide, judge, verdict_of, with_evidence, with_verification
 from tests.support.lock_entries import HEX, NOW, entry, package, remote
 
 PROOF = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.contract.canonical import hex_of
 from pinwarden.contract.contract import ActionContract, SurfaceContract, ToolContract
-from pinwarden.contract.digests import required_fields_digest
+from pinwarden.contract.digests import hex_of, required_fields_digest
 from pinwarden.contract.extension import Extension, ToolFacts, with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile
 from pinwarden.core.record import replace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pinwarden.contract.deltas import SEVERITIES
 from pinwarden.contract.dialect import DIALECTS
+from pinwarden.contract.diff import SEVERITIES
 from pinwarden.contract.entitlements.values import KINDS
 from pinwarden.contract.extension import EVIDENCE
 from tools.outputs.parts import DID, output, report_row

@@ -9,7 +9,7 @@ from pinwarden.cli.commands import COMMANDS
 from pinwarden.clients.table import CLIENTS, Scope
 from pinwarden.core.report import ROW_SEVERITIES
 from pinwarden.lock import shape as lock_shape
-from pinwarden.lock.tier import TIERS_WORST_FIRST
+from pinwarden.lock.shape import TIERS_WORST_FIRST
 from pinwarden.lock.verification import PROBLEMS
 from pinwarden.surface import surface
 from pinwarden.surface.drift.changes import CHANGE_KINDS, SEVERITIES

@@ -11,9 +11,8 @@ from typing import Any
 
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageRef
 from pinwarden.core.digest import Digest
-from pinwarden.lock.metadata_evidence import Evidence
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
-from pinwarden.lock.trust_report import Issue
+from pinwarden.lock.trust_report import Evidence, Issue
 
 # By ecosystem: evidence code, source of the bytes, verification method, and the issue code for other bytes. The first
 # three are ToolPin's.

@@ -11,7 +11,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import extension_of
 
 REGISTRY_TYPE = "mcp-toolbundle"
 """The package type in the lock, the same as in the registry's listing."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from pinwarden.contract.canonical import utf16_sorted
 from pinwarden.contract.contract import Contracts, PromptContract
 from pinwarden.contract.dialect import Dialect, dialects_of
-from pinwarden.contract.digests import file_digest, server_digest_of
+from pinwarden.contract.digests import file_digest, server_digest_of, utf16_sorted
 from pinwarden.contract.extension import SOURCE, UNKNOWN, Extension, check_body, surface_of
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.core.errors import PinwardenError

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NoReturn
 
 from pinwarden.core.canonical import canonicalize
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record
+from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table, plural, row_facts
 from pinwarden.surface.surface import TOOL, Surface
 
 _SHOWN = ("name", "title", "description", "inputSchema", "annotations")
@@ -57,4 +60,115 @@ def _cost(tool: dict[str, object], count: Callable[[str], int]) -> ToolCost:
         description=count(description) if isinstance(description, str) else 0,
         schema=count(canonicalize(tool["inputSchema"]).decode()) if "inputSchema" in tool else 0,
         total=count(canonicalize(shown).decode()),
+    )
+
+
+_ENCODING = "o200k_base"
+
+
+class Tokenizer(Record):
+    """A way to count, and its name for the report."""
+
+    name: str
+    count: Callable[[str], int]
+
+
+def tokenizer() -> Tokenizer:
+    """The best one here. Counting contacts nobody: where tiktoken has no tables on this machine, it is not used."""
+    try:
+        import tiktoken
+        import tiktoken.load
+
+        usual, tiktoken.load.read_file = tiktoken.load.read_file, _refuse
+        try:
+            encoding = tiktoken.get_encoding(_ENCODING)
+        finally:
+            tiktoken.load.read_file = usual
+    except Exception:  # noqa: BLE001 - not installed, or its tables are not here: either way there is a formula
+        return Tokenizer(name="formula (length / 3.5)", count=estimated_tokens)
+    return Tokenizer(name=f"tiktoken {_ENCODING}", count=lambda text: len(encoding.encode_ordinary(text)))
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise OSError("nothing is downloaded in order to count")
+
+
+COST_KINDS: FindingKinds = kind_table(
+    review=(("over_budget", "What the tools cost in every conversation is more than the budget allows."),)
+)
+
+
+class Budget(Record):
+    """What the tools may cost in every conversation, in tokens. None is no limit."""
+
+    total: int | None = None
+    tool: int | None = None
+
+
+class CostChange(Record):
+    """The costs of a server now, and as it was locked if its texts are known."""
+
+    now: Costs
+    before: Costs | None
+    counted_by: str
+
+    def notes(self) -> tuple[str, ...]:
+        """The change in a sentence."""
+        if self.before is None or self.before.total == self.now.total:
+            return ()
+        change = self.now.total - self.before.total
+        return (f"{self.now.total} tokens in every conversation, {change:+d} since the lock ({self.counted_by})",)
+
+    def to_json(self) -> dict[str, Any]:
+        """The totals, and what each tool costs."""
+        return {
+            "total": self.now.total,
+            "before": None if self.before is None else self.before.total,
+            "countedBy": self.counted_by,
+            "instructions": self.now.instructions,
+            "tools": {each.name: each.total for each in self.now.tools},
+        }
+
+
+def cost_change(before: Surface | None, now: Surface) -> CostChange:
+    """Count both with the same tokenizer."""
+
+    counting = tokenizer()
+    return CostChange(
+        now=costs_of(now, counting.count),
+        before=None if before is None else costs_of(before, counting.count),
+        counted_by=counting.name,
+    )
+
+
+def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ...]:
+    """What costs more than it may."""
+    tools = [("tool", each.name, each.total, budget.tool) for each in costs.now.tools]
+    return tuple(
+        Row(
+            code="over_budget",
+            severity="review",
+            entity=entity,
+            name=name,
+            path="",
+            message=f"costs {cost} tokens in every conversation, {cost - most} more than allowed ({costs.counted_by})",
+        )
+        for entity, name, cost, most in (("server", server, costs.now.total, budget.total), *tools)
+        if most is not None and cost > most
+    )
+
+
+def cost_report(server: str, surface: Surface, budget: Budget) -> Report:
+    """What every tool costs, and what costs too much."""
+    costs = cost_change(None, surface)
+    rows = over_budget(server, costs, budget)
+    return Report(
+        command="contract tokens",
+        subject=server,
+        summary=f"{costs.now.total} tokens in every conversation for {plural(len(costs.now.tools), 'tool')}",
+        exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
+        rows=rows,
+        notes=(f"counted by: {costs.counted_by}",),
+        facts={**costs.to_json(), "findings": [row_facts(row) for row in rows]},
+        rule_texts=kind_reasons(COST_KINDS),
     )

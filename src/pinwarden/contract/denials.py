@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.contract.check import reach
-from pinwarden.contract.entitlements.contradictions import Contradiction, contradictions, gained
+from pinwarden.contract.entitlements.analysis import Contradiction, contradictions, gained
 from pinwarden.contract.entitlements.values import NATIVE, SUBPROCESS, Entitlements
 from pinwarden.contract.extension import SOURCE, UNKNOWN
 from pinwarden.contract.lockfile import Lockfile

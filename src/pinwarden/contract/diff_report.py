@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pinwarden.contract.cost_report import CostChange, cost_change
-from pinwarden.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES
+from pinwarden.contract.costs import CostChange, cost_change
+from pinwarden.contract.diff import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES
 from pinwarden.contract.extension import surface_of
-from pinwarden.contract.files import read_lockfile
+from pinwarden.contract.lock_command import read_lockfile
 from pinwarden.contract.lockfile import Lockfile
 from pinwarden.contract.server_diff import Finding, ServerDiff, diff_lockfiles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from pinwarden.contract.canonical import LOCKFILE_LIMITS
 from pinwarden.contract.contract import Contracts, ToolContract, contracts_from_json
 from pinwarden.contract.dialect import dialects_of
-from pinwarden.contract.digests import tool_digest
+from pinwarden.contract.digests import LOCKFILE_LIMITS, tool_digest
 from pinwarden.contract.lockfile import Lockfile
-from pinwarden.contract.normalise import normalised_digest
+from pinwarden.contract.normal_form import normalised_digest
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -8,14 +8,15 @@ from typing import Any
 
 from pinwarden.contract.denials import CONTRACT_KINDS, notices
 from pinwarden.contract.dialect import F5, Dialect, V, dialects_of
+from pinwarden.contract.digests import LOCKFILE_LIMITS
 from pinwarden.contract.extension import with_extension
-from pinwarden.contract.files import read_lockfile, write_lockfile
-from pinwarden.contract.lockfile import Lockfile, generate_lockfile
+from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, kind_reasons, plural, row_facts
+from pinwarden.system.files import read_file, write_atomically
 
 
 class Place(Record):
@@ -125,3 +126,24 @@ def digests_of(lockfile: Lockfile) -> dict[str, Any]:
         "integrityDigest": lockfile.integrity_digest,
         **{name: extension[name] for name in names if name in extension},
     }
+
+
+def read_lockfile(path: Path, *, compat: Dialect | None = None) -> Lockfile | None:
+    """The lockfile at a path; None if there is none. One that cannot be read is an error, never "not found".
+
+    With ``compat`` it is read as that dialect reads it, to which whatever it cannot take is "not found".
+    """
+    if not path.exists() and not path.is_symlink():
+        return None
+    data = read_file(path, LOCKFILE_LIMITS.max_bytes)
+    try:
+        return parse_lockfile(data, compat=compat)
+    except PinwardenError as err:
+        if compat is not None:
+            return None
+        raise PinwardenError(err.code, f"{path}: {err.message}", hint=err.hint, data=err.data) from err
+
+
+def write_lockfile(path: Path, lockfile: Lockfile) -> None:
+    """Write the lockfile in one step: a reader sees the old one or the new one."""
+    write_atomically(path, serialize_lockfile(lockfile))

@@ -1,7 +1,7 @@
 """The capability lockfile: made of contracts, written, and read.
 
 ``generate_lockfile``, ``serialize_lockfile`` and ``parse_lockfile`` are pure. The only side effects are in
-``contract/files.py``.
+``contract/lock_command.py``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from pinwarden.contract.canonical import LOCKFILE_LIMITS, to_sorted_file, utf16_sorted
 from pinwarden.contract.contract import Contracts, PromptContract, ToolContract
 from pinwarden.contract.dialect import DEFAULT_DIALECT, DIALECTS, Dialect
-from pinwarden.contract.digests import file_digest, locked_prompt, server_digest
+from pinwarden.contract.digests import (
+    LOCKFILE_LIMITS,
+    file_digest,
+    locked_prompt,
+    server_digest,
+    to_sorted_file,
+    utf16_sorted,
+)
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from json import dumps
 from typing import Any
 
-from pinwarden.contract.contract import ToolContract
-from pinwarden.contract.deltas import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES, Delta
-from pinwarden.contract.diff import diff_contracts
+from pinwarden.contract.contract import ToolContract, tool_contract_from_json
+from pinwarden.contract.diff import BREAKING, COSMETIC, RISKY, SAFE, SEVERITIES, Delta, diff_contracts
 from pinwarden.contract.extension import UNKNOWN, check_body, contracts_of, surface_of
 from pinwarden.contract.lockfile import Lockfile
-from pinwarden.contract.normalise import framework_of, normalised_digest, normalised_surface
-from pinwarden.contract.plain_schema import is_generated_root_title, is_generated_title
-from pinwarden.contract.visible_contract import visible_contracts
+from pinwarden.contract.normal_form import (
+    framework_of,
+    is_generated_root_title,
+    is_generated_title,
+    normalised_digest,
+    normalised_surface,
+)
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, INFO, Change
 from pinwarden.surface.drift.compare import compare
@@ -331,3 +334,46 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             key=lambda each: (SEVERITIES.index(each.delta.severity), each.entity, each.name, each.delta.field),
         )
     )
+
+
+_HIDDEN = ""
+"""Stands for a digest that the file does not hold: equal on both sides, so that it is never told as a change."""
+
+
+def visible_contracts(lockfile: Lockfile) -> dict[str, ToolContract]:
+    """The contracts as far as they are written. Raises ``CONTRACT_INVALID`` if an entry is malformed."""
+    return {name: _contract(name, entry) for name, entry in lockfile.tools.items()}
+
+
+def _contract(name: str, entry: Mapping[str, Any]) -> ToolContract:
+    surface, behavior, tokens = (_part(entry, part) for part in ("surface", "behavior", "tokenEconomics"))
+    destructive, read_only = behavior.get("destructiveActions") or (), behavior.get("readOnlyActions") or ()
+    return tool_contract_from_json(
+        {
+            "surface": {
+                "name": name,
+                "description": surface.get("description"),
+                "tags": surface.get("tags"),
+                "actions": {
+                    key: {
+                        "destructive": key in destructive,
+                        "readOnly": key in read_only,
+                        "requiredFields": [],
+                        "inputSchemaDigest": _HIDDEN,
+                    }
+                    for key in surface.get("actions") or ()
+                    if isinstance(key, str)
+                },
+                "inputSchemaDigest": surface.get("inputSchemaDigest"),
+            },
+            "behavior": {**behavior, "embeddedPresenters": []},
+            "tokenEconomics": {**tokens, "baseOverheadTokens": 0},
+            "entitlements": {**_part(entry, "entitlements"), "raw": []},
+        },
+        f"capabilities.tools.{name}",
+    )
+
+
+def _part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = entry.get(name)
+    return part if isinstance(part, Mapping) else {}

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.guard import Approved
-from pinwarden.gateway.store.approvals import Trusted, TrustedSurface
+from pinwarden.gateway.approval import Approved
+from pinwarden.lock import lock_store
+from pinwarden.lock.extension import extension_of
+from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.surface.surface import Surface, parse_surface
 from pinwarden.system.clock import now
 

@@ -12,7 +12,7 @@ from pinwarden.gateway.shared_approvals import server_identity
 from pinwarden.gateway.state import FIRST_USE, GatewayState
 from pinwarden.gateway.store.reviews import kept_name
 from pinwarden.lock import lock_store
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify, verify_files
 from pinwarden.project.approvable import Approvable
 from pinwarden.project.lock import Approver, approve_surfaces

@@ -16,11 +16,10 @@ from pinwarden.install.install import refusal_value, refuse_forbidden
 from pinwarden.install.staging import api_surface_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import INSTALLED, NO_RELEASE
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, ImagePin, extended
-from pinwarden.lock.plan import Installation, install_plan
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import Extension, ImagePin, extended, extension_of
+from pinwarden.lock.install_plan import Installation, install_plan
+from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approvable import Approvable, not_approved
 from pinwarden.project.artifact_check import examine, first_refusal

@@ -19,10 +19,10 @@ from pinwarden.install.decision import Accepted, Judged, Question, judge
 from pinwarden.install.staging import HERE, Brought, bring, pin_of
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import INSTALLED
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension, extended
-from pinwarden.lock.plan import Installation, Scope, install_plan
+from pinwarden.lock.install_plan import Installation, Scope, install_plan
+from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approvable import Approvable, not_approved
 from pinwarden.project.enforce import start_words

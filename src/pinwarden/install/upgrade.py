@@ -19,8 +19,8 @@ from pinwarden.install.decision import Question, judge
 from pinwarden.install.install import Placed, lock_bundle
 from pinwarden.install.staging import Brought, api_surface_of, bring, pin_of
 from pinwarden.lock import lock_store
+from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.lock.record import extension_of
 from pinwarden.project.approvable import OPTION, Approvable, approvable
 from pinwarden.project.installed_bundles import yanked_because
 from pinwarden.project.update import NOTHING_CHANGED, NOTHING_TO_LOOK_UP

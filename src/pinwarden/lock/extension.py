@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field, replace
-from pinwarden.lock.entry import EXTENSION, Entry, in_order
-from pinwarden.lock.seal import seal_of, with_record
+from pinwarden.lock.entry import EXTENSION, Entry, in_order, seal_of, with_record
 from pinwarden.lock.shape import invalid
 
 if TYPE_CHECKING:
@@ -224,6 +224,20 @@ def with_optional_members_of(known: Extension, fresh: Extension) -> Extension:
 
 
 # In and out of an entry
+
+
+def extension_of(entry: Entry) -> Extension | None:
+    """Our record of an entry; None if the entry has none."""
+    if EXTENSION not in entry.manifest:
+        return None
+    path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}"
+    return parse_record(entry.manifest[EXTENSION], path)
+
+
+def has_surface(entry: Entry) -> bool:
+    """Whether something that the server tells the model was approved for this entry."""
+    extension = extension_of(entry)
+    return extension is not None and extension.surface is not None
 
 
 def extended(entry: Entry, extension: Extension) -> Entry:

@@ -14,9 +14,8 @@ from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension, LaunchCommand
+from pinwarden.lock.extension import Extension, LaunchCommand, extension_of
 from pinwarden.lock.locked_config import locked_config
-from pinwarden.lock.record import extension_of
 from pinwarden.system.target import StdioTarget
 
 _ABOUT_THE_BYTES = ("evidence", "publishedAt", "publisher", "installScripts", "bundleTree", "launch")

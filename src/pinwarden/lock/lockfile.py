@@ -19,8 +19,7 @@ from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
 from pinwarden.lock import entry as lock_entry
-from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload
-from pinwarden.lock.seal import whole_digest
+from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload, whole_digest
 from pinwarden.lock.shape import check_shape, invalid
 
 FILE_NAME = "mcp-lock.json"

@@ -19,8 +19,7 @@ from pinwarden.lock.gateway_policy import GatewayPolicy, gateway_policy
 from pinwarden.lock.policy_table import Pattern, plain_host
 from pinwarden.lock.policy_table import Table as _Table
 from pinwarden.lock.policy_table import invalid as _invalid
-from pinwarden.lock.shape import LOCK_CLIENTS
-from pinwarden.lock.tier import TIERS_WORST_FIRST
+from pinwarden.lock.shape import LOCK_CLIENTS, TIERS_WORST_FIRST
 
 # ToolPin's policy
 

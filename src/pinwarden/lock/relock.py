@@ -9,10 +9,9 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import replace
-from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, as_reread
+from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, as_reread, without_approval_time
 from pinwarden.lock.entry import plain as plain_entry
 from pinwarden.lock.lockfile import Lock, plain, sealed
-from pinwarden.lock.seal import without_approval_time
 from pinwarden.lock.verification import Problem, refuse_if_tampered, verify
 
 # What a missing seal leaves unsaid, locking again says anew; an empty file has nothing to launder.

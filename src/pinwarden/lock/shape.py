@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pinwarden.core.canonical import is_number
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.tier import TIERS_WORST_FIRST
+
+Tier = Literal["verified", "conditional", "unverified", "blocked"]
+TIERS_WORST_FIRST: tuple[Tier, ...] = ("blocked", "unverified", "conditional", "verified")
+
+
+def tier_rank(tier: object) -> int:
+    """Higher is better; what is no tier at all is below the worst."""
+    return next((rank for rank, known in enumerate(TIERS_WORST_FIRST) if known == tier), -1)
+
 
 LOCK_CLIENTS = (
     "claude",

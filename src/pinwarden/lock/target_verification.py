@@ -13,9 +13,13 @@ from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.lock.launch_choice import LaunchTarget, choose_target
-from pinwarden.lock.metadata_evidence import (
+from pinwarden.lock.server_entry import ATTESTATIONS_META, CAPABILITIES_META, Package, Remote, ServerEntry
+from pinwarden.lock.shape import is_manifest
+from pinwarden.lock.trust_report import (
     MISSING_FILE_HASH,
     Evidence,
+    Issue,
+    TrustReport,
     attestation_badge,
     attestations,
     has_file_hash,
@@ -23,12 +27,7 @@ from pinwarden.lock.metadata_evidence import (
     pinned_version,
     unique_evidence,
 )
-from pinwarden.lock.server_entry import ATTESTATIONS_META, CAPABILITIES_META, Package, Remote, ServerEntry
-from pinwarden.lock.shape import is_manifest
-from pinwarden.lock.trust_points import metadata_advisories
-from pinwarden.lock.trust_report import Issue, TrustReport
-from pinwarden.lock.trust_tiers import Verified, judge, with_verification
-from pinwarden.lock.trust_verdict import Grounds, Verdict, decide
+from pinwarden.lock.trust_tiers import Grounds, Verdict, Verified, decide, judge, metadata_advisories, with_verification
 from pinwarden.surface.foreign_digests import toolpin_hashes
 from pinwarden.surface.scan.toolpin import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from pinwarden.core.record import Record, replace
 from pinwarden.core.versions import is_exact, is_floating_for_toolpin
-from pinwarden.lock.metadata_evidence import pinned_version
 from pinwarden.lock.server_entry import ServerEntry
-from pinwarden.lock.tier import Tier
-from pinwarden.lock.trust_report import Issue, TrustReport
+from pinwarden.lock.shape import Tier
+from pinwarden.lock.trust_report import Issue, TrustReport, pinned_version
 from pinwarden.lock.trust_tiers import ARTIFACT_CODES, artifact_problem
 
 

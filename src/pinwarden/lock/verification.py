@@ -24,11 +24,12 @@ from pinwarden.lock.entry import (
     entry_key,
     integrity_of_payload,
     integrity_payload,
+    seal_of,
     uncovered,
+    whole_digest,
 )
+from pinwarden.lock.extension import extension_of
 from pinwarden.lock.lockfile import SEAL_FORMAT, Lock, seal_integrity
-from pinwarden.lock.record import extension_of
-from pinwarden.lock.seal import seal_of, whole_digest
 
 if TYPE_CHECKING:
     from pinwarden.lock.extension import ClosurePin, FilePin, SurfacePin

@@ -13,8 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row, plural, row_facts
 from pinwarden.lock import lock_store
-from pinwarden.lock.extension import Extension, extended, surface_path
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import Extension, extended, extension_of, surface_path
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.surface import Surface
 

@@ -10,7 +10,7 @@ from pinwarden.core.record import replace
 from pinwarden.core.report import Report, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import extension_of
 from pinwarden.project.approvable import OPTION, Approvable, approvable, approved_texts, warning_facts
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.locked_servers import LockedServer, locked_server

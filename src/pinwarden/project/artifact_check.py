@@ -19,13 +19,12 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FAILING_SEVERITIES, Row, is_failing
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension
+from pinwarden.lock.extension import Extension, extension_of
 from pinwarden.lock.launch_choice import LaunchTarget
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
-from pinwarden.lock.metadata_evidence import Evidence
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.server_entry import Package, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
+from pinwarden.lock.trust_report import Evidence
 from pinwarden.project.fetch_context import Workshop
 from pinwarden.project.project import load_policies
 from pinwarden.surface.rows import change_row

@@ -14,9 +14,8 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Report, Row, kind_table
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.locked_config import locked_config
+from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.project.configs import view_of
 from pinwarden.project.lock import remove_from_lock
 from pinwarden.system.redaction import redact_entry

@@ -14,9 +14,8 @@ from pinwarden.clients.findings import proposed_inputs
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
-from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.locked_config import LockedConfig, locked_config
+from pinwarden.lock.locked_config import LockedConfig, configured_in, locked_config
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.config_diagnosis import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers
 from pinwarden.project.lock_documents import LockDocument, read_lock

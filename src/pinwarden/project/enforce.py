@@ -21,12 +21,10 @@ from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extended
-from pinwarden.lock.locked_config import locked_config
+from pinwarden.lock.extension import extended, extension_of, has_surface
+from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_launch
-from pinwarden.lock.record import extension_of, has_surface
 from pinwarden.lock.relock import relock
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.configs import view_of

@@ -11,10 +11,10 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts
 from pinwarden.lock import lock_store
+from pinwarden.lock.closure import approved_digests, not_approved
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.lock.record import extension_of
-from pinwarden.lock.script_approvals import approved_digests, not_approved
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.fetch_context import Workshop, fetch_files, with_contents
 from pinwarden.project.project import Project

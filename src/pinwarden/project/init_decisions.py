@@ -13,9 +13,8 @@ from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, kind_table
-from pinwarden.lock.configured import configured_in
-from pinwarden.lock.locked_config import locked_config
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import extension_of
+from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.project.approvable import OPTION
 from pinwarden.project.configs import config_issues, config_strangers, view_of
 from pinwarden.project.configured_entry import entry_behind

@@ -11,7 +11,7 @@ from pinwarden.clients.launch.parse import parse_launch
 from pinwarden.clients.table import CLIENTS, clients_looked_for
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, kind_reasons, plural, row_facts, severity_rank
-from pinwarden.lock.configured import uncovered
+from pinwarden.lock.locked_config import uncovered
 from pinwarden.project.configs import located_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.surface.rows import stderr_tail

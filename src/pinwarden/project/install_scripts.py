@@ -10,15 +10,9 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import closure as closure_document
-from pinwarden.lock.closure import Closure, ClosurePackage
-from pinwarden.lock.extension import Extension, ScriptApproval
+from pinwarden.lock.closure import Closure, ClosurePackage, approved_digests, not_approved, with_scripts
+from pinwarden.lock.extension import Extension, ScriptApproval, extension_of
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
-from pinwarden.lock.script_approvals import (
-    approved_digests,
-    not_approved,
-    with_scripts,
-)
 
 LEFT_OUT = "install_script_left_out"
 UNKNOWN = "install_script_unknown"

@@ -16,9 +16,11 @@ from pinwarden.lock.extension import (
     Approval,
     Extension,
     extended,
+    extension_of,
     pin_surface,
     surface_path,
 )
+from pinwarden.lock.install_plan import Installation, Scope, install_plan
 from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
     launch_command,
@@ -28,8 +30,6 @@ from pinwarden.lock.locked_launch import (
     still_enforced,
     with_bytes_of,
 )
-from pinwarden.lock.plan import Installation, Scope, install_plan
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock, without
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
@@ -300,7 +300,7 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
     """What the usual configuration of a server would start or contact."""
     from pinwarden.clients.config import configured_server, entry_in
     from pinwarden.clients.table import CLIENTS
-    from pinwarden.lock.fragments import fragment
+    from pinwarden.lock.install_plan import fragment
 
     generic = CLIENTS["generic"]
     made = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")

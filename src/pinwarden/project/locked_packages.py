@@ -17,9 +17,9 @@ from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.verification import file_pins, refuse_if_tampered
 from pinwarden.project.lock_documents import read_lock
 from pinwarden.project.project import Project

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pinwarden.clients.near_names import near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.configured import configured_in
+from pinwarden.lock.closure import approved_digests
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import extension_of, has_surface
+from pinwarden.lock.locked_config import configured_in
 from pinwarden.lock.locked_launch import started_in_words
-from pinwarden.lock.record import extension_of, has_surface
-from pinwarden.lock.script_approvals import approved_digests
 from pinwarden.project.server_identity import ServerIdentity, entry_identity
 
 _Bytes = tuple[object, ...]

@@ -28,11 +28,10 @@ from pinwarden.core.versions import compare_versions
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure
-from pinwarden.lock.configured import configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import extended
+from pinwarden.lock.extension import extended, extension_of
+from pinwarden.lock.locked_config import configured_in
 from pinwarden.lock.locked_launch import LockedLaunch, is_enforced, locked_launch
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.server_entry import ServerEntry
 from pinwarden.project.artifact_check import (
     Examined,

@@ -17,7 +17,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, hints_for_failures, is_failing, plural, row_facts
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
-from pinwarden.lock.closure import Closure, closure_path
+from pinwarden.lock.closure import Closure, approved_digests, closure_path, not_approved, still_approved
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import (
     Artifact,
@@ -26,15 +26,10 @@ from pinwarden.lock.extension import (
     ImagePin,
     ScriptApproval,
     extended,
+    extension_of,
     surface_path,
 )
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.relock import relock
-from pinwarden.lock.script_approvals import (
-    approved_digests,
-    not_approved,
-    still_approved,
-)
 from pinwarden.project.artifact_check import Examined, examine
 from pinwarden.project.fetch import chosen_entries
 from pinwarden.project.fetch_context import Workshop, npm_closure, pypi_closure

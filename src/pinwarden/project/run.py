@@ -20,11 +20,10 @@ from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
-from pinwarden.lock.closure import Closure
+from pinwarden.lock.closure import Closure, approved_digests
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
-from pinwarden.lock.record import extension_of
-from pinwarden.lock.script_approvals import approved_digests
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.project import Project, store_folder
 from pinwarden.project.server_environments import Scripts, environment_of, is_mcpb, ready

@@ -16,7 +16,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.record import extension_of
+from pinwarden.lock.extension import extension_of
 
 if TYPE_CHECKING:
     from pinwarden.artifacts.environments.images import Engine

@@ -17,9 +17,8 @@ from pinwarden.clients.launch.parse import Launch, command_words, parse_launch
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.configured import configured_in
 from pinwarden.lock.launch_choice import variable_name
-from pinwarden.lock.locked_config import locked_config
+from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget, Target

@@ -176,7 +176,7 @@ def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | No
 def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry through us."""
     from pinwarden.clients.launch.own_command import is_enforced_start
-    from pinwarden.lock.record import extension_of
+    from pinwarden.lock.extension import extension_of
 
     extension = extension_of(entry)
     ours = extension is not None and (extension.launch is not None or extension.bundle is not None)
@@ -184,8 +184,8 @@ def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
 
 
 def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:
+    from pinwarden.lock.extension import extension_of
     from pinwarden.lock.locked_launch import locked_launch
-    from pinwarden.lock.record import extension_of
 
     extension = extension_of(entry)
     if extension is None or not extension.has_bytes:
@@ -201,8 +201,7 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.drift import compare_entries
     from pinwarden.clients.table import client_of
-    from pinwarden.lock.configured import configured_in
-    from pinwarden.lock.locked_config import locked_config
+    from pinwarden.lock.locked_config import configured_in, locked_config
     from pinwarden.system.redaction import redact_entry
 
     where = configured_in(entry)

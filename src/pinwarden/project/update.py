@@ -12,11 +12,10 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Report, Row, kind_table, plural
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import SOURCE, UNLISTED, configured_in
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.locked_config import locked_config
+from pinwarden.lock.extension import extension_of
+from pinwarden.lock.locked_config import SOURCE, UNLISTED, configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.project.approvable import warning_facts
 from pinwarden.project.lock import LockWriting, Wanted, lock_from_registry
@@ -458,7 +457,7 @@ def _configured_releases(configured: Sequence[Entry], shop: Workshop) -> tuple[R
 def _differences(each: Newer | Release, following: Following | None, now: str) -> list[Row]:
     """What the newer release says about itself that the locked one did not."""
     if isinstance(each, Newer):
-        from pinwarden.lock.plan import install_plan
+        from pinwarden.lock.install_plan import install_plan
 
         if each.latest is None:
             return []

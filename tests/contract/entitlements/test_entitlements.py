@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinwarden.contract.entitlements.analysis import analyse, handlers_in
-from pinwarden.contract.entitlements.contradictions import contradictions, gained
+from pinwarden.contract.entitlements.analysis import analyse, contradictions, gained, handlers_in
 from pinwarden.contract.entitlements.values import Handler, Step
 from tests.contract.entitlements.servers import found, kinds, sources, tools
 

@@ -14,7 +14,7 @@ SEEDS = range(10)
 ANALYSE = """
 import sys
 from pathlib import Path
-from pinwarden.contract.sources import read_folder
+from pinwarden.contract.observation import read_folder
 from pinwarden.contract.entitlements.analysis import analyse, handlers_in
 
 for folder in sys.argv[1:]:

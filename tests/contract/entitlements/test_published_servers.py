@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pinwarden.contract.entitlements.analysis import analyse, handlers_in
-from pinwarden.contract.entitlements.contradictions import contradictions
+from pinwarden.contract.entitlements.analysis import analyse, contradictions, handlers_in
 from pinwarden.contract.entitlements.values import Analysis, Source
 from tests.support.needs import missing
 from tests.support.published import TRUTH, IndexUnreachableError, Score, sources, wheels

@@ -20,10 +20,9 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock import lockfile
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.lock.entry import Entry
-from pinwarden.lock.extension import Extension
+from pinwarden.lock.extension import Extension, extension_of
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
 
 LOCK_REF = "lock"
 NO_EDGES = "which package of a closure needs which other one is not recorded; every server depends on all of its own"

@@ -183,7 +183,7 @@ def _verify_contract(args: Namespace) -> int:
         parse_target,
         probe_target,
     )
-    from pinwarden.contract.verify_live import verify_contract
+    from pinwarden.contract.check_report import verify_contract
 
     if bool(args.server) == bool(args.command):
         raise PinwardenError("USAGE", "give one server, or a command after --")

@@ -139,7 +139,7 @@ def contract_check(args: Namespace) -> int:
       pinwarden contract check --server src/server.py --format markdown --budget 5000
     """
     from pinwarden.contract.check_report import check
-    from pinwarden.contract.cost_report import Budget
+    from pinwarden.contract.costs import Budget
     from pinwarden.contract.lock_command import locked_at, place_of
 
     place = place_of(args.lock)
@@ -187,8 +187,8 @@ def contract_verify_signature(args: Namespace) -> int:
       pinwarden contract verify-signature --lock signed.lock --public-key release.pem.pub
     """
     from pinwarden.cli.key_arguments import read_public_keys
+    from pinwarden.contract.check_report import verify_signature
     from pinwarden.contract.lock_command import place_of
-    from pinwarden.contract.verify_live import verify_signature
 
     return emit(verify_signature(place_of(args.lock), tuple(read_public_keys(args.public_key).values())), args.format)
 
@@ -210,7 +210,7 @@ def contract_tokens(args: Namespace) -> int:
       pinwarden contract tokens --server src/server.py
       pinwarden contract tokens --server src/server.py --tool-budget 2000
     """
-    from pinwarden.contract.cost_report import Budget, cost_report
+    from pinwarden.contract.costs import Budget, cost_report
 
     observed = _observe(args)
     report = cost_report(observed.name, observed.extension.surface, Budget(total=args.budget, tool=args.tool_budget))

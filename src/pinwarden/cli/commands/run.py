@@ -197,7 +197,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
     """Whether the lock approves a surface for this name. An unreadable lock raises: it must not count as first use."""
     if not project.lock.exists():
         return False
-    from pinwarden.lock.record import has_surface
+    from pinwarden.lock.extension import has_surface
     from pinwarden.project.run import find_entry
 
     try:
@@ -209,8 +209,9 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 
 def _prepare_locked(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
-    from pinwarden.lock.record import has_surface
+    from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
+    from pinwarden.gateway.server_process import command_of
+    from pinwarden.lock.extension import has_surface
     from pinwarden.project.run import find_entry, is_bundle, prepare
     from pinwarden.project.server_start import prepare_start
 

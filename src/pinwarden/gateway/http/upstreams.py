@@ -23,8 +23,8 @@ from pinwarden.gateway.http.session_manager import Opener, Upstream
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.lock import lock_store
+from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.lock.record import has_surface
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, differences, servers_by_name
 from pinwarden.project.server_start import live_target

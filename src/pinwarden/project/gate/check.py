@@ -13,7 +13,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Row, is_failing, kind_reasons, kind_table, plural
 from pinwarden.lock import lock_store
-from pinwarden.lock.configured import INSTALLED
+from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.lockfile import Lock
 from pinwarden.project.gate.integrity import (
     collision_rows,

@@ -9,8 +9,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import lock_store, lockfile
-from pinwarden.lock.configured import UNLISTED
 from pinwarden.lock.entry import EXTENSION
+from pinwarden.lock.locked_config import UNLISTED
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.verification import verify, verify_files
 from pinwarden.system.files import find_case_twins

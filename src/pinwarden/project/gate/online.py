@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table
-from pinwarden.lock.configured import UNLISTED
 from pinwarden.lock.entry import HASHED_MANIFEST, Entry
+from pinwarden.lock.extension import extension_of
+from pinwarden.lock.locked_config import UNLISTED
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
-from pinwarden.lock.tier import tier_rank
+from pinwarden.lock.shape import tier_rank
 from pinwarden.lock.toolpin_pins import compare_pins, has_pins
 from pinwarden.project.artifact_check import examine
 from pinwarden.project.fetch_context import Workshop
@@ -192,7 +192,7 @@ def registry_rows(lock: Lock, registries: Registries, gate: Gate) -> Iterator[Ro
 
 def _metadata_rows(entry: Entry, found: ServerEntry, now: str) -> Iterator[Row]:
     """What the same version says today, held against what was approved. In ToolPin's words where it has some."""
-    from pinwarden.lock.plan import Installation, install_plan
+    from pinwarden.lock.install_plan import Installation, install_plan
     from pinwarden.lock.verification import same_json
 
     approved = entry.selected_target

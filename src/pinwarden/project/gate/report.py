@@ -21,10 +21,10 @@ from pinwarden.core.report import (
     row_facts,
     severity_rank,
 )
-from pinwarden.lock.configured import UNLISTED
 from pinwarden.lock.entry import Entry
+from pinwarden.lock.extension import extension_of
+from pinwarden.lock.locked_config import UNLISTED
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.record import extension_of
 from pinwarden.lock.shape import TOOL_HASHES
 from pinwarden.lock.verification import PROBLEMS
 
@@ -244,8 +244,7 @@ def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
 
 
 def _unseen_texts(lock: Lock) -> Iterator[str]:
-    from pinwarden.lock.configured import uncovered
-    from pinwarden.lock.locked_config import locked_config
+    from pinwarden.lock.locked_config import locked_config, uncovered
     from pinwarden.system.redaction import redacted_members
 
     for entry in lock.entries:

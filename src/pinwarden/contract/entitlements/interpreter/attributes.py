@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from pinwarden.contract.entitlements.interpreter import language
+from pinwarden.contract.entitlements.interpreter import terms
 from pinwarden.contract.entitlements.interpreter.base import EngineBase
 from pinwarden.contract.entitlements.interpreter.items import (
     EMPTY,
@@ -30,9 +30,9 @@ from pinwarden.contract.entitlements.interpreter.items import (
 from pinwarden.contract.entitlements.interpreter.program import Frame, parts_of
 from pinwarden.contract.entitlements.interpreter.terms import NOTHING_GIVEN, Given
 
-BACK_DOORS = frozenset(language.BACK_DOORS.split())
+BACK_DOORS = frozenset(terms.BACK_DOORS.split())
 
-_TEXT_TO_TEXT = frozenset(language.TEXT_METHODS.split())
+_TEXT_TO_TEXT = frozenset(terms.TEXT_METHODS.split())
 
 
 class Attributes(EngineBase):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from pinwarden.contract.entitlements import effects
-from pinwarden.contract.entitlements.interpreter import language
+from pinwarden.contract.entitlements.interpreter import terms
 from pinwarden.contract.entitlements.interpreter.items import (
     EMPTY,
     Alias,
@@ -314,7 +314,7 @@ def with_reach(value: Value) -> Value:
     return value
 
 
-_BUILTINS = frozenset(language.BUILTINS.split())
+_BUILTINS = frozenset(terms.BUILTINS.split())
 NOWHERE = Module("", Source(path="", text=""), third_party=False)
 NOBODY = Function(
     ast.Lambda(

@@ -20,8 +20,8 @@ from pinwarden.contract.entitlements.interpreter.items import (
     Text,
     Value,
 )
+from pinwarden.contract.entitlements.interpreter.outside import Tables
 from pinwarden.contract.entitlements.interpreter.program import Frame
-from pinwarden.contract.entitlements.interpreter.tables import Tables
 from pinwarden.contract.entitlements.interpreter.terms import Given
 
 MAX_TEXT = 400

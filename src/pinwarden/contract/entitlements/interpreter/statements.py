@@ -6,23 +6,213 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pinwarden.contract.entitlements.effects import calls_back, interpreted
 from pinwarden.contract.entitlements.interpreter.base import unmarked
-from pinwarden.contract.entitlements.interpreter.definitions import Definitions
+from pinwarden.contract.entitlements.interpreter.branches import Branches
 from pinwarden.contract.entitlements.interpreter.items import (
     EMPTY,
+    Alias,
     Class,
+    Descriptor,
     Function,
     Instance,
     Mark,
     ModuleItem,
     Namespace,
     Outside,
+    Registrar,
     Table,
     Text,
     Value,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame
+from pinwarden.contract.entitlements.interpreter.program import Frame, Module
 from pinwarden.contract.entitlements.interpreter.terms import Given
+
+_CALLED_BACK = ("validator", "serializer", "computed_field", "validates")
+"""How decorators of models end whose functions are called when an object is made or written out."""
+
+_DECORATORS = ("tool", "call_tool", "list_tools", "prompt", "get_prompt", "read_resource")
+"""Methods of servers that are decorators without being called first."""
+
+
+class Definitions(Branches):
+    """What ``def``, ``class`` and ``import`` bind."""
+
+    def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> bool:
+        """Bind a function as its decorators leave it."""
+        function = self.function_at(node, frame, node.name)
+        value: Value = Value((function,))
+        for decorator in reversed(node.decorator_list):
+            value = self._decorated(decorator, value, function, frame)
+        self.store(frame, node.name, value)
+        places = self.definitions.setdefault((frame.module.name, function.qualname), [])
+        if (node.lineno, value) not in places:
+            places.append((node.lineno, value))
+        return True
+
+    def _decorated(self, node: ast.expr, value: Value, function: Function, frame: Frame) -> Value:
+        decorator = self.evaluate(node, frame)
+        if not decorator and self._registered_at_function(node, frame):
+            self.cannot_see(frame, "it is called in the place of another function", node, function.qualname)
+        if not decorator and frame.cls is not None and ast.unparse(node).partition("(")[0].endswith(_CALLED_BACK):
+            frame.cls.called_back.add(function.name)
+        if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
+            for kind, name in self._registrars(node, decorator):
+                self.register(Registrar(kind, name), Given(positional=(Value((function,)),)))
+            return value
+        unknown = None if decorator else _registrar_of_unknown(node)
+        if unknown is not None:
+            self.register(unknown, Given(positional=(Value((function,)),)))
+            return value
+        own = Value(item for item in decorator if not isinstance(item, Outside))
+        if own:
+            return self.invoke(own, Given(positional=(value,)), node, frame) or value
+        for item in decorator:
+            if isinstance(item, Outside):
+                form = self.forms.get(item.path)
+                if form is not None:
+                    return form(Given(positional=(value,)), node, frame) or value
+                if item.path.endswith(".setter"):
+                    return value
+                if frame.cls is not None and not interpreted(item.path):
+                    frame.cls.called_back.add(function.name)
+                self.note_effect(item.path, Given(), node, frame)
+        return value
+
+    def _registered_at_function(self, node: ast.expr, frame: Frame) -> bool:
+        """Whether this is ``@function.register``: calls of the one may come to the other, by their arguments."""
+        target = node.func if isinstance(node, ast.Call) else node
+        if not isinstance(target, ast.Attribute) or target.attr != "register":
+            return False
+        return any(isinstance(item, Function) for item in self.evaluate(target.value, frame))
+
+    def _registers_directly(self, node: ast.expr, decorator: Value) -> bool:
+        """Whether this is ``@server.tool`` without a call."""
+        if not isinstance(node, ast.Attribute) or node.attr not in _DECORATORS:
+            return False
+        return not decorator or any(
+            isinstance(item, Outside) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
+        )
+
+    def _registrars(self, node: ast.expr, decorator: Value) -> list[tuple[str, str | None]]:
+        found = [(item.kind, item.name) for item in decorator if isinstance(item, Registrar)]
+        return found or [(node.attr, None)] if isinstance(node, ast.Attribute) else found
+
+    def class_definition(self, node: ast.ClassDef, frame: Frame) -> bool:
+        """Follow the body of a class, and bind it."""
+        cls = frame.classes.get(id(node))
+        if cls is None:
+            body = Frame(frame.module, frame, f"{frame.qualname}{node.name}.")
+            body.activation = frame.activation
+            cls = frame.classes[id(node)] = Class(node, frame.module, frame.qualname + node.name, body)
+            body.cls = cls
+        for base in node.bases:
+            target = base.value if isinstance(base, ast.Subscript) else base
+            found = self.evaluate(target, frame)
+            cls.outer |= not any(isinstance(item, Class) for item in found) and calls_back(ast.unparse(target))
+            for item in found:
+                if isinstance(item, Class | Outside) and item not in cls.bases and item is not cls:
+                    cls.bases.append(item)
+                    if isinstance(item, Class):
+                        item.children.append(cls)
+        cls.body.activation = frame.activation
+        self.run(node.body, cls.body)
+        self._follow_metaclass(cls, node, frame)
+        value: Value = Value((cls,))
+        for decorator in reversed(node.decorator_list):
+            decorators = Value(item for item in self.evaluate(decorator, frame) if not isinstance(item, Outside))
+            if decorators:
+                value |= self.invoke(decorators, Given(positional=(value,)), node, frame)
+        self.store(frame, node.name, value)
+        self._tell_bases(cls, node, frame)
+        return True
+
+    def _tell_bases(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+        """Making a subclass runs ``__init_subclass__`` of its bases."""
+        for base in cls.bases:
+            if isinstance(base, Class):
+                for item in self.in_class(base, "__init_subclass__", set()):
+                    if isinstance(item, Function):
+                        self.enter(item, Given(positional=(Value((cls,)),)), node, frame)
+
+    def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+        """A metaclass is asked at every turn: when the class is made, called, looked into or held against an object."""
+        given = Given(positional=(Value((cls,)),))
+        asked = [self.in_class(cls, "__class_getitem__", set())]
+        for keyword in node.keywords:
+            for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
+                if isinstance(item, Class):
+                    asked += [self.in_class(item, name, set()) for name in item.body.every if name.startswith("__")]
+        for each in (each for value in asked for each in value):
+            for function in each.value if isinstance(each, Descriptor) else (each,):
+                if isinstance(function, Function):
+                    self.enter(function, given, node, frame)
+
+    # Imports
+
+    def import_statement(self, node: ast.Import, frame: Frame) -> bool:
+        """Bind modules, which runs them."""
+        for alias in node.names:
+            value = self.import_module(alias.name, frame, node)
+            if alias.asname is None:
+                root = alias.name.partition(".")[0]
+                value = value if root == alias.name else self.import_module(root, frame, node)
+                self.store(frame, root, value)
+            else:
+                self.store(frame, alias.asname, value)
+        return True
+
+    def import_from(self, node: ast.ImportFrom, frame: Frame) -> bool:
+        """Bind names of a module, which runs it."""
+        name = self._absolute(node, frame.module)
+        module = self.module(name) if name else None
+        if module is not None:
+            self.calls(frame, module.activation, node)
+        for alias in node.names:
+            if alias.name == "*":
+                frame.module.stars.append(module if module is not None else name)
+            elif module is not None:
+                self._import_member(module, alias, node, frame)
+            else:
+                self.store(frame, alias.asname or alias.name, self.touch_import(f"{name}.{alias.name}", node, frame))
+        return True
+
+    def touch_import(self, path: str, node: ast.AST, frame: Frame) -> Value:
+        """What an import from a module that is not looked into binds."""
+        below = self.module(path)
+        if below is not None:
+            self.calls(frame, below.activation, node)
+            return Value((ModuleItem(below),))
+        return self.touch(path, node, frame)
+
+    def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: Frame) -> None:
+        bound = alias.asname or alias.name
+        below = None if alias.name in module.frame.every else self.module(f"{module.name}.{alias.name}")
+        if below is not None:
+            self.calls(frame, below.activation, node)
+            self.store(frame, bound, Value((ModuleItem(below),)))
+        else:
+            self.store(frame, bound, Value((Alias(module, alias.name),)))
+
+    def _absolute(self, node: ast.ImportFrom, module: Module) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = module.name.split(".")
+        keep = len(parts) - node.level + (1 if module.source.package else 0)
+        return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+
+
+def _registrar_of_unknown(node: ast.expr) -> Registrar | None:
+    """What ``@server.prompt(…)`` registers where the server was handed in and is not known here."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    kind = node.func.attr
+    if kind not in ("prompt", "resource", "get_prompt", "read_resource"):
+        return None
+    keywords = {each.arg: each.value for each in node.keywords}
+    named = node.args[0] if node.args else keywords.get("uri" if kind == "resource" else "name")
+    text = named.value if isinstance(named, ast.Constant) else None
+    return Registrar(kind, text if isinstance(text, str) else None)
 
 
 class Statements(Definitions):

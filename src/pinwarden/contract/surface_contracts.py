@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pinwarden.contract.canonical import hex_of, hex_of_text, utf16_sorted
 from pinwarden.contract.contract import (
     UNKNOWN_ENTITLEMENTS,
     ActionContract,
@@ -22,7 +21,7 @@ from pinwarden.contract.contract import (
     TokenContract,
     ToolContract,
 )
-from pinwarden.contract.digests import required_fields_digest
+from pinwarden.contract.digests import hex_of, hex_of_text, required_fields_digest, utf16_sorted
 from pinwarden.contract.extension import IN_MEMORY, LIVE, SOURCE, UNKNOWN
 from pinwarden.core.record import Record, field
 from pinwarden.surface.surface import PROMPT, TOOL, Surface
