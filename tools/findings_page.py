@@ -6,7 +6,6 @@ from pinwarden.artifacts.artifact_drift import ARTIFACT_KINDS
 from pinwarden.artifacts.provenance_drift import PROVENANCE_KINDS
 from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS
-from pinwarden.clients.kinds import CONFIG_KINDS
 from pinwarden.contract.costs import COST_KINDS
 from pinwarden.contract.denials import CONTRACT_KINDS
 from pinwarden.contract.diff_report import CONTRACT_CHANGE_KINDS

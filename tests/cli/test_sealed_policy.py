@@ -148,7 +148,7 @@ def test_attack_an_older_signed_lock_that_is_put_back_is_refused_by_the_time_tha
     code, found = repository.ci("--public-key", "ada.pub", "--signed-since", since)
     assert (code, found) == (1, ["signature_missing"])
     done = repository.run("ci", "--no-configs", "--public-key", "ada.pub", "--signed-since", since)
-    assert "an older lock is back" in done.out
+    assert "an older lock was restored" in done.out
 
 
 def test_attack_an_older_signed_lock_that_is_put_back_is_refused_by_the_signature_of_the_target_branch(

@@ -156,7 +156,7 @@ class TestNextSteps:
         world.configure({"notes": NOTES})
         world.run("init")
         told = " ".join(world.run("explain", "notes").out.split())
-        assert "nobody has checked that the bytes are the named ones" in told
+        assert "the package is named, but its bytes were not verified" in told
         assert "Nothing is left to do." not in told
         assert "pinwarden prove notes pins its bytes" in told
 

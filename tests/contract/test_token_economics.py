@@ -8,7 +8,7 @@ import pytest
 
 from pinwarden.contract.contract import TokenContract
 from pinwarden.contract.surface_contracts import contracts_of
-from pinwarden.surface.surface import from_listing
+from pinwarden.surface.surface import surface_from_listing
 from tests.support.contracts import listing, wire_tool
 
 TEXT = {"type": "string"}

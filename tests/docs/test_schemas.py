@@ -16,7 +16,7 @@ from pinwarden.core.errors import CODES, PinwardenError
 from pinwarden.lock import lockfile
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.policy import policy_from_table
-from pinwarden.surface.surface import from_listing, parse, to_bytes
+from pinwarden.surface.surface import encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import vectors_dir
 from tests.docs.schemas import FOLDER, problems

@@ -272,9 +272,9 @@ def test_a_gateway_that_others_reach_without_tls_says_that_tokens_can_be_read(pr
 
 def test_a_gateway_that_only_watches_says_so(project: Project) -> None:
     policy = project.root / "watching.toml"
-    for mode, told in (("audit", "recorded, but"), ("warn", "recorded, and clients are told, but")):
+    for mode, told in (("audit", "recorded, but"), ("warn", "recorded, and reported to clients, but")):
         policy.write_text(f'[policy.gateway]\nenforcement = "{mode}"\n')
-        said = f'the policy says enforcement = "{mode}": changes are {told} not withheld\n'
+        said = f'the policy says enforcement = "{mode}": changes are {told} not blocked\n'
         assert said in check(project, "--policy", str(policy))[2]
     policy.write_text("[policy.gateway]\n")
     assert "enforcement" not in check(project, "--policy", str(policy))[2]

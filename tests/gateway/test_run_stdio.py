@@ -161,9 +161,9 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('enforcement = "audit"', 'the policy says enforcement = "audit": changes are recorded, but not withheld'),
-        ('enforcement = "warn"', "changes are recorded, and clients are told, but not withheld"),
-        ('unknown = "warn"', 'the policy says unknown = "warn": what nobody approved passes'),
+        ('enforcement = "audit"', 'the policy says enforcement = "audit": changes are recorded, but not blocked'),
+        ('enforcement = "warn"', "changes are recorded, and reported to clients, but not blocked"),
+        ('unknown = "warn"', 'the policy says unknown = "warn": unapproved items pass'),
         ('block-at = "review"', ""),
     ],
 )

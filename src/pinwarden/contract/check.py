@@ -1,4 +1,4 @@
-"""Does a server still keep the contracts that its lockfile pins?
+"""Check a server against the contracts in its lockfile.
 
 The original compares one digest and believes the file for the rest, so an edited body passes. Here the file is held
 against itself first, then against the contracts. ``compat`` gives the original's answer, defects included.
@@ -21,7 +21,7 @@ from pinwarden.surface.drift.json_values import json_equal
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, ItemKind, Surface
 
 UP_TO_DATE = "Lockfile is up to date."
-_NO_TIME = ""  # the time of generation is compared by nobody
+_NO_TIME = ""  # the time of generation is not compared
 
 
 def check_lockfile(  # noqa: PLR0913  all but the first two have a usual value
@@ -199,10 +199,10 @@ def _changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[str]:
 
 
 def _digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    digests: dict[str, list[str]] = {}
     for item in surface.items_of_kind(kind):
-        found.setdefault(item.key, []).append(_mark(item))
-    return {key: sorted(marks) for key, marks in found.items()}
+        digests.setdefault(item.key, []).append(_mark(item))
+    return {key: sorted(marks) for key, marks in digests.items()}
 
 
 def _mark(item: Item) -> str:
@@ -212,17 +212,17 @@ def _mark(item: Item) -> str:
 def _other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
     """Whatever is neither tool nor prompt, by name."""
     before, after = locked.server or {}, now.server or {}
-    found = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     for kind in (RESOURCE, TEMPLATE):
         gone, come = _digests(locked, kind), _digests(now, kind)
-        found += [f"{kind.entity} {key}" for key in sorted({*gone, *come}) if gone.get(key) != come.get(key)]
+        changed += [f"{kind.entity} {key}" for key in sorted({*gone, *come}) if gone.get(key) != come.get(key)]
         if (kind.member in locked.items) != (kind.member in now.items):
-            found.append(kind.member)
-    return tuple(found)
+            changed.append(kind.member)
+    return tuple(changed)
 
 
 def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
-    """Tools of which something moved that no client sees: what the source reaches, or the code of a middleware."""
+    """Tools with changes that no client sees: entitlements of the source, or middleware code."""
     locked = (lockfile.extension or {}).get("tools", {})
     changed: set[str] = set()
     for name, facts in current.tools.items():
@@ -236,7 +236,7 @@ def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
         if "entitlements" in known and reach(before.get("entitlements")) != reach(facts.entitlements):
             changed.add(name)
         if "middlewareChain" in known and (
-            before.get("middleware") != [dict(each) for each in facts.middleware]
+            before.get("middleware") != [dict(layer) for layer in facts.middleware]
             or _limits(before.get("details")) != _limits(facts.details)
         ):
             changed.add(name)
@@ -249,14 +249,14 @@ def _changed_reach(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
     if current.evidence != SOURCE or extension.get("evidence") != SOURCE:
         return ()
     details = extension.get("details")
-    found: list[str] = []
+    changes: list[str] = []
     for member in ("prompts", "resources"):
         locked = details.get(member) if isinstance(details, Mapping) else None
         before: Mapping[str, Any] = locked if isinstance(locked, Mapping) else {}
         for name, facts in current.details.get(member, {}).items():
             if reach(before.get(name)) != reach(facts):
-                found.append(f"code of {member.removesuffix('s')} {name}")
-    return tuple(found)
+                changes.append(f"code of {member.removesuffix('s')} {name}")
+    return tuple(changes)
 
 
 def _changed_startup(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
@@ -269,11 +269,11 @@ def _changed_startup(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
 
 def reach(entitlements: Any) -> dict[str, frozenset[tuple[str, str]]]:
     """What is compared of findings: what is reached, known and unknown, and not where in the code that stands."""
-    found = entitlements if isinstance(entitlements, Mapping) else {}
+    stated = entitlements if isinstance(entitlements, Mapping) else {}
     return {
-        "kinds": frozenset((str(kind), "") for kind in _listed(found, "kinds")),
-        "findings": _pairs(_listed(found, "findings"), "kind"),
-        "unknown": _pairs(_listed(found, "unknown"), "reason"),
+        "kinds": frozenset((str(kind), "") for kind in _listed(stated, "kinds")),
+        "findings": _pairs(_listed(stated, "findings"), "kind"),
+        "unknown": _pairs(_listed(stated, "unknown"), "reason"),
     }
 
 
@@ -281,8 +281,8 @@ def _pairs(rows: list[Any], member: str) -> frozenset[tuple[str, str]]:
     return frozenset((str(row.get(member)), str(row.get("what"))) for row in rows if isinstance(row, Mapping))
 
 
-def _listed(found: Mapping[str, Any], member: str) -> list[Any]:
-    rows = found.get(member)
+def _listed(names: Mapping[str, Any], member: str) -> list[Any]:
+    rows = names.get(member)
     return rows if isinstance(rows, list) else []
 
 

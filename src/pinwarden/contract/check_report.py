@@ -1,4 +1,4 @@
-"""Holding a server against its lock. Whatever changed makes the lock stale, an unexpected entitlement more so."""
+"""The report of ``contract check``, and ``contract verify`` of a live server. Every change makes the lock stale."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.report import Report, Row, is_failing, kind_reasons, row_facts, severity_rank
-from pinwarden.surface.drift.surface import compare
-from pinwarden.surface.rows import row_of
+from pinwarden.surface.drift.compare import compare
+from pinwarden.surface.rows import change_row
 from pinwarden.surface.surface import Surface
 
 
@@ -42,8 +42,8 @@ def check(observed: Observed, place: Place, *, compat: bool = False, budget: Bud
     )
     costs = cost_change(surface_of(locked), observed.extension.surface)
     over = () if budget is None else over_budget(observed.name, costs, budget)
-    found = () if compat else (*changes(locked, observed, result.changed), *notices(observed, locked))
-    rows = tuple(sorted((*found, *over), key=severity_rank))
+    matching = () if compat else (*changes(locked, observed, result.changed), *notices(observed, locked))
+    rows = tuple(sorted((*matching, *over), key=severity_rank))
     ok = result.ok and not any(is_failing(row) for row in rows)
     notes = (*_notes(locked, observed), *unanalysed_note(observed), *costs.notes())
     return Report(
@@ -72,7 +72,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
     rows = (
         [_unsealed(observed.name)]
         if before is None
-        else [change_row(each) for each in compare(before, observed.extension.surface)]
+        else [change_row(change) for change in compare(before, observed.extension.surface)]
     )
     rows += [
         *gained_rows(locked, observed),
@@ -80,7 +80,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
         *unchecked_rows(locked, observed),
         *startup_rows(locked, observed, observed.name),
     ]
-    told = {row.name for row in rows}
+    reported = {row.name for row in rows}
     rows += [
         Row(
             code="contract_changed",
@@ -91,7 +91,7 @@ def changes(locked: Lockfile, observed: Observed, changed: tuple[str, ...]) -> t
             message="the contract changed in a part that no client sees",
         )
         for name in changed
-        if name not in told
+        if name not in reported
     ]
     return tuple(rows)
 
@@ -142,13 +142,13 @@ def verify_contract(path: Path, seen: Surface, keys: Sequence[PublicKey], subjec
     """
     lockfile = locked_at(place_of(str(path)))
     if not check_body(lockfile):
-        raise PinwardenError("LOCK_INVALID", f"{path} holds digests only, which nobody but its author can check")
+        raise PinwardenError("LOCK_INVALID", f"{path} holds digests only, which only its author can check")
     signers = verify_lockfile(lockfile, keys) if keys else ()
     promised = surface_of(lockfile)
     if promised is None:
         raise PinwardenError("LOCK_INVALID", f"{path} holds no surface")
     same = promised.digest is not None and promised.digest == seen.digest
-    rows = () if same else tuple(sorted((row_of(each) for each in compare(promised, seen)), key=severity_rank))
+    rows = () if same else tuple(sorted((change_row(change) for change in compare(promised, seen)), key=severity_rank))
     equal = "the server shows what its contract says"
     meaning = seen.problem is None and normalised_digest(promised) == normalised_digest(seen)
     unsigned = () if keys else ("the contract's signature was not checked; name its key with --public-key",)

@@ -1,4 +1,4 @@
-"""What a server promises, as values: the preimages of the lockfile's digests, part by part.
+"""The contract types: the preimages of the lockfile's digests.
 
 A ``ToolContract`` has four sections, each hashed on its own: surface, behavior, token economics, entitlements. Much of
 it is hashed and never written (``docs/reference/fusion-differences.md``), so a lockfile is compared with contracts, not
@@ -279,33 +279,33 @@ class _Reader:
         return _Reader(self.value.get(name), f"{self.where}.{name}")
 
     def text(self, name: str) -> str:
-        found = self.value.get(name)
-        return found if isinstance(found, str) else self._wrong(name, "text")
+        value = self.value.get(name)
+        return value if isinstance(value, str) else self._wrong(name, "text")
 
     def text_or_none(self, name: str) -> str | None:
         return None if self.value.get(name) is None else self.text(name)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        found = self.value.get(name)
-        if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        value = self.value.get(name)
+        if not isinstance(value, list | tuple) or not all(isinstance(finding, str) for finding in value):
             self._wrong(name, "a list of texts")
-        return tuple(found)
+        return tuple(value)
 
     def flag(self, name: str) -> bool:
-        found = self.value.get(name, False)
-        return found if isinstance(found, bool) else self._wrong(name, "true or false")
+        value = self.value.get(name, False)
+        return value if isinstance(value, bool) else self._wrong(name, "true or false")
 
     def flag_or_none(self, name: str) -> bool | None:
         return None if self.value.get(name, False) is None else self.flag(name)
 
     def count(self, name: str) -> int:
-        found = self.value.get(name)
-        return found if type(found) is int else self._wrong(name, "a whole number")
+        value = self.value.get(name)
+        return value if type(value) is int else self._wrong(name, "a whole number")
 
     def number_or_none(self, name: str) -> int | float | None:
-        found = self.value.get(name)
-        if found is None or type(found) is int or type(found) is float:
-            return found
+        value = self.value.get(name)
+        if value is None or type(value) is int or type(value) is float:
+            return value
         self._wrong(name, "a number or null")
 
     def _wrong(self, name: str, kind: str) -> NoReturn:

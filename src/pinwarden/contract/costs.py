@@ -1,4 +1,4 @@
-"""What a server's tools cost in every conversation, before any of them is called: their names, texts and schemas."""
+"""Token cost of a server's tools in every conversation: names, texts and schemas, before any call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Costs(Record):
     @property
     def total(self) -> int:
         """All tools and the instructions."""
-        return sum(each.total for each in self.tools) + self.instructions
+        return sum(tool.total for tool in self.tools) + self.instructions
 
 
 def estimated_tokens(text: str) -> int:
@@ -74,7 +74,7 @@ class Tokenizer(Record):
 
 
 def tokenizer() -> Tokenizer:
-    """The best one here. Counting contacts nobody: where tiktoken has no tables on this machine, it is not used."""
+    """The best tokenizer available offline: tiktoken if its tables are on this machine, else the estimate."""
     try:
         import tiktoken
         import tiktoken.load
@@ -126,7 +126,7 @@ class CostChange(Record):
             "before": None if self.before is None else self.before.total,
             "countedBy": self.counted_by,
             "instructions": self.now.instructions,
-            "tools": {each.name: each.total for each in self.now.tools},
+            "tools": {tool.name: tool.total for tool in self.now.tools},
         }
 
 
@@ -143,7 +143,7 @@ def cost_change(before: Surface | None, now: Surface) -> CostChange:
 
 def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ...]:
     """What costs more than it may."""
-    tools = [("tool", each.name, each.total, budget.tool) for each in costs.now.tools]
+    tools = [("tool", tool.name, tool.total, budget.tool) for tool in costs.now.tools]
     return tuple(
         Row(
             code="over_budget",

@@ -1,4 +1,4 @@
-"""Where the code of a server denies what its tools or its lock say."""
+"""Rows for code that contradicts a tool's annotations or the lock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTRACT_KINDS: FindingKinds = kind_table(
             "entitlements_unchecked",
             "The lock knows what a tool's code can do, and this time its code was not analysed.",
         ),
-        ("reach_unknown", "The code has a place, new since the lock, behind which nobody can see."),
+        ("reach_unknown", "The code has a new place that the analysis cannot follow."),
         (
             "lock_unsealed",
             "The lockfile has no texts and no digest over its body, so most of it cannot be held to anything.",
@@ -45,9 +45,14 @@ def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ..
         return ()
     wire = {item.key: item.value for item in observed.extension.surface.items_of_kind(TOOL)}
     return tuple(
-        _row(each, "info" if locked is not None and _accepted(locked, each) else _LEVELS.get(each.kind, "critical"))
-        for name, found in observed.analysis.handlers.items()
-        for each in contradictions(name, wire.get(name, {}).get("annotations") or {}, found)
+        _row(
+            contradiction,
+            "info"
+            if locked is not None and _accepted(locked, contradiction)
+            else _LEVELS.get(contradiction.kind, "critical"),
+        )
+        for name, entitlements in observed.analysis.handlers.items()
+        for contradiction in contradictions(name, wire.get(name, {}).get("annotations") or {}, entitlements)
     )
 
 
@@ -56,11 +61,11 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
     rows: list[Row] = []
     if observed.analysis is None:
         return rows
-    for name, found in observed.analysis.handlers.items():
+    for name, entitlements in observed.analysis.handlers.items():
         known = _locked_kinds(locked, name)
         if known is None:
             continue
-        rows += [_row(each, "critical") for each in gained(name, known, found)]
+        rows += [_row(finding, "critical") for finding in gained(name, known, entitlements)]
         rows += [
             Row(
                 code="entitlement_lost",
@@ -71,9 +76,9 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
                 message=f"{name} no longer has {kind}",
             )
             for kind in known
-            if kind not in found.kinds
+            if kind not in entitlements.kinds
         ]
-        rows += _unseen_rows("tool", name, _locked_facts(locked, name), found)
+        rows += _unseen_rows("tool", name, _locked_facts(locked, name), entitlements)
     return rows
 
 
@@ -86,12 +91,12 @@ def prompt_and_resource_rows(locked: Lockfile, observed: Observed) -> list[Row]:
     for entity, now in (("prompt", observed.analysis.prompts), ("resource", observed.analysis.resources)):
         recorded = details.get(f"{entity}s")
         for name, before in (recorded if isinstance(recorded, Mapping) else {}).items():
-            found = now.get(name)
-            if found is None or not isinstance(before, Mapping):
+            entitlements = now.get(name)
+            if entitlements is None or not isinstance(before, Mapping):
                 continue
-            changes = gained(name, _texts(before.get("kinds")), found)
-            rows += [replace(_row(each, "critical"), entity=entity) for each in changes]
-            rows += _unseen_rows(entity, name, before, found)
+            changes = gained(name, _texts(before.get("kinds")), entitlements)
+            rows += [replace(_row(change, "critical"), entity=entity) for change in changes]
+            rows += _unseen_rows(entity, name, before, entitlements)
     return rows
 
 
@@ -120,15 +125,19 @@ def startup_rows(locked: Lockfile, observed: Observed, name: str) -> list[Row]:
     facts = details.get("startup")
     before = facts if isinstance(facts, Mapping) else {}
     kinds = _texts(before.get("kinds"))
-    found = observed.analysis.startup
-    rows = [replace(_row(each, "critical"), entity="server") for each in gained(name, kinds, found)]
-    return [*rows, *_unseen_rows("server", name, before, found)]
+    startup = observed.analysis.startup
+    rows = [replace(_row(finding, "critical"), entity="server") for finding in gained(name, kinds, startup)]
+    return [*rows, *_unseen_rows("server", name, before, startup)]
 
 
-def _unseen_rows(entity: str, name: str, before: Mapping[str, Any], found: Entitlements) -> list[Row]:
-    """Places behind which nobody can see, and which the lock does not know: the next one to gain a reach goes there."""
+def _unseen_rows(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
+    """Places that the analysis cannot follow and that are not in the lock."""
     known = reach(before)["unknown"]
-    new = {(each.reason, each.what): each for each in found.unknown if (each.reason, each.what) not in known}
+    new = {
+        (reason.reason, reason.what): reason
+        for reason in entitlements.unknown
+        if (reason.reason, reason.what) not in known
+    }
     return [
         Row(
             code="reach_unknown",
@@ -169,12 +178,12 @@ def _locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
 def _locked_facts(locked: Lockfile, name: str) -> Mapping[str, Any]:
     tools = (locked.extension or {}).get("tools")
     entry = tools.get(name) if isinstance(tools, Mapping) else None
-    found = entry.get("entitlements") if isinstance(entry, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    recorded = entry.get("entitlements") if isinstance(entry, Mapping) else None
+    return recorded if isinstance(recorded, Mapping) else {}
 
 
 def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(each for each in values if isinstance(each, str)) if isinstance(values, list) else ()
+    return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
 
 
 def _row(each: Contradiction, level: str) -> Row:

@@ -57,7 +57,7 @@ V = replace(
     framework_version="3.17.2",
     title="Vurb",
 )
-DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (F1, F2, F3, F4, F5, V)}
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (F1, F2, F3, F4, F5, V)}
 DEFAULT_DIALECT = F5
 """What is written for ``mcp-fusion.lock`` when nothing else is said: the last release of that name."""
 
@@ -80,6 +80,6 @@ def dialects_of(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
     tools = document.get("capabilities", {}).get("tools", {})
     entries = list(tools.values()) if isinstance(tools, Mapping) else []
     stated = [entry.get("entitlements") for entry in entries if isinstance(entry, Mapping)]
-    if stated and not any(isinstance(each, Mapping) and "codeEvaluation" in each for each in stated):
+    if stated and not any(isinstance(flag, Mapping) and "codeEvaluation" in flag for flag in stated):
         return (F1,)
     return fusion if stated else (*fusion, F1)  # an empty server says nothing about it

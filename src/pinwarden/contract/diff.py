@@ -1,8 +1,8 @@
-"""How two contracts of one tool differ, and how much that matters.
+"""Differences between two contracts of one tool, with severities.
 
-Each difference has two severities: the one that the original gives it, and the right one. They part where the
-original is wrong by design: a description is what a model obeys, so it is never cosmetic; a new destructive action
-and a raised limit are not safe. A difference that the original does not look at has no original severity.
+Each difference has two severities: the original's and Pinwarden's. They differ where the original is wrong by design:
+a model obeys descriptions, so a change is never cosmetic; a new destructive action and a raised limit are not safe.
+A difference that the original does not compare has no original severity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinwarden.surface.drift.location import ApprovedText, new_cues
 
 BREAKING, RISKY, SAFE, COSMETIC = "BREAKING", "RISKY", "SAFE", "COSMETIC"
 SEVERITIES = (BREAKING, RISKY, SAFE, COSMETIC)
-"""From worst to least."""
+"""From worst to mildest."""
 
 
 class Delta(Record):
@@ -59,7 +59,7 @@ class ContractDiff(Record):
 
     @property
     def max_severity(self) -> str:
-        """The worst severity; the least one if nothing differs."""
+        """The worst severity; ``COSMETIC`` if nothing differs."""
         return self.deltas[0].severity if self.deltas else COSMETIC
 
     @property
@@ -79,18 +79,18 @@ class ContractDiff(Record):
 
 
 def in_order(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
-    """The worst first, otherwise as they came."""
+    """Sorted by severity, worst first; stable."""
     return tuple(sorted(deltas, key=lambda delta: SEVERITIES.index(delta.severity)))
 
 
 _Sides = tuple[str | None, str | None]
 """The value before and after."""
 _Weights = tuple[str | None, str]
-"""The severity that the original gives, None where it does not look; and the right one."""
+"""The original's severity (None if it does not compare this) and Pinwarden's."""
 
 
 class _Difference(Record):
-    """One difference with both severities; None in ``original`` if the original does not look there."""
+    """One difference with both severities; ``original`` is None if the original does not compare this."""
 
     category: str
     field: str
@@ -102,18 +102,18 @@ class _Difference(Record):
 
 
 def diff_contracts(before: ToolContract, after: ToolContract, *, compat: bool = False) -> ContractDiff:
-    """Every difference between two contracts, the worst first; with ``compat`` as the original tells them."""
+    """Every difference between two contracts, worst first; with ``compat`` in the original's severities."""
     deltas = in_order(
         Delta(
-            category=each.category,
-            field=each.field,
-            severity=(each.original or COSMETIC) if compat else each.right,
-            description=each.description,
-            before=each.before,
-            after=each.after,
+            category=difference.category,
+            field=difference.field,
+            severity=(difference.original or COSMETIC) if compat else difference.right,
+            description=difference.description,
+            before=difference.before,
+            after=difference.after,
         )
-        for each in _differences(before, after)
-        if not compat or each.original is not None
+        for difference in _differences(before, after)
+        if not compat or difference.original is not None
     )
     old, new = before.behavior, after.behavior
     answers = (
@@ -144,23 +144,23 @@ def _surface(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference
     if old.description != new.description:
         yield _text("surface", "description", "Tool description changed", (old.description, new.description), COSMETIC)
     if old.input_schema_digest != new.input_schema_digest:
-        told = "Input schema changed — previously calibrated LLM arguments may fail"
+        message = "Input schema changed — previously calibrated LLM arguments may fail"
         sides = (old.input_schema_digest, new.input_schema_digest)
-        yield _at("surface", "inputSchemaDigest", told, sides, (BREAKING, BREAKING))
+        yield _at("surface", "inputSchemaDigest", message, sides, (BREAKING, BREAKING))
     removed = [tag for tag in old.tags if tag not in new.tags]
     added = [tag for tag in new.tags if tag not in old.tags]
     if removed or added:
         parts = (f"removed [{', '.join(removed)}]" if removed else "", f"added [{', '.join(added)}]" if added else "")
-        told = f"Tags changed: {parts[0]} {parts[1]}".strip()
+        message = f"Tags changed: {parts[0]} {parts[1]}".strip()
         sides = (_list(old.tags), _list(new.tags))
-        yield _at("surface", "tags", told, sides, (SAFE if removed else COSMETIC, COSMETIC))
+        yield _at("surface", "tags", message, sides, (SAFE if removed else COSMETIC, COSMETIC))
 
 
-def _text(category: str, place: str, told: str, sides: _Sides, original: str | None) -> _Difference:
+def _text(category: str, place: str, message: str, sides: _Sides, original: str | None) -> _Difference:
     """A difference in text that a model reads: risky, and worse if the new text reads like an attack."""
     old, new = sides
     attacks = new_cues([new], ApprovedText(old)) if new else ()
-    return _at(category, place, told, sides, (original, BREAKING if attacks else RISKY))
+    return _at(category, place, message, sides, (original, BREAKING if attacks else RISKY))
 
 
 # Actions
@@ -180,7 +180,7 @@ def _actions(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference
 
 
 def _severity_of_new(action: ActionContract) -> str:
-    """What nobody reviewed is safe only as far as it claims to change nothing."""
+    """A new action is safe only if it declares itself read-only."""
     if action.destructive:
         return BREAKING
     return SAFE if action.read_only else RISKY
@@ -188,45 +188,45 @@ def _severity_of_new(action: ActionContract) -> str:
 
 def _action_flags(key: str, old: ActionContract, new: ActionContract) -> Iterator[_Difference]:
     if old.destructive != new.destructive:
-        told = f'Action "{key}" destructive flag changed: {_flag(old.destructive)} → {_flag(new.destructive)}'
+        message = f'Action "{key}" destructive flag changed: {_flag(old.destructive)} → {_flag(new.destructive)}'
         sides = (_flag(old.destructive), _flag(new.destructive))
-        yield _action(key, ".destructive", told, sides, (BREAKING, BREAKING))
+        yield _action(key, ".destructive", message, sides, (BREAKING, BREAKING))
     if old.idempotent != new.idempotent:
         sides = (_flag(old.idempotent), _flag(new.idempotent))
         yield _action(key, ".idempotent", f'Action "{key}" idempotent flag changed', sides, (RISKY, RISKY))
     if old.read_only != new.read_only:
-        told = f'Action "{key}" readOnly flag changed: {_flag(old.read_only)} → {_flag(new.read_only)}'
+        message = f'Action "{key}" readOnly flag changed: {_flag(old.read_only)} → {_flag(new.read_only)}'
         sides = (_flag(old.read_only), _flag(new.read_only))
-        yield _action(key, ".readOnly", told, sides, (BREAKING, BREAKING))
+        yield _action(key, ".readOnly", message, sides, (BREAKING, BREAKING))
 
 
 def _action_fields(key: str, old: ActionContract, new: ActionContract) -> Iterator[_Difference]:
     sides: _Sides = (_list(old.required_fields), _list(new.required_fields))
     if gone := [name for name in old.required_fields if name not in new.required_fields]:
-        told = f'Action "{key}" no longer requires: [{", ".join(gone)}]'
-        yield _action(key, ".requiredFields", told, sides, (SAFE, SAFE))
+        message = f'Action "{key}" no longer requires: [{", ".join(gone)}]'
+        yield _action(key, ".requiredFields", message, sides, (SAFE, SAFE))
     if come := [name for name in new.required_fields if name not in old.required_fields]:
-        told = f'Action "{key}" now requires new fields: [{", ".join(come)}]'
-        yield _action(key, ".requiredFields", told, sides, (BREAKING, BREAKING))
+        message = f'Action "{key}" now requires new fields: [{", ".join(come)}]'
+        yield _action(key, ".requiredFields", message, sides, (BREAKING, BREAKING))
     if old.presenter_name != new.presenter_name:
         sides = (old.presenter_name, new.presenter_name)
-        told = f'Action "{key}" Presenter changed: {_or(sides[0], "none")} → {_or(sides[1], "none")}'
+        message = f'Action "{key}" Presenter changed: {_or(sides[0], "none")} → {_or(sides[1], "none")}'
         severity = BREAKING if old.presenter_name and not new.presenter_name else RISKY
-        yield _action(key, ".presenterName", told, sides, (severity, severity))
+        yield _action(key, ".presenterName", message, sides, (severity, severity))
     if old.input_schema_digest != new.input_schema_digest:
         sides = (old.input_schema_digest, new.input_schema_digest)
         yield _action(key, ".inputSchemaDigest", f'Action "{key}" input schema changed', sides, (RISKY, RISKY))
     if old.description != new.description:
-        told = f'Action "{key}" description changed'
-        yield _text("surface.action", f"actions.{key}.description", told, (old.description, new.description), None)
+        message = f'Action "{key}" description changed'
+        yield _text("surface.action", f"actions.{key}.description", message, (old.description, new.description), None)
     if old.has_middleware != new.has_middleware:
         sides = (_flag(old.has_middleware), _flag(new.has_middleware))
-        told = f'Action "{key}" middleware {"attached" if new.has_middleware else "taken away"}'
-        yield _action(key, ".hasMiddleware", told, sides, (None, RISKY))
+        message = f'Action "{key}" middleware {"attached" if new.has_middleware else "taken away"}'
+        yield _action(key, ".hasMiddleware", message, sides, (None, RISKY))
 
 
-def _action(key: str, member: str, told: str, sides: _Sides, weights: _Weights) -> _Difference:
-    return _at("surface.action", f"actions.{key}{member}", told, sides, weights)
+def _action(key: str, member: str, message: str, sides: _Sides, weights: _Weights) -> _Difference:
+    return _at("surface.action", f"actions.{key}{member}", message, sides, weights)
 
 
 # Behavior
@@ -234,13 +234,13 @@ def _action(key: str, member: str, told: str, sides: _Sides, weights: _Weights) 
 
 def _answers(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Difference]:
     if old.egress_schema_digest != new.egress_schema_digest:
-        told = "Presenter egress schema changed — LLM response parsing may break"
+        message = "Presenter egress schema changed — LLM response parsing may break"
         sides = (old.egress_schema_digest, new.egress_schema_digest)
-        yield _at("behavior.egress", "egressSchemaDigest", told, sides, (BREAKING, BREAKING))
+        yield _at("behavior.egress", "egressSchemaDigest", message, sides, (BREAKING, BREAKING))
     if old.system_rules_fingerprint != new.system_rules_fingerprint:
-        told = "System rules changed — LLM behavioral calibration invalidated"
+        message = "System rules changed — LLM behavioral calibration invalidated"
         rules = (old.system_rules_fingerprint, new.system_rules_fingerprint)
-        yield _at("behavior.rules", "systemRulesFingerprint", told, rules, (BREAKING, BREAKING))
+        yield _at("behavior.rules", "systemRulesFingerprint", message, rules, (BREAKING, BREAKING))
 
 
 def _guardrails(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Difference]:
@@ -251,11 +251,11 @@ def _guardrails(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Diffe
     for place, name, before, after in limits:
         if before == after:
             continue
-        told = f"{name} changed: {_or(before, 'unlimited')} → {_or(after, 'unlimited')}"
+        message = f"{name} changed: {_or(before, 'unlimited')} → {_or(after, 'unlimited')}"
         loosened = after is None or (before is not None and after > before)
         sides = (_or(before, "null"), _or(after, "null"))
         original = RISKY if after is None else SAFE
-        yield _at("behavior.guardrails", place, told, sides, (original, RISKY if loosened else SAFE))
+        yield _at("behavior.guardrails", place, message, sides, (original, RISKY if loosened else SAFE))
 
 
 def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Difference]:
@@ -268,8 +268,8 @@ def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Differ
     )
     if old.state_sync_fingerprint != new.state_sync_fingerprint:
         sides = (old.state_sync_fingerprint, new.state_sync_fingerprint)
-        told = "State sync policy changed"
-        yield _at("behavior.stateSync", "stateSyncFingerprint", told, sides, (RISKY, RISKY))
+        message = "State sync policy changed"
+        yield _at("behavior.stateSync", "stateSyncFingerprint", message, sides, (RISKY, RISKY))
     yield from _chain(
         "behavior.affordances",
         "affordanceTopology",
@@ -279,8 +279,8 @@ def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Differ
     )
     if old.concurrency_fingerprint != new.concurrency_fingerprint:
         sides = (old.concurrency_fingerprint, new.concurrency_fingerprint)
-        told = "Concurrency configuration changed"
-        yield _at("behavior.stateSync", "concurrencyFingerprint", told, sides, (RISKY, RISKY))
+        message = "Concurrency configuration changed"
+        yield _at("behavior.stateSync", "concurrencyFingerprint", message, sides, (RISKY, RISKY))
     yield from _chain(
         "behavior.egress",
         "embeddedPresenters",
@@ -290,12 +290,12 @@ def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Differ
     )
 
 
-def _chain(category: str, place: str, told: str, old: Sequence[str], new: Sequence[str]) -> Iterator[_Difference]:
+def _chain(category: str, place: str, message: str, old: Sequence[str], new: Sequence[str]) -> Iterator[_Difference]:
     """A list, which the original compares joined by commas: to it ["a,b"] and ["a", "b"] are the same."""
     if tuple(old) == tuple(new):
         return
     sides = (",".join(old) or None, ",".join(new) or None)
-    yield _at(category, place, told, sides, (RISKY if (sides[0] or "") != (sides[1] or "") else None, RISKY))
+    yield _at(category, place, message, sides, (RISKY if (sides[0] or "") != (sides[1] or "") else None, RISKY))
 
 
 # Token economics and entitlements
@@ -303,23 +303,23 @@ def _chain(category: str, place: str, told: str, old: Sequence[str], new: Sequen
 
 def _tokens(old: TokenContract, new: TokenContract) -> Iterator[_Difference]:
     if old.inflation_risk != new.inflation_risk:
-        told = f"Cognitive overload risk changed: {old.inflation_risk} → {new.inflation_risk}"
+        message = f"Cognitive overload risk changed: {old.inflation_risk} → {new.inflation_risk}"
         severity = BREAKING if _rank(new.inflation_risk) > _rank(old.inflation_risk) else SAFE
         sides = (old.inflation_risk, new.inflation_risk)
-        yield _at("tokenEconomics", "inflationRisk", told, sides, (severity, severity))
+        yield _at("tokenEconomics", "inflationRisk", message, sides, (severity, severity))
     if old.unbounded_collection != new.unbounded_collection:
         sides = (_flag(old.unbounded_collection), _flag(new.unbounded_collection))
         severity = RISKY if new.unbounded_collection else SAFE
-        told = f"Unbounded collection flag: {sides[0]} → {sides[1]}"
-        yield _at("tokenEconomics", "unboundedCollection", told, sides, (severity, severity))
+        message = f"Unbounded collection flag: {sides[0]} → {sides[1]}"
+        yield _at("tokenEconomics", "unboundedCollection", message, sides, (severity, severity))
     counts = (
         ("schemaFieldCount", "Number of output fields", old.schema_field_count, new.schema_field_count),
         ("baseOverheadTokens", "Tokens added to each answer", old.base_overhead_tokens, new.base_overhead_tokens),
     )
     for place, name, before, after in counts:
         if before != after:
-            told = f"{name} changed: {before} → {after}"
-            yield _at("tokenEconomics", place, told, (str(before), str(after)), (None, SAFE))
+            message = f"{name} changed: {before} → {after}"
+            yield _at("tokenEconomics", place, message, (str(before), str(after)), (None, SAFE))
 
 
 def _entitlements(before: ToolContract, after: ToolContract) -> Iterator[_Difference]:
@@ -327,31 +327,31 @@ def _entitlements(before: ToolContract, after: ToolContract) -> Iterator[_Differ
     for flag in old:
         sides = (_known(old[flag]), _known(new[flag]))
         if new[flag] and not old[flag]:
-            told = f'Handler gained "{flag}" entitlement — blast radius expanded'
-            yield _at("entitlements", flag, told, sides, (BREAKING, BREAKING))
+            message = f'Handler gained "{flag}" entitlement — blast radius expanded'
+            yield _at("entitlements", flag, message, sides, (BREAKING, BREAKING))
         elif old[flag] and new[flag] is False:
-            told = f'Handler lost "{flag}" entitlement — blast radius reduced'
-            yield _at("entitlements", flag, told, sides, (SAFE, SAFE))
+            message = f'Handler lost "{flag}" entitlement — blast radius reduced'
+            yield _at("entitlements", flag, message, sides, (SAFE, SAFE))
     unseen = [flag for flag in old if old[flag] is not None and new[flag] is None]
     if unseen:
-        told = f"What the handler can do is no longer known: {', '.join(unseen)}"
-        yield _at("entitlements", "unknown", told, (None, _list(tuple(unseen))), (None, RISKY))
+        message = f"What the handler can do is no longer known: {', '.join(unseen)}"
+        yield _at("entitlements", "unknown", message, (None, _list(tuple(unseen))), (None, RISKY))
     had, has = before.entitlements.raw, after.entitlements.raw
     if sorted(had) != sorted(has):
         gained = [name for name in has if name not in had]
-        told = f"Handler uses other APIs: gained [{', '.join(gained)}]" if gained else "Handler uses fewer APIs"
-        yield _at("entitlements", "raw", told, (_list(had), _list(has)), (None, RISKY if gained else SAFE))
+        message = f"Handler uses other APIs: gained [{', '.join(gained)}]" if gained else "Handler uses fewer APIs"
+        yield _at("entitlements", "raw", message, (_list(had), _list(has)), (None, RISKY if gained else SAFE))
 
 
 def _known(flag: bool | None) -> str:
     return "unknown" if flag is None else _flag(flag)
 
 
-def _at(category: str, place: str, told: str, sides: _Sides, weights: _Weights) -> _Difference:
+def _at(category: str, place: str, message: str, sides: _Sides, weights: _Weights) -> _Difference:
     return _Difference(
         category=category,
         field=place,
-        description=told,
+        description=message,
         before=sides[0],
         after=sides[1],
         original=weights[0],

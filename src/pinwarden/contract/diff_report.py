@@ -1,4 +1,4 @@
-"""What changed between two contracts of a server, for a reviewer."""
+"""The report of ``contract diff``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ CONTRACT_CHANGE_KINDS: FindingKinds = kind_table(
             "A call, a reader or a promise that was right before is wrong, or the change looks like an attack.",
         ),
     ),
-    review=(
-        (RISKY.lower(), "A model or a host sees something different, or more is let through; somebody has to look."),
-    ),
+    review=((RISKY.lower(), "A model or a host sees something different, or more is allowed; review it."),),
     info=(
         (SAFE.lower(), "What was reviewed still holds."),
         (COSMETIC.lower(), "The same in other words."),
@@ -37,19 +35,19 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
     old, new = _read(before), _read(after)
     diff = diff_lockfiles(old, new, compat=compat)
     costs = _costs(old, new)
-    counts = Counter(each.delta.severity for each in diff.findings)
+    counts = Counter(finding.delta.severity for finding in diff.findings)
     notes = (*_notes(diff), *(costs.notes() if costs else ()))
     return Report(
         command="contract diff",
         subject=f"{before} -> {after}",
         summary=_summary(counts),
         exit_code=EXIT_REFUSED if counts[BREAKING] or counts[RISKY] else EXIT_CLEAN,
-        rows=tuple(_row(each) for each in diff.findings),
+        rows=tuple(_row(finding) for finding in diff.findings),
         notes=notes,
         facts={
             "before": _digests(old),
             "after": _digests(new),
-            "changes": [each.to_json() for each in diff.findings],
+            "changes": [finding.to_json() for finding in diff.findings],
             "maxSeverity": diff.max_severity,
             "counts": {severity: counts[severity] for severity in SEVERITIES},
             "frameworkChanged": diff.framework_changed,
@@ -77,8 +75,8 @@ def _costs(old: Lockfile, new: Lockfile) -> CostChange | None:
 def _summary(counts: Counter[str]) -> str:
     if not counts:
         return "no change"
-    told = ", ".join(f"{counts[severity]} {severity.lower()}" for severity in SEVERITIES if counts[severity])
-    return f"{told}: {'somebody has to look' if counts[BREAKING] or counts[RISKY] else 'nothing to decide'}"
+    message = ", ".join(f"{counts[severity]} {severity.lower()}" for severity in SEVERITIES if counts[severity])
+    return f"{message}: {'somebody has to look' if counts[BREAKING] or counts[RISKY] else 'nothing to decide'}"
 
 
 def _notes(diff: ServerDiff) -> tuple[str, ...]:
@@ -88,7 +86,9 @@ def _notes(diff: ServerDiff) -> tuple[str, ...]:
     if diff.same_meaning:
         notes.append("the server moved between frameworks or versions without a change of meaning")
     if diff.digests_only:
-        notes.append("a file holds digests and no texts, so what moved behind a digest is not told; lock it again")
+        notes.append(
+            "a file holds digests without texts, so changes behind a digest are not shown; lock the server again"
+        )
     return tuple(notes)
 
 

@@ -66,7 +66,7 @@ def _sorted(value: Any, *, keep_proto: bool) -> Any:
         names = [name for name in utf16_sorted(value) if keep_proto or name != _PROTO]
         return {name: _sorted(value[name], keep_proto=keep_proto) for name in names}
     if isinstance(value, list | tuple):
-        return [_sorted(each, keep_proto=keep_proto) for each in value]
+        return [_sorted(item, keep_proto=keep_proto) for item in value]
     return value
 
 
@@ -143,7 +143,8 @@ def locked_prompt(prompt: PromptContract) -> dict[str, Any]:
     """A prompt as it stands in the file, digests included."""
     ordered, _ = locale_sorted(prompt.arguments, lambda argument: argument.name)
     arguments = [
-        {"name": each.name, "description": each.description or None, "required": each.required} for each in ordered
+        {"name": argument.name, "description": argument.description or None, "required": argument.required}
+        for argument in ordered
     ]
     visible = {
         "description": prompt.description or None,

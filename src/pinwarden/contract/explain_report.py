@@ -1,4 +1,4 @@
-"""What is known of a server, and how it is known."""
+"""The report of ``contract explain``: what is known about a server, and from which evidence."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
 
 def _tool(observed: Observed, name: str) -> dict[str, Any]:
     facts = observed.extension.tools[name]
-    found = observed.analysis.handlers.get(name) if observed.analysis is not None else None
+    entitlements = observed.analysis.handlers.get(name) if observed.analysis is not None else None
     return {
         "evidence": dict(facts.evidence),
-        "entitlements": None if found is None else _entitlements(found),
+        "entitlements": None if entitlements is None else _entitlements(entitlements),
         "details": dict(facts.details),
     }
 
@@ -52,16 +52,16 @@ def _tool(observed: Observed, name: str) -> dict[str, Any]:
 def _reached(observed: Observed, member: str) -> dict[str, Any]:
     """What the code of each prompt or resource reaches; None where its source was not read."""
     kinds = (PROMPT,) if member == "prompts" else (RESOURCE, TEMPLATE)
-    found = getattr(observed.analysis, member) if observed.analysis is not None else {}
+    reached = getattr(observed.analysis, member) if observed.analysis is not None else {}
     names = [item.key for kind in kinds for item in observed.extension.surface.items_of_kind(kind)]
-    return {name: _entitlements(found[name]) if name in found else None for name in names}
+    return {name: _entitlements(reached[name]) if name in reached else None for name in names}
 
 
-def _entitlements(found: Entitlements) -> dict[str, Any]:
+def _entitlements(entitlements: Entitlements) -> dict[str, Any]:
     return {
-        "kinds": list(found.kinds),
-        "findings": [{"kind": each.kind, "where": located(each)} for each in found.findings],
-        "unknown": [{"reason": each.reason, "where": located(each)} for each in found.unknown],
+        "kinds": list(entitlements.kinds),
+        "findings": [{"kind": finding.kind, "where": located(finding)} for finding in entitlements.findings],
+        "unknown": [{"reason": reason.reason, "where": located(reason)} for reason in entitlements.unknown],
     }
 
 
@@ -76,21 +76,21 @@ def lines_of(report: Report) -> Iterator[str]:
             yield f"  {source + ':':11}{', '.join(facts)}"
         yield from _reach(tool["entitlements"])
     for member in ("prompts", "resources"):
-        for name, found in report.facts[member].items():
+        for name, described in report.facts[member].items():
             yield f"{member.removesuffix('s')} {name}"
-            yield from _reach(found)
+            yield from _reach(described)
 
 
-def _reach(found: dict[str, Any] | None) -> Iterator[str]:
-    if found is None:
+def _reach(described: dict[str, Any] | None) -> Iterator[str]:
+    if described is None:
         yield "  reaches:   unknown, its source was not read"
         return
-    yield f"  reaches:   {', '.join(found['kinds']) or 'nothing outside its own process'}"
-    for kind in found["kinds"]:
-        places = [each["where"] for each in found["findings"] if each["kind"] == kind]
+    yield f"  reaches:   {', '.join(described['kinds']) or 'nothing outside its own process'}"
+    for kind in described["kinds"]:
+        places = [finding["where"] for finding in described["findings"] if finding["kind"] == kind]
         yield f"    {kind}: {min(places, key=len)}{_more(places)}"
-    for reason in dict.fromkeys(each["reason"] for each in found["unknown"]):
-        places = [each["where"] for each in found["unknown"] if each["reason"] == reason]
+    for reason in dict.fromkeys(reason["reason"] for reason in described["unknown"]):
+        places = [item["where"] for item in described["unknown"] if item["reason"] == reason]
         yield f"    unknown reach ({reason}): {min(places, key=len)}{_more(places)}"
 
 

@@ -1,4 +1,4 @@
-"""Our own member of the lockfile, ``pinwarden``: what the original neither reads nor minds.
+"""Pinwarden's member of the lockfile, which the original accepts and ignores.
 
 It holds what a client sees, verbatim, so that a reviewer sees what moved and not only that it moved; the contracts
 with their hidden parts, so that two files can be compared; what is known of each fact and how; and two digests that
@@ -118,10 +118,10 @@ def _check_members(extension: Mapping[str, Any]) -> None:
         _unreadable("surface holds something else than what a client sees")
     levels = [extension.get("evidence")]
     for entry in _tool_entries(extension).values():
-        told = entry.get("evidence")
-        if not isinstance(told, Mapping):
+        evidence = entry.get("evidence")
+        if not isinstance(evidence, Mapping):
             _unreadable("a tool does not say how its facts are known")
-        levels += told.values()
+        levels += evidence.values()
     if not all(level in EVIDENCE for level in levels):
         _unreadable("it holds a level of evidence that is not known")
 
@@ -135,7 +135,7 @@ def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
 
 
 def _check_derived(extension: Mapping[str, Any], surface: Surface) -> None:
-    """What a reviewer reads beside a definition is what the definition says, whoever computed the digests anew."""
+    """Check that the summary beside a definition agrees with the definition itself."""
     wire = {item.key: item.value for item in surface.items_of_kind(TOOL)}
     for name, entry in _tool_entries(extension).items():
         definition = wire.get(name, {})
@@ -151,11 +151,11 @@ def surface_of(lockfile: Lockfile) -> Surface | None:
 
 
 def contracts_of(lockfile: Lockfile) -> dict[str, ToolContract] | None:
-    """The whole contracts, hidden parts included, if the extension holds them; each held against its digest."""
+    """The complete contracts, if the extension holds them; each is checked against its digest."""
     if KEY not in lockfile.document:
         return None
-    found = {name: entry.get("contract") for name, entry in _tool_entries(_member(lockfile)).items()}
-    contracts = contracts_from_json(found, f"{KEY}.tools")
+    value = {name: entry.get("contract") for name, entry in _tool_entries(_member(lockfile)).items()}
+    contracts = contracts_from_json(value, f"{KEY}.tools")
     dialect = dialects_of(lockfile.document)[0]  # those that a file may be in digest a contract alike
     for name, contract in contracts.items():
         if lockfile.tools.get(name, {}).get("integrityDigest") != f"sha256:{tool_digest(contract, dialect).digest}":
@@ -226,7 +226,7 @@ def _tools(extension: Extension) -> dict[str, Any]:
             **_derived(definition),
             "evidence": dict(facts.evidence),
             "entitlements": dict(facts.entitlements),
-            "middleware": [dict(each) for each in facts.middleware],
+            "middleware": [dict(layer) for layer in facts.middleware],
             "details": dict(facts.details),
         }
     return rows

@@ -1,4 +1,4 @@
-"""Run inside the server's own Python, by path: import a server, write down what only its process knows, then serve it.
+"""Runs in the server's own Python: imports the server, records what only its process knows, then serves it.
 
     python introspector.py FACTS FOLDER MODULE [OBJECT]
 
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 def _import_from(folder: str) -> None:
     """As if the server's own file had been started: its folder comes first, and this file's folder is not there."""
     here = Path(__file__).resolve().parent
-    sys.path[:] = [folder, *(each for each in sys.path if not each or Path(each).resolve() != here)]
+    sys.path[:] = [folder, *(folder for folder in sys.path if not folder or Path(folder).resolve() != here)]
 
 
 @contextmanager
@@ -98,16 +98,16 @@ class _Duplicates(logging.Handler):
 
 def _server_in(module: Any, wanted: str | None) -> Any:
     if wanted is not None:
-        found = module
+        server = module
         for part in wanted.split("."):
-            if not hasattr(found, part):
+            if not hasattr(server, part):
                 raise NoServer(f"{module.__name__} has no {wanted}{_servers_told(module)}")
-            found = getattr(found, part)
-        if _kind(found) is None and callable(found):
-            found = found()  # a factory, named by the person who asked
-        if _kind(found) is None:
+            server = getattr(server, part)
+        if _kind(server) is None and callable(server):
+            server = server()  # a factory, named by the person who asked
+        if _kind(server) is None:
             raise NoServer(f"{wanted} in {module.__name__} is not an MCP server{_servers_told(module)}")
-        return found
+        return server
     servers: dict[int, tuple[str, Any]] = {}
     for name, value in vars(module).items():
         if _kind(value) is not None:
@@ -128,20 +128,20 @@ def _servers_told(module: Any) -> str:
 
 def _kind(value: Any) -> str | None:
     """Which framework a server object is of."""
-    for each in type(value).__mro__:
-        if each.__module__.startswith("fastmcp.") and each.__name__ == "FastMCP":
+    for base in type(value).__mro__:
+        if base.__module__.startswith("fastmcp.") and base.__name__ == "FastMCP":
             return "fastmcp"
-        if each.__module__.startswith("mcp.server.") and each.__name__ in ("MCPServer", "FastMCP"):
+        if base.__module__.startswith("mcp.server.") and base.__name__ in ("MCPServer", "FastMCP"):
             return "mcp"
-        if each.__module__.startswith("mcp.server.lowlevel") and each.__name__ == "Server":
+        if base.__module__.startswith("mcp.server.lowlevel") and base.__name__ == "Server":
             return "lowlevel"
     return None
 
 
 def _facts(server: Any, folder: Path, duplicates: list[str]) -> dict[str, Any]:
     kind = _kind(server)
-    middleware = [_middleware(each) for each in getattr(server, "middleware", None) or ()]
-    own = [each for each in middleware if each is not None]
+    middleware = [_middleware(layer) for layer in getattr(server, "middleware", None) or ()]
+    own = [layer for layer in middleware if layer is not None]
     return {
         "framework": kind,
         "versions": {"python": sys.version.split()[0], **_versions()},
@@ -150,21 +150,21 @@ def _facts(server: Any, folder: Path, duplicates: list[str]) -> dict[str, Any]:
         "resources": {name: _component(resource) for name, resource in _resources(server, kind)},
         "middleware": own,
         "modules": _modules(folder),
-        "packages": [each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")],
+        "packages": [folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")],
         "duplicates": duplicates,
     }
 
 
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in _PACKAGES:
         if name not in sys.modules:
             continue
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _tools(server: Any, kind: str | None) -> list[tuple[str, Any]]:
@@ -206,7 +206,7 @@ def _listed(server: Any, what: str) -> list[tuple[str, Any]]:
     async def ask() -> Any:
         return await getattr(server, f"list_{what}s")(run_middleware=False)
 
-    return [(each.name, each) for each in asyncio.run(ask())]
+    return [(item.name, item) for item in asyncio.run(ask())]
 
 
 def _component(component: Any) -> dict[str, Any]:
@@ -215,10 +215,10 @@ def _component(component: Any) -> dict[str, Any]:
     rules = meta.get("systemRules") if isinstance(meta, dict) else None
     return {
         "handler": _place(getattr(component, "fn", None)),
-        "tags": sorted(str(each) for each in tags),
+        "tags": sorted(str(tag) for tag in tags),
         "timeout": _number(getattr(component, "timeout", None)),
         "auth": getattr(component, "auth", None) is not None,
-        "system_rules": [str(each) for each in rules] if isinstance(rules, list | tuple) else None,
+        "system_rules": [str(rule) for rule in rules] if isinstance(rules, list | tuple) else None,
     }
 
 
@@ -257,17 +257,17 @@ def _middleware(value: Any) -> dict[str, Any] | None:
         "tools": _overrides(kind, _CALLED_FOR["tools"]),
         "prompts": _overrides(kind, _CALLED_FOR["prompts"]),
         "maxSize": _number(getattr(value, "max_size", None)),
-        "onlyFor": sorted(str(each) for each in getattr(value, "tools", None) or ()),
+        "onlyFor": sorted(str(tool) for tool in getattr(value, "tools", None) or ()),
     }
 
 
 def _overrides(kind: Any, hooks: tuple[str, ...]) -> bool:
     if not inspect.isclass(kind):
         return True
-    if not any(each.__module__.startswith("fastmcp.") for each in kind.__mro__):
+    if not any(base.__module__.startswith("fastmcp.") for base in kind.__mro__):
         return True  # of the official SDK: it is called for everything
     return any(
-        hook in vars(each) for each in kind.__mro__ if each.__name__ != "Middleware" for hook in (*hooks, "__call__")
+        hook in vars(base) for base in kind.__mro__ if base.__name__ != "Middleware" for hook in (*hooks, "__call__")
     )
 
 
@@ -281,7 +281,7 @@ def _source_digest(kind: Any) -> str | None:
 
 def _modules(folder: Path) -> dict[str, str]:
     """The server's own modules: what was imported from its folder."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     root = folder.resolve()
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__dict__", {}).get("__file__")  # to ask the module may import it
@@ -289,8 +289,8 @@ def _modules(folder: Path) -> dict[str, str]:
             continue
         place = Path(path).resolve()
         if root in place.parents and not {"site-packages", "dist-packages"} & set(place.relative_to(root).parts):
-            found[name] = str(place)
-    return found
+            modules[name] = str(place)
+    return modules
 
 
 def _serve(server: Any) -> None:
@@ -329,4 +329,4 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    os._exit(code)  # taking a framework's modules down takes a third of a second, and nobody waits for anything in it
+    os._exit(code)  # skip interpreter shutdown, which takes a third of a second with a framework loaded

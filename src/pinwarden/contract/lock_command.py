@@ -1,4 +1,4 @@
-"""Writing the author's lock. A file that already says what would be written is left alone: a new time is no change."""
+"""The report of ``contract lock``, and the lockfile on disk. A file that differs only in its time is not rewritten."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def locked_at(place: Place) -> Lockfile:
 def _path_of(given: str | None, dialect: Dialect | None) -> Path:
     if given is not None:
         return Path(given)
-    here = [Path(each.file_name) for each in (F5, V) if Path(each.file_name).exists()]
+    here = [Path(dialect.file_name) for dialect in (F5, V) if Path(dialect.file_name).exists()]
     if len(here) > 1 and dialect is None:
         raise PinwardenError("USAGE", f"both {here[0]} and {here[1]} are here", hint="Name one with --lock FILE.")
     if dialect is None and here:
@@ -68,8 +68,8 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
     same = present is not None and _same(present, made)
     if not same:
         write_lockfile(path, made)
-    told = f"{plural(len(observed.contracts), 'tool')}, {plural(len(observed.prompts), 'prompt')}"
-    summary = f"{path} is up to date ({told})" if same else f"{path} written ({told})"
+    counts = f"{plural(len(observed.contracts), 'tool')}, {plural(len(observed.prompts), 'prompt')}"
+    summary = f"{path} is up to date ({counts})" if same else f"{path} written ({counts})"
     return Report(
         command="contract lock",
         subject=observed.name,

@@ -1,4 +1,4 @@
-"""The capability lockfile: made of contracts, written, and read.
+"""The capability lockfile: generate, serialize, parse.
 
 ``generate_lockfile``, ``serialize_lockfile`` and ``parse_lockfile`` are pure. The only side effects are in
 ``contract/lock_command.py``.
@@ -29,11 +29,11 @@ from pinwarden.core.visible import escape_invisible_json
 LOCKFILE_VERSION = 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _SECTIONS = ("surface", "behavior", "tokenEconomics", "entitlements")
-_VERSION_KEYS = tuple(dict.fromkeys(each.version_key for each in DIALECTS.values()))
+_VERSION_KEYS = tuple(dict.fromkeys(dialect.version_key for dialect in DIALECTS.values()))
 
 
 class Lockfile(Record):
-    """A lockfile as a JSON value. Members that nobody here knows survive."""
+    """A lockfile as a JSON value. Unknown members are preserved."""
 
     document: Mapping[str, Any]
 
@@ -62,8 +62,8 @@ class Lockfile(Record):
     @property
     def extension(self) -> Mapping[str, Any] | None:
         """The member that this program adds (``contract/extension.py``), if it is there."""
-        found = self.document.get("pinwarden")
-        return found if isinstance(found, Mapping) else None
+        member = self.document.get("pinwarden")
+        return member if isinstance(member, Mapping) else None
 
 
 class LockfileCheckResult(Record):
@@ -121,7 +121,7 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual valu
         name: _locked_tool(contracts[name], digests.tools[name].digest, dialect) for name in utf16_sorted(contracts)
     }
     listed = _prompts(list(prompts), dialect, compat=compat)
-    locked = [(each.name, locked_prompt(each)) for each in listed]
+    locked = [(item.name, locked_prompt(item)) for item in listed]
     digest = file_digest(digests.digest, ((name, entry["integrityDigest"]) for name, entry in locked))
     return Lockfile(
         document={
@@ -137,13 +137,13 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual valu
 
 def _prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
     """The prompts in the order of their names."""
-    by_name = {each.name: each for each in listed}  # the last one registered wins
+    by_name = {item.name: item for item in listed}  # the last one registered wins
     if len(by_name) == len(listed) or (compat and dialect.one_prompt_per_name):
         return [by_name[name] for name in utf16_sorted(by_name)]
     if not compat:
-        twice = next(each.name for each in listed if each is not by_name[each.name])
+        twice = next(item.name for item in listed if item is not by_name[item.name])
         raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts are named {twice[:80]!a}")
-    return [each for name in utf16_sorted(by_name) for each in listed if each.name == name]
+    return [item for name in utf16_sorted(by_name) for item in listed if item.name == name]
 
 
 def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[str, Any]:
@@ -254,8 +254,8 @@ def _check_entry(entry: Any, where: str) -> None:
     _check_digest(entry, "integrityDigest", f"{where}.")
 
 
-def _check_digest(found: Mapping[str, Any], name: str, where: str = "") -> None:
-    digest = found.get(name)
+def _check_digest(entry: Mapping[str, Any], name: str, where: str = "") -> None:
+    digest = entry.get(name)
     if not isinstance(digest, str) or not _DIGEST.match(digest):
         _invalid(f"{where}{name} is not a digest (sha256: and 64 digits of hex)")
 

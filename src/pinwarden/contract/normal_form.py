@@ -1,4 +1,4 @@
-"""A server's surface without what its framework adds by itself.
+"""The normal form of a surface: without what its framework adds.
 
 The official SDK and fastmcp describe the same functions in different words: generated titles, references or their
 expansion, an empty description or none, a closed object or an open one. What is left here is what the author wrote,
@@ -122,7 +122,7 @@ class _Expansion:
                 for each, member in self.definitions[reference].items()
                 if not (each == "title" and is_generated_title(member, name))
             }
-            if all(definition[each] == beside[each] for each in definition.keys() & beside.keys()):
+            if all(definition[key] == beside[key] for key in definition.keys() & beside.keys()):
                 self.expanded.add(reference)
                 return self.of({**definition, **beside}, key, depth - 1)
         return {
@@ -135,10 +135,10 @@ class _Expansion:
         if name in _SCHEMA_MAPS and isinstance(member, Mapping):
             return {each: self.of(value, each, depth) for each, value in member.items()}
         if name in _SCHEMA_LISTS and isinstance(member, list):
-            return [self.of(each, "", depth) for each in member]
+            return [self.of(part, "", depth) for part in member]
         if name in _SCHEMAS:
             return self.of(member, "", depth)
-        if name == "required" and isinstance(member, list) and all(isinstance(each, str) for each in member):
+        if name == "required" and isinstance(member, list) and all(isinstance(part, str) for part in member):
             return sorted(member)
         return member
 
@@ -175,29 +175,29 @@ class _Expansion:
 
 
 def _reached(leads: Mapping[str, frozenset[str]], start: Iterable[str]) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     pending = list(start)
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reached:
+            reached.add(name)
             pending.extend(leads[name])
-    return found
+    return reached
 
 
 def _references(value: Any) -> list[str]:
     """Whatever ``$ref`` says anywhere in a value."""
-    found: list[str] = []
+    references: list[str] = []
     pending = [value]
     while pending:
         each = pending.pop()
         if isinstance(each, dict):
             if isinstance(each.get("$ref"), str):
-                found.append(each["$ref"])
+                references.append(each["$ref"])
             pending.extend(each.values())
         elif isinstance(each, list):
             pending.extend(each)
-    return found
+    return references
 
 
 FORMAT = "pinwarden-normalised/1"
@@ -283,7 +283,7 @@ def _item(item: Item) -> dict[str, Any]:
     if item.kind is TOOL:
         _schemas_of(value, item.name)
     if item.kind is PROMPT and isinstance(value.get("arguments"), list):
-        value["arguments"] = [_argument(each) for each in value["arguments"]]
+        value["arguments"] = [_argument(argument) for argument in value["arguments"]]
     return value
 
 
@@ -321,8 +321,8 @@ def _argument(argument: Any) -> Any:
         return argument
     kept = dict(argument)
     description = kept.get("description")
-    if isinstance(description, str) and (found := _ENCODED.search(description)) and _only_a_type(found[1]):
-        kept["description"] = description[: found.start()]
+    if isinstance(description, str) and (result := _ENCODED.search(description)) and _only_a_type(result[1]):
+        kept["description"] = description[: result.start()]
     if not kept.get("description"):
         kept.pop("description", None)
     if kept.get("required") is False:

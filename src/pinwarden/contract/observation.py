@@ -1,4 +1,4 @@
-"""A server as it is now, from its source or from outside, and the contracts that follow.
+"""Observe a server, from its source or over the wire, and derive its contracts.
 
 1. Ask it as a client would; of a Python server also ask its process.
 2. Refuse what cannot be locked: items without a digest, two tools of one name.
@@ -32,7 +32,7 @@ from pinwarden.contract.surface_contracts import KnownServer, KnownTool, contrac
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import plural
-from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Kind, Surface
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 from pinwarden.system.files import read_file
 
 if TYPE_CHECKING:
@@ -155,20 +155,22 @@ def _analysed(
     handlers: list[Handler] = []
     unknown: set[tuple[str, str]] = set()
     for kind, lists in _HANDLED.items():
-        told = facts.get(f"{kind}s")
-        named = [_handler(name, entry, kind) for name, entry in (told if isinstance(told, dict) else {}).items()]
-        known = [each for each in named if each is not None and each.module in sources]
+        recorded = facts.get(f"{kind}s")
+        named = [
+            _handler(name, entry, kind) for name, entry in (recorded if isinstance(recorded, dict) else {}).items()
+        ]
+        known = [handler for handler in named if handler is not None and handler.module in sources]
         handlers += known
         offered = {(kind, item.key) for listed in lists for item in surface.items_of_kind(listed)}
-        unknown |= offered - {(kind, each.name) for each in known}
+        unknown |= offered - {(kind, name.name) for name in known}
     if unknown:
         # Several places may register one name; what any of them does counts.
-        found = handlers_in(sources)
-        handlers += [each for each in found if (each.kind, each.name) in unknown]
-        registered = {(each.kind, each.name) for each in found}
-        serving = [each for each in found if each.name == "*" and each.kind != "tool"]
+        result = handlers_in(sources)
+        handlers += [finding for finding in result if (finding.kind, finding.name) in unknown]
+        registered = {(finding.kind, finding.name) for finding in result}
+        serving = [finding for finding in result if finding.name == "*" and finding.kind != "tool"]
         for kind, name in sorted(unknown - registered):
-            handlers += [replace(each, name=name) for each in serving if each.kind == kind]
+            handlers += [replace(handler, name=name) for handler in serving if handler.kind == kind]
     return analyse(sources, handlers, packages)
 
 
@@ -190,78 +192,82 @@ def _handler(name: str, tool: Any, kind: str) -> Handler | None:
 
 
 def _known(facts: Mapping[str, Any], analysis: Analysis) -> KnownServer:
-    middleware = [each for each in facts.get("middleware") or () if isinstance(each, dict)]
+    middleware = [layer for layer in facts.get("middleware") or () if isinstance(layer, dict)]
     tools = facts.get("tools")
     prompts = facts.get("prompts")
     names = set(tools if isinstance(tools, dict) else ()) | set(analysis.handlers)
     return KnownServer(
         tools={name: _known_tool(name, _dict(tools, name), middleware, analysis) for name in names},
         prompt_tags={name: _tags(_dict(prompts, name)) for name in (prompts if isinstance(prompts, dict) else ())},
-        prompts_have_middleware=any(each.get("prompts") is True for each in middleware),
+        prompts_have_middleware=any(layer.get("prompts") is True for layer in middleware),
     )
 
 
-def _known_tool(name: str, told: Mapping[str, Any], middleware: list[dict[str, Any]], analysis: Analysis) -> KnownTool:
+def _known_tool(name: str, facts: Mapping[str, Any], middleware: list[dict[str, Any]], analysis: Analysis) -> KnownTool:
     limits = [
-        int(each["maxSize"])
-        for each in middleware
-        if isinstance(each.get("maxSize"), int | float) and (not each.get("onlyFor") or name in each["onlyFor"])
+        int(layer["maxSize"])
+        for layer in middleware
+        if isinstance(layer.get("maxSize"), int | float) and (not layer.get("onlyFor") or name in layer["onlyFor"])
     ]
-    found = analysis.handlers.get(name)
+    entitlements = analysis.handlers.get(name)
     return KnownTool(
-        asked_inside=bool(told),
-        tags=_tags(told),
-        has_middleware=told.get("auth") is True or any(each.get("tools") is True for each in middleware),
+        asked_inside=bool(facts),
+        tags=_tags(facts),
+        has_middleware=facts.get("auth") is True or any(layer.get("tools") is True for layer in middleware),
         egress_max_bytes=min(limits, default=None),
-        entitlements=None if found is None else _flags(found),
+        entitlements=None if entitlements is None else _flags(entitlements),
     )
 
 
-def _flags(found: Entitlements) -> EntitlementContract:
+def _flags(entitlements: Entitlements) -> EntitlementContract:
     """The five flags of the format; the rest is in the extension.
 
     What was not found is false only if all the code was followed. Behind a place that cannot be seen there may be
     anything, so then it is not known.
     """
     flags = EntitlementContract(
-        filesystem=found.has(FILESYSTEM_READ) or found.has(FILESYSTEM_WRITE),
-        network=found.has(NETWORK),
-        subprocess=found.has(SUBPROCESS),
-        crypto=found.has(CRYPTO),
-        code_evaluation=found.has(CODE_EVALUATION),
-        raw=tuple(sorted({each.what for each in found.findings})),
+        filesystem=entitlements.has(FILESYSTEM_READ) or entitlements.has(FILESYSTEM_WRITE),
+        network=entitlements.has(NETWORK),
+        subprocess=entitlements.has(SUBPROCESS),
+        crypto=entitlements.has(CRYPTO),
+        code_evaluation=entitlements.has(CODE_EVALUATION),
+        raw=tuple(sorted({finding.what for finding in entitlements.findings})),
     )
-    return flags.with_unknown_flags() if found.unknown else flags
+    return flags.with_unknown_flags() if entitlements.unknown else flags
 
 
 def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], analysis: Analysis | None) -> ToolFacts:
     inside = None if known is None else known.tools.get(name, KnownTool(asked_inside=bool(facts)))
-    found = analysis.handlers.get(name) if analysis is not None else None
-    told = _dict(facts.get("tools"), name)
-    handler = told.get("handler")
+    entitlements = analysis.handlers.get(name) if analysis is not None else None
+    tool = _dict(facts.get("tools"), name)
+    handler = tool.get("handler")
     details = {
         **({"handler": f"{handler['module']}:{handler['qualname']}"} if isinstance(handler, dict) else {}),
-        **({"timeout": told["timeout"]} if told.get("timeout") is not None else {}),
-        **({"auth": True} if told.get("auth") is True else {}),
+        **({"timeout": tool["timeout"]} if tool.get("timeout") is not None else {}),
+        **({"auth": True} if tool.get("auth") is True else {}),
     }
     return ToolFacts(
         evidence=evidence_of(inside),
-        entitlements={} if found is None else entitlement_facts(found),
+        entitlements={} if entitlements is None else entitlement_facts(entitlements),
         middleware=tuple(
-            {"name": each["name"], "sourceDigest": each.get("sourceDigest")}
-            for each in facts.get("middleware") or ()
-            if isinstance(each, dict) and each.get("tools") is True
+            {"name": layer["name"], "sourceDigest": layer.get("sourceDigest")}
+            for layer in facts.get("middleware") or ()
+            if isinstance(layer, dict) and layer.get("tools") is True
         ),
         details=details,
     )
 
 
-def entitlement_facts(found: Entitlements) -> dict[str, Any]:
+def entitlement_facts(entitlements: Entitlements) -> dict[str, Any]:
     """What was found, without line numbers: a line that moved is no change of what a tool may do."""
     return {
-        "kinds": list(found.kinds),
-        "findings": _distinct({"kind": each.kind, "what": each.what, "path": each.path} for each in found.findings),
-        "unknown": _distinct({"reason": each.reason, "what": each.what, "path": each.path} for each in found.unknown),
+        "kinds": list(entitlements.kinds),
+        "findings": _distinct(
+            {"kind": finding.kind, "what": finding.what, "path": finding.path} for finding in entitlements.findings
+        ),
+        "unknown": _distinct(
+            {"reason": reason.reason, "what": reason.what, "path": reason.path} for reason in entitlements.unknown
+        ),
     }
 
 
@@ -280,8 +286,8 @@ def _server_details(facts: Mapping[str, Any], analysis: Analysis | None) -> dict
     }
 
 
-def _facts_by_name(member: str, found: Mapping[str, Entitlements]) -> dict[str, Any]:
-    return {member: {name: entitlement_facts(found[name]) for name in sorted(found)}} if found else {}
+def _facts_by_name(member: str, result: Mapping[str, Entitlements]) -> dict[str, Any]:
+    return {member: {name: entitlement_facts(result[name]) for name in sorted(result)}} if result else {}
 
 
 def unanalysed_note(observed: Observed) -> tuple[str, ...]:
@@ -309,17 +315,17 @@ def located(finding: Finding | UnknownReach) -> str:
 
 
 def _dict(value: Any, name: str) -> Mapping[str, Any]:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
+    member = value.get(name) if isinstance(value, dict) else None
+    return member if isinstance(member, dict) else {}
 
 
-def _tags(told: Mapping[str, Any]) -> tuple[str, ...]:
-    tags = told.get("tags")
-    return tuple(each for each in tags if isinstance(each, str)) if isinstance(tags, list) else ()
+def _tags(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    tags = facts.get("tags")
+    return tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
 
 
 def _paths(value: Any) -> list[Path]:
-    return [Path(each) for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [Path(item) for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _texts(value: Any) -> dict[str, str]:
@@ -329,7 +335,7 @@ def _texts(value: Any) -> dict[str, str]:
 
 _MOST_MODULES = 5000
 _FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules"})
-_MOST_BYTES = 4 << 20  # of one module; nobody writes more by hand
+_MOST_BYTES = 4 << 20  # of one module; larger ones are generated
 
 
 def read_modules(modules: Mapping[str, str], folder: Path) -> dict[str, Source]:
@@ -354,15 +360,15 @@ def read_folder(folder: Path) -> dict[str, Source]:
     root = folder
     while (root / "__init__.py").is_file():
         root = root.parent
-    found: dict[str, Source] = {}
+    modules: dict[str, Source] = {}
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         if _FOREIGN.isdisjoint(parts) and all(part.isidentifier() for part in parts):
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found[name] = _source(path, root)
-        if len(found) > _MOST_MODULES:
+            modules[name] = _source(path, root)
+        if len(modules) > _MOST_MODULES:
             raise PinwardenError("USAGE", f"{folder.name[:120]!a} holds more than {_MOST_MODULES} modules")
-    return found
+    return modules
 
 
 def _source(path: Path, folder: Path) -> Source:
@@ -391,10 +397,10 @@ class InstalledPackages(Mapping[str, Source]):
     def __getitem__(self, name: str) -> Source:
         if name not in self._read:
             self._read[name] = self._find(name)
-        found = self._read[name]
-        if found is None:
+        source = self._read[name]
+        if source is None:
             raise KeyError(name)
-        return found
+        return source
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, source in self._read.items() if source is not None)

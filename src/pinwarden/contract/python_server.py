@@ -1,4 +1,4 @@
-"""A Python server by its source: imported in a process of its own, asked there, and asked as a client would.
+"""Introspect a Python server: import it in a process of its own, then probe it as a client.
 
 1. The module that the path names is found, and the interpreter that has its packages.
 2. That interpreter runs ``introspector.py``, which imports the server, writes down what only its process knows, and
@@ -83,8 +83,8 @@ def interpreter_for(server: PythonServer, variables: Mapping[str, str], named: s
     if named is not None:
         return named
     places = [Path(variables["VIRTUAL_ENV"])] if variables.get("VIRTUAL_ENV") else []
-    found = [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
-    for place in (*places, *filter(_is_own, found)):
+    folders = [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
+    for place in (*places, *filter(_is_own, folders)):
         for program in (place / "bin" / "python", place / "Scripts" / "python.exe"):
             if program.is_file():
                 return str(program)
@@ -92,7 +92,7 @@ def interpreter_for(server: PythonServer, variables: Mapping[str, str], named: s
 
 
 def _is_own(place: Path) -> bool:
-    """Whether nobody but this user and the system could have put an environment there, as into a shared folder."""
+    """Whether only this user and the system can write there, unlike in a shared folder."""
     import os
 
     try:
@@ -115,11 +115,11 @@ def introspect(
             surface = probe(target, allowed)
         except PinwardenError as err:
             raise _told(err, facts, server, SecretMask(value for _, value in given_to(target, allowed))) from err
-        told = _read(facts)
-        if not _is_understood(told):
+        parsed = _read(facts)
+        if not _is_understood(parsed):
             raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
-        refuse_echoed_secrets_in(told, given_to(target, allowed))
-        return Introspected(surface=surface, facts=told)
+        refuse_echoed_secrets_in(parsed, given_to(target, allowed))
+        return Introspected(surface=surface, facts=parsed)
 
 
 def _widened(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sandbox | None:
@@ -131,7 +131,7 @@ def _widened(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sand
 
 
 def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask) -> PinwardenError:
-    """What the introspector says of the failure, which is more than that nobody answered."""
+    """The failure as the introspector reported it."""
     data = dict(err.data or {})
     if not facts.is_file():
         if data.get("reason") == "start":
@@ -147,8 +147,8 @@ def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMa
         return err
     code = _FAILURES.get(str(failed.get("reason")), "SERVER_IMPORT_FAILED")
     message = mask.text(str(failed.get("message")))
-    told = message if code == "SERVER_OBJECT_UNKNOWN" else f"{server.module} cannot be imported: {message}"
-    return PinwardenError(code, told[:600], data=data)
+    entitlements = message if code == "SERVER_OBJECT_UNKNOWN" else f"{server.module} cannot be imported: {message}"
+    return PinwardenError(code, entitlements[:600], data=data)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -163,18 +163,18 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _is_understood(facts: Mapping[str, Any]) -> bool:
-    """Whether every member that is looked at is there and of its kind."""
+    """Whether every member that is used is present and of the right type."""
     lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
     maps = [facts.get(name) for name in ("modules", "prompts", "resources", "tools", "versions")]
     return (
-        all(isinstance(each, list) for each in lists)
-        and all(isinstance(each, dict) for each in maps)
-        and all(isinstance(each, str) for each in facts["duplicates"])
-        and all(isinstance(each, dict) and _is_middleware(each) for each in facts["middleware"])
+        all(isinstance(row, list) for row in lists)
+        and all(isinstance(mapping, dict) for mapping in maps)
+        and all(isinstance(fact, str) for fact in facts["duplicates"])
+        and all(isinstance(row, dict) and _is_middleware(row) for row in facts["middleware"])
         and all(
-            isinstance(each, dict) and _is_place(each.get("handler"))
+            isinstance(row, dict) and _is_place(row.get("handler"))
             for member in ("tools", "prompts", "resources")
-            for each in facts[member].values()
+            for row in facts[member].values()
         )
     )
 

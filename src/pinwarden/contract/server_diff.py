@@ -1,4 +1,4 @@
-"""How two lockfiles of one server differ, and how much that matters to whoever uses the server.
+"""Differences between two lockfiles of one server, and how severe they are for its users.
 
 Where both hold the texts that a client saw, those are compared (``surface/drift``): a schema by what it accepts, a text
 by what it says. What no client sees comes from the contracts. Where a file holds digests only, what can be said is
@@ -89,16 +89,16 @@ class ServerDiff(Record):
     same_meaning: bool = False
     """The texts differ, and mean the same: only what frameworks add by themselves is different."""
     digests_only: bool = False
-    """At least one file holds no texts, so what moved inside a digest cannot be told."""
+    """At least one file holds no texts, so changes behind a digest cannot be named."""
 
     @property
     def max_severity(self) -> str:
-        """The worst severity; the least one if nothing differs."""
+        """The worst severity; ``COSMETIC`` if nothing differs."""
         return self.findings[0].delta.severity if self.findings else COSMETIC
 
 
 def diff_lockfiles(before: Lockfile, after: Lockfile, *, compat: bool = False) -> ServerDiff:
-    """Compare two lockfiles. ``compat`` gives the original's severities for the tools that both have, and no more."""
+    """Compare two lockfiles. ``compat`` gives the original's severities, for the tools that both have only."""
     if not compat:
         check_body(before)
         check_body(after)
@@ -113,8 +113,8 @@ def diff_lockfiles(before: Lockfile, after: Lockfile, *, compat: bool = False) -
 
 
 def _contracts(lockfile: Lockfile) -> Mapping[str, ToolContract]:
-    found = contracts_of(lockfile)
-    return visible_contracts(lockfile) if found is None else found
+    contracts = contracts_of(lockfile)
+    return visible_contracts(lockfile) if contracts is None else contracts
 
 
 def _with_texts(
@@ -122,15 +122,15 @@ def _with_texts(
 ) -> ServerDiff:
     moved = framework_of(before) != framework_of(after)
     sides = (normalised_surface(before), normalised_surface(after)) if moved else (before, after)
-    told = [_finding(change) for change in compare(*sides)]
-    annotated = {each.name for each in told if each.delta.field.startswith("/annotations")}
+    findings = [_finding(change) for change in compare(*sides)]
+    annotated = {line.name for line in findings if line.delta.field.startswith("/annotations")}
     kept = [
-        each
-        for each in _contract_findings(old, new, compat=False)
-        if not _told_by_texts(each.delta) and not (each.name in annotated and _is_flag(each.delta))
+        finding
+        for finding in _contract_findings(old, new, compat=False)
+        if not _told_by_texts(finding.delta) and not (finding.name in annotated and _is_flag(finding.delta))
     ]
     return ServerDiff(
-        findings=_in_order([*told, *kept]),
+        findings=_in_order([*findings, *kept]),
         framework_changed=moved,
         same_meaning=before.digest != after.digest and normalised_digest(before) == normalised_digest(after),
     )
@@ -159,9 +159,9 @@ def _is_flag(delta: Delta) -> bool:
 # What only the source tells
 
 
-def fact_findings(before: Lockfile, after: Lockfile, told: Iterable[Finding]) -> Iterator[Finding]:
+def fact_findings(before: Lockfile, after: Lockfile, findings: Iterable[Finding]) -> Iterator[Finding]:
     """What a tool's source reaches now, and the code of its middleware, where both files know it."""
-    flags = {(each.name, each.delta.field) for each in told if each.delta.category == "entitlements"}
+    flags = {(line.name, line.delta.field) for line in findings if line.delta.category == "entitlements"}
     old, new = _facts(before), _facts(after)
     for name in old.keys() & new.keys():
         sides = _known(old[name], "entitlements"), _known(new[name], "entitlements")
@@ -182,20 +182,20 @@ def _kinds_moved(
         flag = "codeEvaluation" if kind == "code_evaluation" else kind.partition(":")[0]
         if (name, flag) in flags:
             continue
-        told = f"The code gained {kind}" if gained else f"The code lost {kind}"
+        message = f"The code gained {kind}" if gained else f"The code lost {kind}"
         sides: _Sides = (None, kind) if gained else (kind, None)
-        yield _whole(("tool", name), "entitlements", BREAKING if gained else SAFE, told, sides)
+        yield _whole(("tool", name), "entitlements", BREAKING if gained else SAFE, message, sides)
 
 
 def _kinds(entitlements: Mapping[str, Any]) -> frozenset[str]:
     stated = entitlements.get("kinds")
-    return frozenset(each for each in stated if isinstance(each, str)) if isinstance(stated, list) else frozenset()
+    return frozenset(flag for flag in stated if isinstance(flag, str)) if isinstance(stated, list) else frozenset()
 
 
 def _facts(lockfile: Lockfile) -> Mapping[str, Mapping[str, Any]]:
     tools = (lockfile.extension or {}).get("tools")
-    found = tools if isinstance(tools, Mapping) else {}
-    return {name: entry for name, entry in found.items() if isinstance(entry, Mapping)}
+    facts = tools if isinstance(tools, Mapping) else {}
+    return {name: entry for name, entry in facts.items() if isinstance(entry, Mapping)}
 
 
 def _known(facts: Mapping[str, Any], member: str, fact: str | None = None) -> Any:
@@ -211,15 +211,15 @@ def _known(facts: Mapping[str, Any], member: str, fact: str | None = None) -> An
 def _without_texts(
     before: Lockfile, after: Lockfile, old: Mapping[str, ToolContract], new: Mapping[str, ToolContract]
 ) -> Iterator[Finding]:
-    found = list(_contract_findings(_visible(before, old), _visible(after, new), compat=False))
-    told = {each.name for each in found}
-    yield from found
-    yield from _lists("tool", before.tools, after.tools, told, new)
+    findings = list(_contract_findings(_visible(before, old), _visible(after, new), compat=False))
+    reported = {finding.name for finding in findings}
+    yield from findings
+    yield from _lists("tool", before.tools, after.tools, reported, new)
     yield from _lists("prompt", before.prompts, after.prompts, set(), {})
 
 
 def _visible(lockfile: Lockfile, contracts: Mapping[str, ToolContract]) -> Mapping[str, ToolContract]:
-    """What the other file can be compared with: no more than both hold."""
+    """The part that both files hold and that can be compared."""
     return contracts if lockfile.extension is None else visible_contracts(lockfile)
 
 
@@ -227,7 +227,7 @@ def _lists(
     entity: str,
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    told: set[str],
+    reported: set[str],
     contracts: Mapping[str, ToolContract],
 ) -> Iterator[Finding]:
     for name in before:
@@ -237,7 +237,7 @@ def _lists(
         if name not in before:
             severity = _severity_of_new(contracts.get(name))
             yield _whole((entity, name), "", severity, f"The {entity} was added", (None, name))
-        elif name not in told and entry["integrityDigest"] != before[name]["integrityDigest"]:
+        elif name not in reported and entry["integrityDigest"] != before[name]["integrityDigest"]:
             yield from _moved(entity, name, before[name], entry)
 
 
@@ -247,7 +247,7 @@ def _severity_of_new(contract: ToolContract | None) -> str:
 
 
 def _moved(entity: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Finding]:
-    """An entry of which only the digests tell that something moved, or (a prompt) its visible members."""
+    """A change of an entry that shows only in its digests, or (for a prompt) in its visible members."""
     seen = [
         member
         for member in sorted({*before, *after})
@@ -258,21 +258,21 @@ def _moved(entity: str, name: str, before: Mapping[str, Any], after: Mapping[str
         severity = _severity_of_arguments(before, after) if member == "arguments" else RISKY
         yield _whole((entity, name), member, severity, f"The prompt's {member} changed", sides)
     if entity != "prompt" or not seen:
-        told = "Something changed that is hashed and not written; the files do not say what"
+        message = "Something changed that is hashed and not written; the files do not say what"
         digests = (before["integrityDigest"], after["integrityDigest"])
-        yield _whole((entity, name), "hidden", RISKY, told, digests)
+        yield _whole((entity, name), "hidden", RISKY, message, digests)
 
 
 def _severity_of_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    old = {each["name"]: each.get("required", False) for each in before.get("arguments") or ()}
-    new = {each["name"]: each.get("required", False) for each in after.get("arguments") or ()}
+    old = {argument["name"]: argument.get("required", False) for argument in before.get("arguments") or ()}
+    new = {argument["name"]: argument.get("required", False) for argument in after.get("arguments") or ()}
     demanded = any(required and not old.get(name, False) for name, required in new.items())
     return BREAKING if demanded or old.keys() - new.keys() else RISKY
 
 
-def _whole(whose: tuple[str, str], place: str, severity: str, told: str, sides: _Sides) -> Finding:
+def _whole(whose: tuple[str, str], place: str, severity: str, message: str, sides: _Sides) -> Finding:
     entity, name = whose
-    delta = Delta(category=entity, field=place, severity=severity, description=told, before=sides[0], after=sides[1])
+    delta = Delta(category=entity, field=place, severity=severity, description=message, before=sides[0], after=sides[1])
     return Finding(entity=entity, name=name, delta=delta)
 
 
@@ -337,7 +337,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 _HIDDEN = ""
-"""Stands for a digest that the file does not hold: equal on both sides, so that it is never told as a change."""
+"""Stands for a digest that the file does not hold: equal on both sides, so it is never reported as a change."""
 
 
 def visible_contracts(lockfile: Lockfile) -> dict[str, ToolContract]:

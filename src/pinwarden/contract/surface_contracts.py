@@ -1,4 +1,4 @@
-"""From what a client sees of any server, and what its process knows, to contracts.
+"""Derive contracts from a server's surface and from what its process reports.
 
 What is asked on the wire is taken from there and never from objects. What only the process knows (middleware, tags,
 limits, code) is given beside it; without a process it is not known, and the extension says so. A fact that nobody
@@ -34,7 +34,7 @@ class KnownTool(Record):
     """What is known of a tool beside what a client sees."""
 
     asked_inside: bool = True
-    """Whether the server's process told it; otherwise only source was read."""
+    """Whether the server's process reported it; otherwise only source was read."""
     tags: tuple[str, ...] = ()
     has_middleware: bool = False
     egress_max_bytes: int | None = None
@@ -140,13 +140,13 @@ def _is_unbounded(schema: Mapping[str, Any], whole: Mapping[str, Any], budget: I
         return True
     parts = [*_member(schema, "properties").values()]
     for keyword in ("anyOf", "oneOf", "allOf"):
-        found = schema.get(keyword)
-        parts += found if isinstance(found, list) else []
+        value = schema.get(keyword)
+        parts += value if isinstance(value, list) else []
     return any(_is_unbounded(_resolved(part, whole), whole, budget, depth + 1) for part in parts)
 
 
 _MOST_PARTS, _DEEPEST = 2000, 32
-"""Parts of a schema that are looked at, and how many within each other."""
+"""Limits of the walk through a schema: parts, and depth."""
 
 
 def _actions(wire: Mapping[str, Any], known: KnownTool) -> dict[str, ActionContract]:
@@ -155,7 +155,7 @@ def _actions(wire: Mapping[str, Any], known: KnownTool) -> dict[str, ActionContr
     keys = _action_keys(wire)
     chosen = _DISCRIMINATOR if keys != (_DEFAULT_ACTION,) else None
     names = tuple(
-        each for each in (required if isinstance(required, list) else ()) if isinstance(each, str) and each != chosen
+        name for name in (required if isinstance(required, list) else ()) if isinstance(name, str) and name != chosen
     )
     action = ActionContract(
         destructive=hints.get("destructiveHint") is True,
@@ -172,7 +172,7 @@ def _action_keys(wire: Mapping[str, Any]) -> tuple[str, ...]:
     """The values of a parameter named ``action`` that has a fixed set of them; else the one action of every tool."""
     properties = _member(_member(wire, "inputSchema"), "properties")
     values = _member(properties, _DISCRIMINATOR).get("enum")
-    if isinstance(values, list) and values and all(isinstance(each, str) for each in values):
+    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
         return tuple(dict.fromkeys(values))
     return (_DEFAULT_ACTION,)
 
@@ -198,8 +198,8 @@ def _resolved(part: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     reference = part.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        found = _member(_member(whole, "$defs"), reference.removeprefix("#/$defs/"))
-        return {**found, "$defs": whole.get("$defs")}
+        definition = _member(_member(whole, "$defs"), reference.removeprefix("#/$defs/"))
+        return {**definition, "$defs": whole.get("$defs")}
     return {**part, "$defs": whole.get("$defs")}
 
 
@@ -217,7 +217,7 @@ def _egress_schema_digest(names: Iterable[str]) -> str | None:
 
 
 def _rules_fingerprint(rules: Any) -> str:
-    if not isinstance(rules, list) or not rules or not all(isinstance(each, str) for each in rules):
+    if not isinstance(rules, list) or not rules or not all(isinstance(rule, str) for rule in rules):
         return "none"
     return f"static:{hex_of_text(','.join(utf16_sorted(set(rules))))}"
 
@@ -227,7 +227,7 @@ def _wire_tags(wire: Mapping[str, Any]) -> tuple[str, ...]:
     meta = _member(wire, "_meta")
     for place in (_member(meta, "fastmcp"), _member(meta, "_fastmcp"), meta):
         tags = place.get("tags")
-        if isinstance(tags, list) and all(isinstance(each, str) for each in tags):
+        if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
             return tuple(tags)
     return ()
 
@@ -241,20 +241,22 @@ def _prompt(wire: Mapping[str, Any], tags: tuple[str, ...], has_middleware: bool
         tags=tags or _wire_tags(wire),
         arguments=tuple(
             PromptArgument(
-                name=each["name"], description=_text(each, "description"), required=each.get("required") is True
+                name=argument["name"],
+                description=_text(argument, "description"),
+                required=argument.get("required") is True,
             )
-            for each in (arguments if isinstance(arguments, list) else ())
-            if isinstance(each, dict) and isinstance(each.get("name"), str)
+            for argument in (arguments if isinstance(arguments, list) else ())
+            if isinstance(argument, dict) and isinstance(argument.get("name"), str)
         ),
         has_middleware=has_middleware,
     )
 
 
 def _member(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}
+    member = value.get(name)
+    return member if isinstance(member, dict) else {}
 
 
 def _text(value: Mapping[str, Any], name: str) -> str | None:
-    found = value.get(name)
-    return found if isinstance(found, str) else None
+    member = value.get(name)
+    return member if isinstance(member, str) else None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.approval import Approved
+from pinwarden.gateway.guard import Approved
+from pinwarden.gateway.store.approvals import Trusted, TrustedSurface
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify
@@ -57,7 +58,6 @@ class ApprovedByLock:
         raise PinwardenError("SERVER_NOT_LOCKED", f"nothing of {self._server[:120]!a} is approved in the lock")
 
     def _read(self) -> Approved:
-        from pinwarden.lock import lock_store
 
         lock = lock_store.read(self._path)
         if lock is None:
@@ -74,9 +74,6 @@ class ApprovedByLock:
 
 def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
     """The approved surface of a server, and the digest of its file."""
-    from pinwarden.lock import lock_store
-    from pinwarden.lock.record import extension_of
-    from pinwarden.lock.verification import refuse_if_tampered, verify
 
     refuse_if_tampered(verify(lock))
     for entry in lock.entries:

@@ -40,7 +40,7 @@ class ClosureFile(Record):
     """SHA-256 of its bytes."""
     size: int | None = None
     tree: Digest | None = None
-    """The digest of its content, see :func:`tree_digest`. None if nobody here has had its bytes: then the digest is
+    """The digest of its content, see :func:`tree_digest`. None if the bytes were never here: then the digest is
     what the index claims, and is held against the bytes before they are used."""
     uploaded_at: str | None = None
 
@@ -171,7 +171,7 @@ def parse(data: bytes) -> Closure:
             extras=_texts(document.get("extras", [])),
             resolver=_text(document["resolver"]),
             registry=_text(document["registry"]),
-            packages=tuple(_package(each, ecosystem) for each in _list(document["packages"])),
+            packages=tuple(_package(package, ecosystem) for package in _list(document["packages"])),
         )
     except KeyError as err:
         _invalid(f"lacks {err}")
@@ -191,7 +191,7 @@ def _package(value: Any, ecosystem: str) -> ClosurePackage:
     package = ClosurePackage(
         name=_text(document["name"]),
         version=_text(document["version"]),
-        files=tuple(_file(each) for each in _list(document["files"])),
+        files=tuple(_file(file) for file in _list(document["files"])),
         path=_text(document.get("path", "")),
         marker=_text(document.get("marker", "")),
         systems=_texts(document.get("os", [])),
@@ -213,12 +213,12 @@ def is_node_path(path: str) -> bool:
     """Whether a path is made of ``node_modules/<package>`` steps only, and so stays inside its environment."""
     position = 0
     while position < len(path):
-        found = _NODE_PATH.match(path, position)
-        if found is None:
+        match = _NODE_PATH.match(path, position)
+        if match is None:
             return False
-        if any(step in (".", "..") for step in found[0].split("/")):
+        if any(step in (".", "..") for step in match[0].split("/")):
             return False
-        position = found.end()
+        position = match.end()
     return bool(path)
 
 
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(each) for each in _list(value))
+    return tuple(_text(row) for row in _list(value))
 
 
 def _flag(value: Any) -> bool:
@@ -271,7 +271,9 @@ def _invalid(why: str) -> NoReturn:
 
 def approved_digests(extension: Extension | None) -> frozenset[Digest]:
     """The archives whose install scripts may run."""
-    return frozenset(each.digest for each in extension.install_scripts) if extension is not None else frozenset()
+    return (
+        frozenset(approval.digest for approval in extension.install_scripts) if extension is not None else frozenset()
+    )
 
 
 def still_approved(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
@@ -282,11 +284,15 @@ def still_approved(approvals: Iterable[ScriptApproval], closure: Closure) -> tup
 
 
 def with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
-    """The packages of which an ordinary client would run scripts. Only npm's have any: wheels bring none."""
-    return tuple(each for each in closure.packages if each.install_scripts) if closure.ecosystem == "npm" else ()
+    """The packages with install scripts. Only npm packages have any; wheels do not."""
+    return (
+        tuple(package for package in closure.packages if package.install_scripts) if closure.ecosystem == "npm" else ()
+    )
 
 
 def not_approved(closure: Closure, approved: frozenset[Digest]) -> tuple[ClosurePackage, ...]:
     """The packages whose scripts are left out, each once, however often it is installed."""
-    found = {each.files[0].digest: each for each in with_scripts(closure) if each.files[0].digest not in approved}
-    return tuple(found.values())
+    packages = {
+        package.files[0].digest: package for package in with_scripts(closure) if package.files[0].digest not in approved
+    }
+    return tuple(packages.values())

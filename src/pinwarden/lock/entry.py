@@ -251,19 +251,19 @@ def _left_out_by_v2(path: tuple[str, ...]) -> bool:
     )
 
 
-def _not_in(found: Any, covered: Any) -> Iterator[tuple[str, ...]]:
-    if isinstance(found, Mapping) and isinstance(covered, Mapping):
-        for member, value in found.items():
+def _not_in(document: Any, covered: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(document, Mapping) and isinstance(covered, Mapping):
+        for member, value in document.items():
             if member not in covered:
                 yield (member,)
             elif value is not covered[member]:
                 for rest in _not_in(value, covered[member]):
                     yield (member, *rest)
-    elif isinstance(found, list) and isinstance(covered, list) and len(found) == len(covered):
-        for place, (value, counterpart) in enumerate(zip(found, covered, strict=True)):
+    elif isinstance(document, list) and isinstance(covered, list) and len(document) == len(covered):
+        for place, (value, counterpart) in enumerate(zip(document, covered, strict=True)):
             for rest in _not_in(value, counterpart):
                 yield (str(place), *rest)
-    elif found != covered:
+    elif document != covered:
         yield ()
 
 

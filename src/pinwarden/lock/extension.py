@@ -1,8 +1,7 @@
-"""What we add to a lockfile entry: the whole surface, the bytes, where they come from, and who approved them.
+"""What Pinwarden adds to a lock entry: surface, artifact bytes, provenance, and who approved them.
 
-It lives in ``capabilityManifest.pinwarden``. ToolPin does not hash that member, so its own integrity value stays as
-it is, and keeps it when it rewrites the file, which no unknown member elsewhere in an entry survives. The member
-``integrity`` inside it covers the whole entry, including all that ToolPin's value leaves out.
+It is stored in ``capabilityManifest.pinwarden``, the one member that ToolPin neither hashes nor drops when it rewrites
+the file. Its ``integrity`` covers the complete entry, including what ToolPin's own integrity value leaves out.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ class Extension(Record):
 
 
 def pin_surface(surface: Surface, path: str) -> SurfacePin:
-    """The pin of an approved surface. One of which a part cannot be digested cannot be approved."""
+    """The pin of an approved surface. Raises ``SURFACE_INVALID`` if an item cannot be digested."""
     from pinwarden.surface.surface import ITEM_KINDS, encode_surface  # checking a lock without surfaces does without it
 
     digest = surface.digest
@@ -227,7 +226,7 @@ def with_optional_members_of(known: Extension, fresh: Extension) -> Extension:
 
 
 def extension_of(entry: Entry) -> Extension | None:
-    """Our record of an entry; None if the entry has none."""
+    """The Pinwarden extension of an entry; None if it has none."""
     if EXTENSION not in entry.manifest:
         return None
     path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}"
@@ -235,15 +234,15 @@ def extension_of(entry: Entry) -> Extension | None:
 
 
 def has_surface(entry: Entry) -> bool:
-    """Whether something that the server tells the model was approved for this entry."""
+    """Whether a surface was approved for this entry."""
     extension = extension_of(entry)
     return extension is not None and extension.surface is not None
 
 
 def extended(entry: Entry, extension: Extension) -> Entry:
-    """The entry with our record in it, sealed. Needs a capability manifest to live in."""
+    """The entry with this extension, sealed. The entry must have a capability manifest."""
     if not entry.manifest:
-        invalid(f"/servers/{entry.key}/capabilityManifest", "is missing, so there is no place for our record")
+        invalid(f"/servers/{entry.key}/capabilityManifest", "is missing, so the Pinwarden extension has no place")
     record = _to_json(extension)
     parse_record(record, EXTENSION)  # what we could not read again is not written
     unsealed = with_record(entry, record)
@@ -341,11 +340,11 @@ _OPTIONAL = (
 
 
 def parse_record(record: Any, path: str) -> Extension:
-    """Our record as a value; ``path`` is where it stands, for what is wrong with it."""
+    """Parse an extension; ``path`` is its JSON Pointer, for error messages."""
     try:
         return _read(record, path)
     except (KeyError, TypeError, AttributeError) as err:
-        invalid(path, f"lacks a member or has one of another kind: {err}")
+        invalid(path, f"lacks a member or has one of the wrong type: {err}")
     except PinwardenError as err:
         if err.code == "DIGEST_INVALID":
             invalid(path, err.message)

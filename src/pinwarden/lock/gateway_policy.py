@@ -1,9 +1,9 @@
 """What the gateway enforces: the table ``[policy.gateway]`` of ``pinwarden.toml``.
 
-Without a policy everything is as strict as it can be: what was not approved is withheld and refused. Rules for some
-servers, tools or clients stand in ``[[policy.gateway.rules]]``; for each question the first rule that fits and answers
-it counts, then the table itself, then the default. Digests that are allowed beside the approved text stand in
-``[[policy.gateway.allow]]``; there may be several for one tool, for the days in which two releases run side by side.
+Without a policy the gateway blocks everything that was not approved. ``[[policy.gateway.rules]]`` holds rules for some
+servers, tools or clients; for each key the first matching rule that sets it wins, then the table itself, then
+``DEFAULTS``. ``[[policy.gateway.allow]]`` lists digests allowed in addition to the approved ones; several for one tool
+let two releases run side by side.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pinwarden.core.record import Record, replace
 from pinwarden.lock.policy_table import Pattern, Table, invalid
 
 ENFORCEMENTS = ("audit", "warn", "block")
-"""What happens to a change that reaches the level ``block-at``: recorded; also told to the client; prevented."""
+"""What happens to a change at level ``block-at`` or above: recorded, also reported to the client, or blocked."""
 UNKNOWNS = ("allow_degraded", "warn", "block")
-"""The same for an item of a name that nobody approved."""
+"""The same for an item whose name was never approved."""
 LEVELS = ("info", "review", "critical")
 """The levels of surface/drift, from least to worst."""
 ALLOWLIST_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
@@ -100,12 +100,12 @@ class RequestPolicy(Record):
 
 
 class ResultPolicy(Record):
-    """What is looked at in results."""
+    """Checks of results."""
 
     max_bytes: int = 0
     """Larger results are refused; 0 for no limit."""
     hidden_characters: str = DEFAULTS["hidden-characters"]
-    """What happens to control and invisible characters in results: nothing, the client is told, or they are removed."""
+    """Control and invisible characters in results: relayed, flagged to the client, or stripped."""
 
 
 class GatewayRule(Record):
@@ -135,60 +135,58 @@ class GatewayPolicy(Record):
     digest: str = ""
     """Names the policy in the audit log."""
     tightened_by: GatewayPolicy | None = None
-    """A policy of which only the stricter answers count (`tightened`)."""
+    """A second policy whose answers apply only where they are stricter (`tightened`)."""
 
     def for_item(self, server: str, item: str, client: str) -> DigestPolicy:
         """What holds for one item."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]
         keys = ("enforcement", "unknown", "block-at")
-        found = _first_answers(keys, (*rules, self))
+        answers = _first_answers(keys, (*rules, self))
         if self.tightened_by is not None:
             other = self.tightened_by
             more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.matches(item)]
-            found = _stricter_answers(found, _first_answers(keys, (*more, other)))
-        found = {**DEFAULTS, **found}
+            answers = _stricter_answers(answers, _first_answers(keys, (*more, other)))
+        answers = {**DEFAULTS, **answers}
         return DigestPolicy(
-            enforcement=found["enforcement"],
-            unknown=found["unknown"],
-            block_at=found["block-at"],
+            enforcement=answers["enforcement"],
+            unknown=answers["unknown"],
+            block_at=answers["block-at"],
             allowlist=tuple(
-                each
-                for each in self.allowlist
-                if each.is_for(item) and each.server.matches(server) and each.client.matches(client)
+                allowed
+                for allowed in self.allowlist
+                if allowed.is_for(item) and allowed.server.matches(server) and allowed.client.matches(client)
             ),
         )
 
     def lets_pass(self) -> str:
-        """What passes under this policy that nobody approved, as a sentence; empty if nothing does.
-
-        Who only watches looks like who protects, so it has to be said.
-        """
+        """A sentence about unapproved content that this policy lets pass; empty if it blocks everything."""
         answers = {**DEFAULTS, **self.answers}
         enforcement, unknown = answers["enforcement"], answers["unknown"]
         if enforcement != "block":
-            also = ", and clients are told" if enforcement == "warn" else ""
-            return f'the policy says enforcement = "{enforcement}": changes are recorded{also}, but not withheld'
+            also = ", and reported to clients" if enforcement == "warn" else ""
+            return f'the policy says enforcement = "{enforcement}": changes are recorded{also}, but not blocked'
         if unknown != "block":
-            return f'the policy says unknown = "{unknown}": what nobody approved passes'
+            return f'the policy says unknown = "{unknown}": unapproved items pass'
         return ""
 
     def loosened(self) -> list[str]:
         """What the policy allows beyond the default, as sentences: only what lets pass text that was not approved."""
-        found: list[str] = []
+        sentences: list[str] = []
         for place, answers in (("", self.answers), *(("a rule of ", rule.answers) for rule in self.rules)):
             for key in ("enforcement", "unknown", "block-at"):
                 default = DEFAULTS[key]
                 word = answers.get(key, default)
                 if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
-                    found.append(f'{place}the policy says {key} = "{word}"')
-        found += [
-            f"the policy allows a digest of {each.tool[:120]!a} beside the approved one" for each in self.allowlist
+                    sentences.append(f'{place}the policy says {key} = "{word}"')
+        sentences += [
+            f"the policy allows a digest of {allowed.tool[:120]!a} beside the approved one"
+            for allowed in self.allowlist
         ]
         if self.relist_seconds > DEFAULT_POLICY.relist_seconds:
-            found.append(f"the policy says relist-seconds = {self.relist_seconds}, so that changes are seen later")
+            sentences.append(f"the policy says relist-seconds = {self.relist_seconds}, so that changes are seen later")
         if self.relist_calls == 0 or self.relist_calls > DEFAULT_POLICY.relist_calls:
-            found.append(f"the policy says relist-calls = {self.relist_calls}, so that changes are seen later")
-        return list(dict.fromkeys(found))
+            sentences.append(f"the policy says relist-calls = {self.relist_calls}, so that changes are seen later")
+        return list(dict.fromkeys(sentences))
 
     def records_arguments(self, server: str, item: str, client: str) -> bool:
         """Whether the audit log keeps what an item is called with."""
@@ -198,22 +196,22 @@ class GatewayPolicy(Record):
     def for_requests(self, server: str, client: str) -> RequestPolicy:
         """What a server may ask of a client. Rules for some items only say nothing about it."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
-        found = _first_answers(_REQUEST_KEYS, (*rules, self))
+        answers = _first_answers(_REQUEST_KEYS, (*rules, self))
         if self.tightened_by is not None:
             other = self.tightened_by
             more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.text == "**"]
-            found = _stricter_answers(found, _first_answers(_REQUEST_KEYS, (*more, other)))
-        found = {**DEFAULTS, **found}
+            answers = _stricter_answers(answers, _first_answers(_REQUEST_KEYS, (*more, other)))
+        answers = {**DEFAULTS, **answers}
         return RequestPolicy(
-            sampling=found["sampling"] == "allow",
-            elicitation=found["elicitation"] == "allow",
-            roots=found["roots"] == "allow",
-            url_hosts=found["url-hosts"],
-            max_rounds=found["max-rounds"],
+            sampling=answers["sampling"] == "allow",
+            elicitation=answers["elicitation"] == "allow",
+            roots=answers["roots"] == "allow",
+            url_hosts=answers["url-hosts"],
+            max_rounds=answers["max-rounds"],
         )
 
     def announces(self, server: str, client: str) -> bool:
-        """Whether a client is told that the gates can be asked as interceptors."""
+        """Whether the gateway announces its gates as interceptors to a client."""
         rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
         return _first_answers(("interceptors",), (*rules, self)).get("interceptors") == "announce"
 
@@ -240,12 +238,12 @@ def gateway_policy(value: Any) -> GatewayPolicy:
 
 
 def _first_answers(keys: tuple[str, ...], places: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for place in places:
         for key in keys:
             if key in place.answers:
-                found.setdefault(key, place.answers[key])
-    return found
+                answers.setdefault(key, place.answers[key])
+    return answers
 
 
 _STRICTNESS: dict[str, tuple[str, ...]] = {
@@ -276,17 +274,17 @@ def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
 
 def _stricter_answers(answers: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """The answers, each replaced by that of the other policy where that one is stricter."""
-    found = dict(answers)
+    stricter = dict(answers)
     for key, words in _STRICTNESS.items():
         if key in other:
-            found[key] = max(found.get(key, DEFAULTS[key]), other[key], key=words.index)
+            stricter[key] = max(stricter.get(key, DEFAULTS[key]), other[key], key=words.index)
     if "url-hosts" in other:
-        found["url-hosts"] = tuple(
-            host for host in found.get("url-hosts", DEFAULTS["url-hosts"]) if host in other["url-hosts"]
+        stricter["url-hosts"] = tuple(
+            host for host in stricter.get("url-hosts", DEFAULTS["url-hosts"]) if host in other["url-hosts"]
         )
     if "max-rounds" in other:
-        found["max-rounds"] = min(found.get("max-rounds", DEFAULTS["max-rounds"]), other["max-rounds"])
-    return found
+        stricter["max-rounds"] = min(stricter.get("max-rounds", DEFAULTS["max-rounds"]), other["max-rounds"])
+    return stricter
 
 
 def _rows(table: Table, key: str, read: Callable[[Table], _Row]) -> tuple[_Row, ...]:
@@ -364,4 +362,4 @@ def _pattern_or_any(table: Table, key: str) -> Pattern:
 
 
 DEFAULT_POLICY = GatewayPolicy(answers={}, digest=str(Digest.of_bytes(canonicalize({}))))
-"""What holds where nobody wrote a policy. It has a digest too, so that the log says which one decided."""
+"""The policy without configuration. It has a digest, so the audit log can name it."""

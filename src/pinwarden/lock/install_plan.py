@@ -1,4 +1,4 @@
-"""The piece of configuration that makes a client launch a server, for each of ToolPin's twelve clients.
+"""The install plan of a server: its configuration fragment for each of ToolPin's twelve clients, and its lock entry.
 
 ``toolpin`` is the dialect of ToolPin 0.5.4, equal to it member by member, because lockfiles hash it. ``modern`` is what
 the clients' own documentation asks for today; every difference comes with a sentence that explains it. How a client
@@ -41,7 +41,7 @@ _BEFORE_THE_SERVERS: dict[str, dict[str, Any]] = {
     "continue": {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
 }
 _WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
-"""Clients that are not told the transport of an address by a ``type``."""
+"""Clients whose configuration has no ``type`` for the transport."""
 
 
 class Fragment(Record):
@@ -237,7 +237,7 @@ def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str
         differences.append('The type of a Streamable HTTP server is "http" in this client\'s documentation.')
     if client == "cursor":
         del members["type"]
-        differences.append("Cursor finds out the transport of an address by itself and documents no type for it.")
+        differences.append("Cursor detects the transport of an address and documents no type for it.")
     if any(header.value is None and header.default is None for header in remote.headers):
         differences += _expansion_difference(client)
         if any(variable_name(header.name) != header.name for header in remote.headers):

@@ -183,7 +183,7 @@ def modern_command(package: Package, placeholder: Callable[[str], str]) -> Comma
         case "cargo":
             program, arguments = package.identifier, own
         case "nuget":
-            # dnx asks before it downloads, and nobody is there to answer; what follows -- is the server's.
+            # dnx prompts before it downloads, and a client cannot answer; words after -- are the server's.
             arguments = (versioned, *_without(runtime, "--yes"), "--yes", *(("--", *own) if own else ()))
         case "npm":
             arguments = (*fixed, *_without(runtime, *fixed), versioned, *own)
@@ -202,15 +202,15 @@ def modern_command(package: Package, placeholder: Callable[[str], str]) -> Comma
 
 def words(arguments: Iterable[Argument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
     """The words of a command line that arguments stand for. An optional argument without a value is left out."""
-    found: list[str] = []
+    names: list[str] = []
     for argument in arguments:
         value = _value(argument, placeholder)
         if argument.kind == "named":
             if value is not None:
-                found += [argument.name or "", value] if value else [argument.name or ""]
+                names += [argument.name or "", value] if value else [argument.name or ""]
         elif value is not None:
-            found.append(value)
-    return tuple(found)
+            names.append(value)
+    return tuple(names)
 
 
 def _value(argument: Argument, placeholder: Callable[[str], str]) -> str | None:
@@ -221,7 +221,7 @@ def _value(argument: Argument, placeholder: Callable[[str], str]) -> str | None:
     if given is not None:
         return filled_in(as_text(given), argument.variables, placeholder)
     if argument.value_hint is None and argument.kind == "named":
-        # Nothing in it can hold a value, so it is a flag: it is there unless somebody has to ask for it.
+        # Nothing in it can hold a value, so it is a flag: it is present unless the user must choose it.
         return "" if argument.is_required or "isRequired" not in argument.raw else None
     if argument.is_required:
         return placeholder(argument.value_hint or argument.name or "value")
@@ -232,10 +232,10 @@ def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[
     """A template with each declared ``{variable}`` replaced by its value, its default, or a placeholder."""
     declared = {variable.name: variable for variable in variables}
 
-    def value(found: re.Match[str]) -> str:
-        variable = declared.get(found[1])
+    def value(match: re.Match[str]) -> str:
+        variable = declared.get(match[1])
         if variable is None:
-            return found[0]  # not declared: the braces are the author's own
+            return match[0]  # not declared: the braces are the author's own
         given = variable.value if variable.value is not None else variable.default
         return placeholder(variable.name) if given is None else as_text(given)
 
@@ -264,8 +264,8 @@ def _image(package: Package) -> str:
     return image
 
 
-def _without(found: tuple[str, ...], *unwanted: str) -> tuple[str, ...]:
-    return tuple(word for word in found if word not in unwanted)
+def _without(words: tuple[str, ...], *unwanted: str) -> tuple[str, ...]:
+    return tuple(word for word in words if word not in unwanted)
 
 
 def _command_differences(package: Package, command: Command) -> Iterable[str]:
@@ -280,7 +280,7 @@ def _command_differences(package: Package, command: Command) -> Iterable[str]:
     if kind == "oci" and _image(package) != package.identifier:
         yield "The image has the declared version as its tag; without one, docker takes whatever is latest."
     if kind == "nuget":
-        yield "dnx is told --yes, because nobody can answer its question when a client starts it."
+        yield "dnx gets --yes, because its prompt cannot be answered when a client starts it."
     if kind == "cargo" and package.version:
         yield f"Nothing in this command pins version {package.version}: the installed binary decides."
     if package.transport not in (None, "stdio"):

@@ -192,9 +192,9 @@ def refuse_unwritable(path: Path) -> None:
     """Raise if the lock and the texts beside it could not be written now."""
     with exclusive(path):
         folder = path.parent / surfaces_folder(path)
-        for each in (path.parent, *((folder,) if folder.exists() else ())):
-            if not os.access(each, os.W_OK):
-                raise PinwardenError("FILE_UNWRITABLE", f"{each} cannot be written to")
+        for item in (path.parent, *((folder,) if folder.exists() else ())):
+            if not os.access(item, os.W_OK):
+                raise PinwardenError("FILE_UNWRITABLE", f"{item} cannot be written to")
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def exclusive(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[No
     try:
         yield
     finally:
-        # Removed while it is still held: who waits for it finds that the name is gone, and starts anew.
+        # Removed while still held: a waiting process sees that the name is gone and opens it again.
         if os.name == "posix":
             sibling.unlink(missing_ok=True)
         os.close(descriptor)
@@ -312,7 +312,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _refuse_link(path: Path) -> None:
-    """A link would make us read or replace a file that nobody named."""
+    """Refuse links: they would make Pinwarden read or replace another file."""
     try:
         mode = path.stat(follow_symlinks=False).st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a lock says about one server in one client: the approved fragment of configuration and the declared secrets."""
+"""The approved configuration fragment and secrets of a lock entry, and the configuration it was locked from."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def locked_launch(entry: Entry) -> LockedLaunch:
     extension = extension_of(entry)
     if extension is not None and extension.launch is not None:
         launch = extension.launch
-        runs = what_runs(StdioTarget(command=launch.command, cwd=launch.cwd))
+        runs = parse_launch(StdioTarget(command=launch.command, cwd=launch.cwd))
         return LockedLaunch(runs=runs, command=launch.command, variables=launch.variables, cwd=launch.cwd)
     return _configured(entry, extension)
 

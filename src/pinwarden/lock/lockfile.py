@@ -37,7 +37,7 @@ class Lock(Record):
     seal: Mapping[str, Any] | None = None
     """Our top-level member as the file states it; None in a plain v2 file."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Top-level members that nobody knows."""
+    """Unknown top-level members."""
 
     def entry(self, name: str, client: str) -> Entry | None:
         """The entry of a server for a client."""
@@ -45,7 +45,7 @@ class Lock(Record):
         return next((entry for entry in self.entries if entry.key == key), None)
 
     def by_key(self) -> dict[str, Entry]:
-        """All entries by their keys, for whoever looks up more than one."""
+        """All entries by key."""
         return {entry.key: entry for entry in self.entries}
 
     @property
@@ -88,8 +88,8 @@ def _check_version(document: Mapping[str, Any]) -> None:
     hint = None
     if version == 1:
         hint = "Version 1 records too little to be trusted. Lock the servers again; the old file is not needed."
-    told = f"is {str(version)[:40]!a}, not {VERSION}" if "lockfileVersion" in document else "is missing"
-    raise PinwardenError("LOCK_VERSION_UNSUPPORTED", f"lockfileVersion {told}", hint=hint)
+    message = f"is {str(version)[:40]!a}, not {VERSION}" if "lockfileVersion" in document else "is missing"
+    raise PinwardenError("LOCK_VERSION_UNSUPPORTED", f"lockfileVersion {message}", hint=hint)
 
 
 def to_bytes(lock: Lock, *, plain_v2: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""MCP registries: the official API, compatible ones, local files, and ToolPin's cache as it lies.
+"""MCP registries: the official API, compatible ones, local files, and ToolPin's cache.
 
 Everything a registry says is a claim. Entries come back as they were answered, with the id of the source they came
 from; what they are worth is judged elsewhere.
@@ -54,7 +54,7 @@ class RegistrySource(Record):
 
 
 class Registries(Record):
-    """The sources of one project. Offline, only local files and caches are looked at."""
+    """The registries of one project. Offline, only local files and caches are read."""
 
     sources: tuple[RegistrySource, ...]
     cached: tuple[RegistryAnswer, ...] = ()
@@ -71,25 +71,25 @@ class Registries(Record):
         for candidate in self._wanted(source):
             rows = [entry for entry in self._entries(candidate, name, version) if _is(entry, name, version)]
             _refuse_two_answers(candidate, rows)
-            found = newest(iter(rows))
-            if found is not None:
-                return found
-        found = newest(entry for entry in self._from_cache(source) if _is(entry, name, version))
-        if found is not None:
-            return found
+            result = newest(iter(rows))
+            if result is not None:
+                return result
+        result = newest(entry for entry in self._from_cache(source) if _is(entry, name, version))
+        if result is not None:
+            return result
         wanted = f"{name} {version}" if version else name
         raise PinwardenError("SERVER_NOT_FOUND", f"no registry has {wanted[:120]!a}")
 
     def _wanted(self, source: str | None) -> list[RegistrySource]:
-        chosen = [each for each in self.sources if source in (None, each.id)]
-        return [each for each in chosen if each.path is not None or not self.offline]
+        chosen = [known for known in self.sources if source in (None, known.id)]
+        return [source for source in chosen if source.path is not None or not self.offline]
 
     def _from_cache(self, source: str | None) -> Iterator[RegistryAnswer]:
         """ToolPin's cache is a file of the project: what a source that was asked does not have, it does not prove.
 
         Nor is it the official registry, whatever it calls itself, where that one is only switched off.
         """
-        asked = {each.id for each in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
+        asked = {handler.id for handler in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
         return (
             entry
             for entry in self.cached
@@ -135,7 +135,7 @@ def _listed(conversation: _Conversation, root: str, name: str) -> Iterator[Regis
         if answer is None and cursor is None:
             return
         servers = answer.get("servers") if isinstance(answer, dict) else None
-        rows = [_entry(source, each) for each in servers] if isinstance(servers, list) else [None]
+        rows = [_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
         for row in rows:
             if row is None:
                 raise _unavailable(source, "it answered something that is not a list of servers")
@@ -152,7 +152,7 @@ def _listed(conversation: _Conversation, root: str, name: str) -> Iterator[Regis
 def _next_cursor(source: RegistrySource, metadata: Any) -> str | None:
     cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
     if cursor is not None and not isinstance(cursor, str):
-        raise _unavailable(source, "it names a next page in a way that nobody can follow")
+        raise _unavailable(source, "its next page cannot be followed")
     return cursor
 
 
@@ -187,7 +187,7 @@ class _Conversation:
         if source.auth_env:
             self._headers["Authorization"] = f"Bearer {_bearer(source, source.auth_env)}"
         rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
-        # Redirects are not followed: whoever the registry points to was not named by anybody, least of all for a token.
+        # Redirects are not followed: the user did not name the target, and a token must not be sent there.
         options = HttpOptions(address=HttpAddress.parse(source.url or ""), headers={}, rules=rules)
         self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_ANSWER), seconds))
 
@@ -264,13 +264,13 @@ def _digest(answer: Any) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody but this user can have written the file."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
+    """Whether only this user can have written the file."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
         return False
     if not hasattr(os, "getuid"):
         return True
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def load_registries(project: Path, *, offline: bool = False, cache_folder: Path | None = None) -> Registries:

@@ -1,4 +1,4 @@
-"""Policies: ToolPin's ``.toolpin/policy.json`` as it lies, and our own, the table ``[policy]`` of ``pinwarden.toml``.
+"""Policies: ToolPin's ``.toolpin/policy.json``, and Pinwarden's table ``[policy]`` of ``pinwarden.toml``.
 
 Neither is read half: an unknown key is an error that names it, because a rule with a typing error is a rule that nobody
 follows. Ours also refuses to be empty or to contradict itself.
@@ -146,7 +146,7 @@ class Choice(Record):
 
 
 class Waiver(Record):
-    """A rule that is not followed for some servers, or files of settings, for a reason, by somebody, until a day."""
+    """An exception to a rule for some servers or settings files: the reason, the approver and the expiry date."""
 
     servers: Pattern
     code: str
@@ -191,7 +191,7 @@ class Policy(Record):
     minimum_score: int | None
     required_evidence: tuple[str, ...]
     evidence_proved: bool
-    """Whether proofs that a lock only records count for nothing, unless somebody who is known signed the lock."""
+    """Whether recorded evidence counts only if a known key signed the lock."""
     minimum_age_days: int | None
     age_exempt: tuple[Pattern, ...]
     digest_pinned_images: bool
@@ -263,7 +263,7 @@ EVIDENCE_CODES = (
 )
 """Codes that can be required. ``artifact_verified`` is any fresh proof of the artifact's bytes."""
 PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_verified"))
-"""Those that say that something was verified: by whoever wrote them down, or in this run."""
+"""Evidence codes that claim a verification, recorded earlier or made in this run."""
 SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set", "plugins_enabled")
 """What the settings of a client do that a team may want. A waiver names the file in place of a server."""
 FILE_CODES = (*SETTING_CODES, "config_uncovered")

@@ -1,4 +1,4 @@
-"""A policy out of what was observed: what may be allowed because nothing speaks against it, and why the rest is not.
+"""Propose a gateway policy from observations: what can be allowed, and why the rest cannot.
 
 Whoever watches a gateway for a week and then allows all that was seen allows an attack that happened in that week. So
 everything that reads like one, changed while it was watched, cannot be told apart or was withheld is left out.
@@ -20,9 +20,9 @@ REASONS = {
     "changed": "it changed while it was observed",
     "unnamed": "it has no name that a rule could be written for",
     "unlisted": "it was called, but the server never listed it",
-    "rejected": "somebody rejected it",
+    "rejected": "it was rejected in review",
     "withheld": "it was withheld",
-    "unused": "nobody called it",
+    "unused": "it was never called",
     "server": "what a server says of itself is approved with its lock, not by a policy",
 }
 """Why something is left out, by code, the gravest first."""
@@ -72,19 +72,23 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
     With ``only_called`` what nobody needed while it was watched is not allowed either.
     """
     digests: dict[tuple[str, str, str], set[str]] = {}
-    for each in observations:
-        digests.setdefault((each.server, each.entity, each.item), set()).add(each.digest)
+    for observation in observations:
+        digests.setdefault((observation.server, observation.entity, observation.item), set()).add(observation.digest)
     findings = _findings(observations)
     allow: list[Observation] = []
     left: list[LeftOut] = []
-    for each in observations:
-        code, more = _objection(each, len(digests[each.server, each.entity, each.item]), findings)
-        if not code and only_called and not each.calls:
+    for observation in observations:
+        code, more = _objection(
+            observation, len(digests[observation.server, observation.entity, observation.item]), findings
+        )
+        if not code and only_called and not observation.calls:
             code = "unused"
         if code:
-            left.append(LeftOut(observation=each, code=code, reason=REASONS[code] + (f": {more}" if more else "")))
+            left.append(
+                LeftOut(observation=observation, code=code, reason=REASONS[code] + (f": {more}" if more else ""))
+            )
         else:
-            allow.append(each)
+            allow.append(observation)
     gravity = list(REASONS)
     return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda each: gravity.index(each.code))))
 
@@ -96,9 +100,9 @@ def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[st
     """What speaks against an item, the gravest first; empty if nothing does."""
     if not each.listed:
         return "unlisted", ""
-    found = findings.get((each.server, each.entity, _name(each), each.digest), [])
-    if found:
-        return "suspicious", "; ".join(dict.fromkeys(f"{one.message} ({one.code})" for one in found))
+    value = findings.get((each.server, each.entity, _name(each), each.digest), [])
+    if value:
+        return "suspicious", "; ".join(dict.fromkeys(f"{one.message} ({one.code})" for one in value))
     if not each.digest:
         return "undigestable", ""
     if each.doubled:
@@ -116,27 +120,27 @@ def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[st
 
 def _findings(observations: Sequence[Observation]) -> _Findings:
     """Warnings about every definition that was seen, each server beside the others."""
-    listed = [each for each in observations if each.listed]
+    listed = [observation for observation in observations if observation.listed]
     surfaces = {
-        server: _surface([each for each in listed if each.server == server])
-        for server in dict.fromkeys(each.server for each in listed)
+        server: _surface([item for item in listed if item.server == server])
+        for server in dict.fromkeys(item.server for item in listed)
     }
-    found: dict[tuple[str, str, str, str], list[Finding]] = {}
+    findings: dict[tuple[str, str, str, str], list[Finding]] = {}
     for layer in _layers(listed):
-        digests = {(each.server, each.entity, _name(each)): each.digest for each in layer}
-        for server in dict.fromkeys(each.server for each in layer):
+        digests = {(item.server, item.entity, _name(item)): item.digest for item in layer}
+        for server in dict.fromkeys(item.server for item in layer):
             neighbours = [
                 (other, beside)
                 for other, beside in surfaces.items()
                 if other != server and not _is_seen_twice(surfaces[server], beside)
             ]
-            for finding in scan(_surface([each for each in layer if each.server == server]), neighbours):
+            for finding in scan(_surface([item for item in layer if item.server == server]), neighbours):
                 where = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
-                # Two items of one name are told by a rule of their own, and better.
+                # Duplicate names are reported by a rule of their own.
                 if finding.severity == "warning" and finding.code != "duplicate_tool_name":
                     digest = digests.get((server, finding.entity, where), "")
-                    found.setdefault((server, finding.entity, where, digest), []).append(finding)
-    return found
+                    findings.setdefault((server, finding.entity, where, digest), []).append(finding)
+    return findings
 
 
 def _is_seen_twice(one: Surface, other: Surface) -> bool:
@@ -155,18 +159,22 @@ def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
     Each is scanned for itself: an attack in the second definition says nothing about the first.
     """
     versions: dict[tuple[str, str, str], list[Observation]] = {}
-    for each in observations:
-        versions.setdefault((each.server, each.entity, _name(each)), []).append(each)
+    for observation in observations:
+        versions.setdefault((observation.server, observation.entity, _name(observation)), []).append(observation)
     for place in range(max(map(len, versions.values()), default=0)):
-        yield [each[place] for each in versions.values() if place < len(each)]
+        yield [version[place] for version in versions.values() if place < len(version)]
 
 
 def _surface(observations: Sequence[Observation]) -> Surface:
     items = {
-        kind.member: tuple(Item.from_value(kind, each.value) for each in observations if each.entity == kind.entity)
+        kind.member: tuple(
+            Item.from_value(kind, observation.value)
+            for observation in observations
+            if observation.entity == kind.entity
+        )
         for kind in ITEM_KINDS
     }
-    said = {each.item: each.value for each in observations if each.entity == "server"}
+    said = {observation.item: observation.value for observation in observations if observation.entity == "server"}
     return Surface(server=said or None, items=items, observed={})
 
 

@@ -1,4 +1,4 @@
-"""Whether a policy lets a server in: ToolPin's policy with its codes and sentences, and ours with more to say.
+"""Evaluate policies for a server: ToolPin's with its codes and sentences, and Pinwarden's own.
 
 Both look at an install plan or a lockfile entry. A blocked verdict blocks whatever the policy says.
 """
@@ -214,7 +214,7 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
     if moment is None:
         raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is no moment that a policy could be judged at")
     day = max(moment.date(), today or moment.date())
-    found = (
+    findings = (
         *_blocked(plan, release.status),
         *_choice_findings(policy, plan),
         *_trust_findings(policy, plan, environment, now),
@@ -226,7 +226,7 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
         server=plan["name"],
         client=plan["client"],
         environment=environment,
-        findings=tuple(waived(policy, plan["name"], code, message, day) for code, message in found),
+        findings=tuple(waived(policy, plan["name"], code, message, day) for code, message in findings),
     )
 
 
@@ -289,7 +289,7 @@ def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, n
 def _recorded_findings(
     policy: Policy, plan: Mapping[str, Any], proved: frozenset[str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Evidence that nobody but the lock vouches for, where the policy wants more than that."""
+    """Evidence that is only recorded in the lock, where the policy requires a proof or a signature."""
     if not policy.evidence_proved or proved is None:
         return
     for code in policy.required_evidence:
@@ -305,7 +305,7 @@ def _recorded_findings(
 def _has_evidence(code: str, trust: Mapping[str, Any], now: str) -> bool:
     if code == "artifact_verified":
         return artifact_problem(trust["evidence"], now=now) is None
-    # How a package is pinned can only be declared; everything else has to have been looked at.
+    # How a package is pinned can only be declared; everything else must have been verified.
     enough = ("declared", "passed") if code in (*PIN_CODES, "attestation_declared") else ("passed",)
     rows = [row for row in trust["evidence"] if row["code"] == code]
     return any(row["status"] in enough for row in rows) and not any(row["status"] == "failed" for row in rows)
@@ -319,7 +319,7 @@ def _age_findings(
         return
     published = parse_timestamp(published_at)
     if published is None:
-        yield "release_age_unknown", f"nobody says when this version of {name} was published"
+        yield "release_age_unknown", f"the publication date of this version of {name} is unknown"
     elif now - published < timedelta(days=policy.minimum_age_days):
         days = max(0, (now - published).days)
         message = f"this version of {name} is {days} days old, at least {policy.minimum_age_days} are asked for"

@@ -1,4 +1,4 @@
-"""How policies are read: a table with the place where it stands, so that every complaint names the key; and globs."""
+"""Read policy tables: every error names the key. Also glob patterns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Table:
         self.path = path
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """A key that is not known is an error: a rule with a typing error is a rule that nobody follows."""
+        """An unknown key is an error: a misspelled rule would silently not apply."""
         for key in self.value:
             if key not in known:
                 self.invalid(key, f"is not a key that is known here; known: {', '.join(known)}")
@@ -81,38 +81,38 @@ class Table:
 
     def required_text(self, key: str) -> str:
         """A text that has to be there."""
-        found = self.value.get(key)
-        if not isinstance(found, str) or not found.strip():
+        text = self.value.get(key)
+        if not isinstance(text, str) or not text.strip():
             self.invalid(key, "is missing or empty")
-        return found
+        return text
 
     def flag(self, key: str) -> bool:
         """A switch; off if absent."""
-        found = self.value.get(key, False)
-        if not isinstance(found, bool):
+        value = self.value.get(key, False)
+        if not isinstance(value, bool):
             self.invalid(key, "is neither true nor false")
-        return found
+        return value
 
     def number(self, key: str, largest: int) -> int | None:
         """A whole number from 0; None if absent."""
-        found = self.value.get(key)
-        if found is None:
+        value = self.value.get(key)
+        if value is None:
             return None
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= largest:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
             self.invalid(key, f"is not a whole number from 0 to {largest}")
-        return found
+        return value
 
     def day(self, key: str) -> date:
         """A day that has to be there."""
-        found = self.value.get(key)
-        if isinstance(found, str):
+        value = self.value.get(key)
+        if isinstance(value, str):
             try:
-                return date.fromisoformat(found)
+                return date.fromisoformat(value)
             except ValueError:
                 self.invalid(key, "is not a day like 2026-12-31")
-        if not isinstance(found, date) or isinstance(found, datetime):
+        if not isinstance(value, date) or isinstance(value, datetime):
             self.invalid(key, "is missing or not a day like 2026-12-31; a waiver that never ends is not a waiver")
-        return found
+        return value
 
     def invalid(self, key: str, why: str) -> NoReturn:
         """Complain about one key."""
@@ -152,10 +152,10 @@ def _fits(pieces: Iterable[str], name: str) -> bool:
 
 
 def _swept(reached: set[int], name: str, *, over_slashes: bool) -> set[int]:
-    found: set[int] = set()
+    positions: set[int] = set()
     going = False
     for place in range(len(name) + 1):
         going = place in reached or (going and (over_slashes or name[place - 1] != "/"))
         if going:
-            found.add(place)
-    return found
+            positions.add(place)
+    return positions

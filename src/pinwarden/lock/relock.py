@@ -1,4 +1,4 @@
-"""Changing a lock: what is unchanged stays as it is, to the byte, so that reviews are short and signatures hold."""
+"""Update the entries of a lock. Unchanged entries keep their bytes, so diffs stay small and signatures stay valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pinwarden.lock.entry import plain as plain_entry
 from pinwarden.lock.lockfile import Lock, plain, sealed
 from pinwarden.lock.verification import Problem, refuse_if_tampered, verify
 
-# What a missing seal leaves unsaid, locking again says anew; an empty file has nothing to launder.
+# Locking again writes a missing seal, and an empty file holds nothing that could be tampered with.
 _HEALED_BY_LOCKING = frozenset({"no_entries", "seal_missing"})
 _TIMES = frozenset({"generatedAt", "verifiedAt"})
 

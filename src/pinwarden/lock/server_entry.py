@@ -26,7 +26,7 @@ _Read = TypeVar("_Read")
 
 
 class Input(Record):
-    """A value that somebody may have to supply: an environment variable, a header or a variable of a template."""
+    """A value that the user may have to supply: an environment variable, a header or a template variable."""
 
     name: str
     value: str | None
@@ -107,7 +107,7 @@ class ServerEntry(Record):
     is_latest: bool
     published_at: str | None
     discovery_only: bool
-    """The registry lists servers but does not vouch for how they are installed."""
+    """The registry lists servers without install instructions."""
     packages: tuple[Package, ...]
     remotes: tuple[Remote, ...]
     server: Mapping[str, Any]
@@ -144,32 +144,34 @@ class ServerEntry(Record):
     @property
     def requires_secrets(self) -> bool:
         """Whether any environment variable or header is marked as secret."""
-        return any(each.is_secret for each in (*self._variables(), *self._headers()))
+        return any(variable.is_secret for variable in (*self._variables(), *self._headers()))
 
     def extension(self, name: str) -> Any:
         """A ``_meta`` member that the author or the registry wrote; the author's counts first. None if absent."""
         own = self.server.get("_meta")
-        found = own.get(name) if isinstance(own, dict) else None
-        return self.meta.get(name) if found is None else found
+        member = own.get(name) if isinstance(own, dict) else None
+        return self.meta.get(name) if member is None else member
 
     def secrets(self) -> tuple[list[dict[str, Any]], bool]:
         """What has to be supplied, as ToolPin's capability manifest lists it; and whether the order is exact.
 
         The order is that of ``localeCompare``, see ``locale_order``. The same name twice stays twice.
         """
-        found = [("env", each) for each in self._variables()] + [("header", each) for each in self._headers()]
+        declared = [("env", variable) for variable in self._variables()] + [
+            ("header", header) for header in self._headers()
+        ]
         rows = [
             {"name": each.name, "source": source, "required": each.is_required}
-            for source, each in found
+            for source, each in declared
             if each.is_secret or each.is_required
         ]
         return locale_sorted(rows, lambda row: f"{row['source']}:{row['name']}")
 
     def _variables(self) -> Iterable[Input]:
-        return (each for package in self.packages for each in package.environment_variables)
+        return (variable for package in self.packages for variable in package.environment_variables)
 
     def _headers(self) -> Iterable[Input]:
-        return (each for remote in self.remotes for each in remote.headers)
+        return (header for remote in self.remotes for header in remote.headers)
 
 
 def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
@@ -183,7 +185,7 @@ def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
     known = source if source is not None else named
     if not known:
         # Without this, an entry from anywhere would count as one from the official registry, as it does in ToolPin.
-        _invalid("entry.source", "is missing, and nobody said which registry was asked")
+        _invalid("entry.source", "is missing, and the registry is not known")
     return _entry(server, _Object({}, "entry._meta") if meta is None else meta, known)
 
 
@@ -333,43 +335,43 @@ class _Object:
         self.path = path
 
     def text(self, member: str) -> str | None:
-        found = self.value.get(member)
-        if found is not None and not isinstance(found, str):
+        value = self.value.get(member)
+        if value is not None and not isinstance(value, str):
             self.refuse(member, "is not text")
-        return found
+        return value
 
     def required_text(self, member: str) -> str:
-        found = self.text(member)
-        if not found:
+        text = self.text(member)
+        if not text:
             self.refuse(member, "is missing or empty")
-        return found
+        return text
 
     def texts(self, member: str) -> tuple[str, ...]:
-        found = self.value.get(member)
-        if found is None:
+        value = self.value.get(member)
+        if value is None:
             return ()
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self.refuse(member, "is not a list of texts")
-        return tuple(found)
+        return tuple(value)
 
     def flag(self, member: str) -> bool:
-        found = self.value.get(member)
-        if found is not None and not isinstance(found, bool):
+        value = self.value.get(member)
+        if value is not None and not isinstance(value, bool):
             self.refuse(member, "is neither true nor false")
-        return found is True
+        return value is True
 
     def object(self, member: str) -> _Object | None:
-        found = self.value.get(member)
-        return None if found is None else _Object(found, f"{self.path}.{member}")
+        value = self.value.get(member)
+        return None if value is None else _Object(value, f"{self.path}.{member}")
 
     def each(self, member: str, read: Callable[[_Object], _Read]) -> tuple[_Read, ...]:
-        found = self.value.get(member)
-        if found is None:
+        value = self.value.get(member)
+        if value is None:
             return ()
-        if not isinstance(found, list):
+        if not isinstance(value, list):
             self.refuse(member, "is not a list")
         items: list[_Read] = []
-        for number, item in enumerate(found):
+        for number, item in enumerate(value):
             if read is _argument and isinstance(item, str):
                 items.append(cast(_Read, _text_argument(item)))
             else:
@@ -377,11 +379,11 @@ class _Object:
         return tuple(items)
 
     def variables(self) -> tuple[Input, ...]:
-        found = self.object("variables")
-        if found is None:
+        result = self.object("variables")
+        if result is None:
             return ()
         return tuple(
-            _named_input(name, _Object(item, f"{found.path}.{name[:40]}")) for name, item in found.value.items()
+            _named_input(name, _Object(item, f"{result.path}.{name[:40]}")) for name, item in result.value.items()
         )
 
     def refuse(self, member: str, why: str) -> NoReturn:

@@ -81,7 +81,7 @@ def sign(lock_digest: str, key: PrivateKey, signed_at: str, *, policy_digest: st
 
 
 def verify(envelope: Envelope, lock_digest: str, key: PublicKey, *, policy_digest: str | None = None) -> str | None:
-    """Why the envelope does not vouch for this lock under this policy; None if it does."""
+    """Why the envelope does not cover this lock under this policy; None if it does."""
     if envelope.lock_digest != lock_digest:
         return f"the signature is over the lock {envelope.lock_digest}, and this one is {lock_digest}"
     if envelope.policy_digest != policy_digest:
@@ -158,7 +158,7 @@ def sign_file(
 def countersigned(
     envelope: Mapping[str, Any], lock_bytes: bytes, key: PrivateKey, *, policy_digest: str | None = None
 ) -> dict[str, Any]:
-    """The envelope with one more signature. The statement in it is checked first: nobody signs what is not shown."""
+    """The envelope with one more signature, added only after its statement was checked against the lock."""
     payload = _decoded(envelope.get("payload"), size=None)
     signatures = envelope.get("signatures")
     if envelope.get("payloadType") != STATEMENT_TYPE or not isinstance(signatures, list):
@@ -195,22 +195,22 @@ def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | Non
 
 
 class RequiredSigners(Record):
-    """Whose signatures are needed: all that are named, and at least ``threshold`` different keys in all."""
+    """Required signatures: every named signer, and at least ``threshold`` distinct keys in total."""
 
     names: tuple[str, ...] = ()
     threshold: int = 1
     accept_partial: bool = False
-    """Whether a signature counts that leaves our record in the lock uncovered (ToolPin's envelope)."""
+    """Whether to accept ToolPin's envelope, which does not cover Pinwarden's extension."""
     signed_since: datetime | None = None
-    """Older signatures do not count: a newer one is known, so that somebody put an older lock back."""
+    """Reject older signatures: a newer one is known, so an older lock was restored."""
 
     def __post_init__(self) -> None:
         if self.threshold < 1:
-            raise PinwardenError("SIGNATURE_INVALID", "a policy that requires no signature is no policy")
+            raise PinwardenError("SIGNATURE_INVALID", "a policy must require at least one signature")
 
 
 class SignatureReport(Record):
-    """What was found: who signed, what was wrong with each envelope that did not count, and what is missing."""
+    """Who signed, why envelopes were rejected, and which signatures are missing."""
 
     signers: tuple[str, ...]
     rejected: tuple[str, ...]
@@ -280,7 +280,7 @@ def _check_moment(signed_at: Any, required: RequiredSigners) -> None:
         _malformed("it does not say when it was signed")
     if moment < since:
         _malformed(
-            f"it was signed at {signed_at}, and a signature of {since.isoformat()} is known: an older lock is back"
+            f"it was signed at {signed_at}, and a signature of {since.isoformat()} is known: an older lock was restored"
         )
 
 
@@ -328,4 +328,4 @@ def _decoded(text: Any, size: int | None = 64) -> bytes:
 
 
 def _malformed(why: str) -> NoReturn:
-    raise PinwardenError("SIGNATURE_INVALID", f"the signature does not count: {why}")
+    raise PinwardenError("SIGNATURE_INVALID", f"the signature was rejected: {why}")

@@ -1,4 +1,4 @@
-"""What a verification says about the target that would be launched, in ToolPin's words.
+"""The verification report of the target that would be launched, in ToolPin's codes and sentences.
 
 The bytes of artifacts and the live server are looked at elsewhere; this judges what came of it. Whatever nobody looked
 at is ``unavailable``, never ``passed``.
@@ -58,14 +58,14 @@ class LiveOutcome(Record):
     """What came of asking the server itself for its tools."""
 
     state: Literal["skipped", "not-executed", "failed", "listed"]
-    """``skipped`` because the user said so, ``not-executed`` because nobody agreed to run the package."""
+    """``skipped`` on request, ``not-executed`` without permission to run the package."""
     tools: tuple[Mapping[str, Any], ...] = ()
     reason: str = ""
     """Why it failed."""
 
 
 class ArtifactOutcome(Record):
-    """What came of fetching the artifact: rows with the codes of ``ARTIFACT_CODES``, and what is wrong with it."""
+    """The result of fetching the artifact: evidence with the codes of ``ARTIFACT_CODES``, and issues."""
 
     evidence: tuple[Evidence, ...]
     issues: tuple[Issue, ...] = ()
@@ -126,19 +126,21 @@ def verify_metadata(
     4. The live server.
     """
     metadata = judge(entry, now=now)
-    found = _Findings()
-    _read_metadata(found, entry, metadata)
+    findings = _Findings()
+    _read_metadata(findings, entry, metadata)
     chosen = choose_target(entry) if target is None else target
     manifest = capability_manifest(entry, now=now)
     if chosen is None:
-        found.issue("critical", "no_install_target", f"No install target is available for {_versioned(entry)}.")
+        findings.issue("critical", "no_install_target", f"No install target is available for {_versioned(entry)}.")
     elif isinstance(chosen, Remote):
-        if _judge_remote(found, chosen) or live.state == "skipped":  # what was not asked for was skipped all the same
-            _judge_live(found, live, manifest, remote=True, now=now)
+        if (
+            _judge_remote(findings, chosen) or live.state == "skipped"
+        ):  # what was not asked for was skipped all the same
+            _judge_live(findings, live, manifest, remote=True, now=now)
     else:
-        _judge_package(found, chosen, artifact, now)
-        _judge_live(found, live, manifest, remote=False, now=now)
-    return _report(entry, metadata, found, manifest, now)
+        _judge_package(findings, chosen, artifact, now)
+        _judge_live(findings, live, manifest, remote=False, now=now)
+    return _report(entry, metadata, findings, manifest, now)
 
 
 def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
@@ -163,17 +165,17 @@ def tool_scan(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]
     """ToolPin's scan of the names and descriptions of tools."""
     names = [str(tool.get("name", "")) for tool in tools]
     siblings = ToolNames(names)
-    found: list[tuple[str, Advisory]] = []
+    advisories: list[tuple[str, Advisory]] = []
     for name, tool in zip(names, tools, strict=True):
         description = tool.get("description")
         text = description if isinstance(description, str) else ""
-        found += [(name, advisory) for advisory, _, _ in advisories_of(f"{name}\n{text}")]
-        found += [(name, cross_tool(other)) for other, _, _ in siblings.commanded_in(text) if other != name]
+        advisories += [(name, advisory) for advisory, _, _ in advisories_of(f"{name}\n{text}")]
+        advisories += [(name, cross_tool(other)) for other, _, _ in siblings.commanded_in(text) if other != name]
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    found += [(name, duplicate_name(count)) for name, count in counts.items() if count > 1]
+    advisories += [(name, duplicate_name(count)) for name, count in counts.items() if count > 1]
     rows = [
         {"severity": advisory.severity, "code": advisory.code, "subject": f"tool:{name}", "message": advisory.message}
-        for name, advisory in found
+        for name, advisory in advisories
     ]
     ordered, _ = locale_sorted(rows, lambda row: f"{row['subject']}:{row['code']}:{row['message']}")
     return {"version": 1, "generatedAt": now, "scannedDescriptions": len(tools), "findings": ordered}
@@ -189,24 +191,24 @@ class _Findings:
         self.issues.append(Issue(severity=severity, code=code, message=message))
 
 
-def _read_metadata(found: _Findings, entry: ServerEntry, metadata: TrustReport) -> None:
-    found.evidence += metadata.evidence
+def _read_metadata(findings: _Findings, entry: ServerEntry, metadata: TrustReport) -> None:
+    findings.evidence += metadata.evidence
     advisories = metadata_advisories(entry)
     if advisories:
-        found.badges.append("description-scan-advisory")
-        found.issues += advisories
+        findings.badges.append("description-scan-advisory")
+        findings.issues += advisories
     if is_manifest(entry.extension(CAPABILITIES_META)):
-        found.badges.append("capability-pinned")
-    found.badges += [attestation_badge(kind) for kind in attestations(entry)]
+        findings.badges.append("capability-pinned")
+    findings.badges += [attestation_badge(kind) for kind in attestations(entry)]
 
 
-def _judge_remote(found: _Findings, remote: Remote) -> bool:
+def _judge_remote(findings: _Findings, remote: Remote) -> bool:
     """Whether the address may be contacted at all."""
-    found.badges.append("remote-target")
+    findings.badges.append("remote-target")
     address = parse_whatwg_host(remote.url)
     if address is None:
-        found.issue("critical", "invalid_remote_url", "Remote MCP URL is invalid: Invalid URL.")
-        found.evidence.append(_transport_row("failed", "Remote MCP target URL could not be parsed.", remote.url))
+        findings.issue("critical", "invalid_remote_url", "Remote MCP URL is invalid: Invalid URL.")
+        findings.evidence.append(_transport_row("failed", "Remote MCP target URL could not be parsed.", remote.url))
         return False
     if address.scheme == "https":
         return True
@@ -216,13 +218,13 @@ def _judge_remote(found: _Findings, remote: Remote) -> bool:
             f"Remote MCP URL {remote.url} uses loopback HTTP; treat it as a local runtime target, "
             "not trusted public remote metadata."
         )
-        found.issue("warning", "local_http_remote", message)
+        findings.issue("warning", "local_http_remote", message)
         advice = "Loopback HTTP remote target is local/advisory and not trusted public remote metadata."
-        found.evidence.append(_transport_row("unavailable", advice, remote.url))
+        findings.evidence.append(_transport_row("unavailable", advice, remote.url))
         return True
     message = f"Remote MCP URL {remote.url} must use HTTPS unless it is a loopback local fixture."
-    found.issue("critical", "insecure_remote", message)
-    found.evidence.append(_transport_row("failed", "Remote MCP target uses insecure transport.", remote.url))
+    findings.issue("critical", "insecure_remote", message)
+    findings.evidence.append(_transport_row("failed", "Remote MCP target uses insecure transport.", remote.url))
     return False
 
 
@@ -239,35 +241,35 @@ def _transport_row(status: str, message: str, url: str) -> Evidence:
     return {**row, "required": True} if status == "failed" else row
 
 
-def _judge_package(found: _Findings, package: Package, artifact: ArtifactOutcome | None, now: str) -> None:
+def _judge_package(findings: _Findings, package: Package, artifact: ArtifactOutcome | None, now: str) -> None:
     if package.registry_type == "oci":
         problem = oci_pin_problem(package.identifier)
         if problem is not None:
-            found.issue("critical", "mutable_oci_tag", f"OCI image {package.identifier} {problem}.")
+            findings.issue("critical", "mutable_oci_tag", f"OCI image {package.identifier} {problem}.")
             return
-        found.badges.append("digest-pinned")
+        findings.badges.append("digest-pinned")
     if package.registry_type == "mcpb":
         if not has_file_hash(package):
-            found.issue("critical", "missing_mcpb_hash", MISSING_FILE_HASH)
+            findings.issue("critical", "missing_mcpb_hash", MISSING_FILE_HASH)
             return
-        found.badges.append("fileSha256")
+        findings.badges.append("fileSha256")
     if package.registry_type == "npm" and not pinned_version(package):
-        _refuse_unpinned_npm(found, package, now)
+        _refuse_unpinned_npm(findings, package, now)
         return
     if artifact is None:
-        found.evidence += _unlooked_at(package)
+        findings.evidence += _unlooked_at(package)
         return
-    found.evidence += artifact.evidence
-    found.issues += artifact.issues
-    found.badges += [row["code"].replace("_", "-") for row in artifact.evidence if row["status"] == "passed"]
+    findings.evidence += artifact.evidence
+    findings.issues += artifact.issues
+    findings.badges += [row["code"].replace("_", "-") for row in artifact.evidence if row["status"] == "passed"]
 
 
-def _refuse_unpinned_npm(found: _Findings, package: Package, now: str) -> None:
+def _refuse_unpinned_npm(findings: _Findings, package: Package, now: str) -> None:
     claim = f"{package.identifier}@{package.version}" if package.version else package.identifier
     failed = f"npm integrity verification failed for {claim}"
     reason = "npm package target must declare an exact version"
-    found.issue("critical", "npm_version_missing", f"{failed}: {reason}.")
-    found.evidence.append(
+    findings.issue("critical", "npm_version_missing", f"{failed}: {reason}.")
+    findings.evidence.append(
         {
             "code": "npm_integrity_verified",
             "status": "failed",
@@ -294,7 +296,7 @@ _ARTIFACT_ROWS = {
 
 
 def _unlooked_at(package: Package) -> list[Evidence]:
-    """The evidence about bytes that nobody fetched, with ToolPin's reason where it would not have fetched them."""
+    """Evidence about bytes that were not fetched, with ToolPin's reason where ToolPin would not fetch them either."""
     identifier = package.identifier
     match package.registry_type:
         case "npm":
@@ -366,39 +368,39 @@ def _names_host(part: str) -> bool:
     return part == "localhost" or "." in part or ":" in part
 
 
-def _judge_live(found: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str) -> None:
+def _judge_live(findings: _Findings, live: LiveOutcome, manifest: dict[str, Any], *, remote: bool, now: str) -> None:
     match live.state:
         case "listed":
-            _pin_tools(found, live.tools, manifest, now)
+            _pin_tools(findings, live.tools, manifest, now)
         case "failed":
             where, code = ("Remote", "remote_probe_failed") if remote else ("Package", "package_probe_failed")
-            found.issue("critical", code, f"{where} capability verification failed: {live.reason}")
+            findings.issue("critical", code, f"{where} capability verification failed: {live.reason}")
             message = f"Live tools/list descriptions were not hashed: {live.reason}"
-            found.evidence.append(
+            findings.evidence.append(
                 {"code": "tool_description_hash", "status": "failed", "message": message, "required": True}
             )
         case "skipped" if remote:
             message = "Remote tool-description hashing was skipped; capability pin is metadata-only."
-            found.issue("warning", "remote_probe_skipped", message)
-            found.evidence.append(_tools_row("unavailable", "Remote tools/list hashing was skipped."))
+            findings.issue("warning", "remote_probe_skipped", message)
+            findings.evidence.append(_tools_row("unavailable", "Remote tools/list hashing was skipped."))
         case "not-executed":
             message = (
                 "Live package probe skipped: ToolPin does not execute server packages during verification without "
                 "--allow-execute. Network artifact checks still ran."
             )
-            found.issue("warning", "package_execution_skipped", message)
+            findings.issue("warning", "package_execution_skipped", message)
             advice = (
                 "Package tools/list hashing requires executing the package; "
                 "rerun with --allow-execute to capture live capability pins."
             )
-            found.evidence.append(_tools_row("unavailable", advice))
+            findings.evidence.append(_tools_row("unavailable", advice))
 
 
 def _tools_row(status: str, message: str) -> Evidence:
     return {"code": "tool_description_hash", "status": status, "message": message}
 
 
-def _pin_tools(found: _Findings, tools: Sequence[Mapping[str, Any]], manifest: dict[str, Any], now: str) -> None:
+def _pin_tools(findings: _Findings, tools: Sequence[Mapping[str, Any]], manifest: dict[str, Any], now: str) -> None:
     hashes = toolpin_hashes(tools)
     counted = {"toolCount": len(tools), "generatedAt": now}
     coverage = ["name", "description", "inputSchema"]
@@ -410,26 +412,26 @@ def _pin_tools(found: _Findings, tools: Sequence[Mapping[str, Any]], manifest: d
         "toolManifestHash": {"algorithm": "sha256", "value": hashes.tool_manifest_hash.hex, **counted},
         "toolDescriptionScan": scan,
     }
-    found.badges += ["tool-description-pinned", "tool-surface-pinned", "tool-manifest-pinned"]
-    found.evidence.append(
+    findings.badges += ["tool-description-pinned", "tool-surface-pinned", "tool-manifest-pinned"]
+    findings.evidence.append(
         _tools_row("passed", "Live tools/list descriptions were hashed into the capability manifest.")
     )
     message = "Live tools/list names, descriptions, and input schemas were hashed into the capability manifest."
-    found.evidence.append({"code": "tool_surface_hash", "status": "passed", "message": message})
+    findings.evidence.append({"code": "tool_surface_hash", "status": "passed", "message": message})
     if scan["findings"]:
-        found.badges.append("tool-description-scan-advisory")
+        findings.badges.append("tool-description-scan-advisory")
     for row in scan["findings"]:
         severity: Literal["warning", "info"] = "warning" if row["severity"] == "warning" else "info"
-        found.issue(severity, row["code"], f"{row['subject']}: {row['message']}")
+        findings.issue(severity, row["code"], f"{row['subject']}: {row['message']}")
 
 
 def _report(
-    entry: ServerEntry, metadata: TrustReport, found: _Findings, manifest: dict[str, Any], now: str
+    entry: ServerEntry, metadata: TrustReport, findings: _Findings, manifest: dict[str, Any], now: str
 ) -> VerificationReport:
     verified = Verified(
-        evidence=unique_evidence(found.evidence),
-        issues=tuple(dict.fromkeys(found.issues)),
-        badges=tuple(dict.fromkeys(found.badges)),
+        evidence=unique_evidence(findings.evidence),
+        issues=tuple(dict.fromkeys(findings.issues)),
+        badges=tuple(dict.fromkeys(findings.badges)),
         verified_provenance=metadata.verified_provenance,
     )
     trust = with_verification(metadata, verified, now=now)

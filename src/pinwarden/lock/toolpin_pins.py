@@ -1,4 +1,4 @@
-"""A live list of tools against the hashes of it that ToolPin keeps in a lock.
+"""Compare a live tool list with the hashes that ToolPin keeps in a lock.
 
 ToolPin keeps up to three hashes over all tools together. ``toolSurfaceHash`` decides where it is there; the two older
 ones, which depend on a locale, decide only without it. A hash cannot say what changed: the others narrow it down.
@@ -20,11 +20,11 @@ PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
         "tool_texts_changed": "Names or descriptions of tools are not those that ToolPin hashed.",
         "tool_schemas_changed": "Input schemas of tools are not those that ToolPin hashed.",
         "tool_coverage_reduced": "The hash in the lock leaves out members of tools, so it approves whatever they say.",
-        "tool_undigestable": "A tool has no single meaning, so nobody can have approved it.",
+        "tool_undigestable": "A tool definition is ambiguous, so it cannot have been approved.",
         "tool_order_unknown": "ToolPin's older hashes depend on a locale, and the order of these names is not known.",
     }
 )
-"""What a comparison can find. All but the last are drift; the last says that nothing could be told."""
+"""Results of a comparison. All are drift except the last, which means that no comparison was possible."""
 
 UNDECIDED = "tool_order_unknown"
 

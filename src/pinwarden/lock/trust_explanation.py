@@ -1,4 +1,4 @@
-"""A trust report in words, and what we ourselves hold against an entry beyond ToolPin's rules."""
+"""A trust report in words, and Pinwarden's own findings beyond ToolPin's rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Explanation(Record):
 _MEANINGS: Mapping[Tier, str] = {
     "blocked": "Blocked: something about this server rules it out, and it must not be installed.",
     "unverified": "Unverified: the entry leaves open what would run, so a person has to look before it is installed.",
-    "conditional": "Conditional: what would run is named, but nobody has checked that the bytes are the named ones.",
+    "conditional": "Conditional: the package is named, but its bytes were not verified.",
     "verified": "Verified: the bytes of the artifact were checked against a trusted anchor within the last seven days.",
 }
 _REMEDIES = {
@@ -80,27 +80,29 @@ def explain(report: TrustReport, *, now: str, configured: str | None = None) -> 
     )
 
 
-def explain_bundle(told: Explanation, version: str, *, literal: bool) -> Explanation:
+def explain_bundle(explanation: Explanation, version: str, *, literal: bool) -> Explanation:
     """The same for an installed bundle, which ToolPin's tiers know nothing of: the install checked its bytes."""
-    meaning = f"{told.tier.capitalize()} by ToolPin's tiers, which know nothing of bundles. " + (
+    meaning = f"{explanation.tier.capitalize()} by ToolPin's tiers, which do not cover bundles. " + (
         "The install checked every byte against what the registry signed, by the letter of the rulebook: not how "
         "fresh that was, nor who may vouch as what."
         if literal
-        else "The install checked every byte against what the registry signed and logged, and who vouched for it."
+        else "The install verified every byte against the registry's signature, its log and the attestations."
     )
     remedies = (f"Install it without --literal: {version} was accepted with holes left open.",) if literal else ()
-    return Explanation(tier=told.tier, meaning=meaning, reasons=(), remedies=remedies)
+    return Explanation(tier=explanation.tier, meaning=meaning, reasons=(), remedies=remedies)
 
 
-def explain_bytes(told: Explanation, name: str, *, pinned: bool) -> Explanation:
+def explain_bytes(explanation: Explanation, name: str, *, pinned: bool) -> Explanation:
     """The same for a package that was found in a configuration: ToolPin's tiers do not count bytes that we pinned."""
-    if told.tier != "conditional":
-        return told
+    if explanation.tier != "conditional":
+        return explanation
     stays = "The tier stays, as no registry's entry is behind it"
     if pinned:
-        meaning = "Conditional: its bytes are pinned here, but nobody outside vouches that they are its author's."
-        return replace(told, meaning=meaning, remedies=told.remedies or (f"{stays}.",))
-    return replace(told, remedies=(*told.remedies, f"{stays}; pinwarden prove {name} pins its bytes all the same."))
+        meaning = "Conditional: its bytes are pinned, but no provenance shows that they are its author's."
+        return replace(explanation, meaning=meaning, remedies=explanation.remedies or (f"{stays}.",))
+    return replace(
+        explanation, remedies=(*explanation.remedies, f"{stays}; pinwarden prove {name} pins its bytes all the same.")
+    )
 
 
 def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
@@ -117,7 +119,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-# What we hold against an entry beyond ToolPin's rules
+# Pinwarden's own findings
 
 
 def own_findings(entry: ServerEntry) -> tuple[Issue, ...]:

@@ -22,10 +22,10 @@ _OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
 
 def unique_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """Each row once; rows are the same if code, status, message and claim are."""
-    found: dict[tuple[Any, ...], Evidence] = {}
+    unique: dict[tuple[Any, ...], Evidence] = {}
     for row in rows:
-        found.setdefault((row["code"], row["status"], row["message"], row.get("claim", "")), row)
-    return tuple(found.values())
+        unique.setdefault((row["code"], row["status"], row["message"], row.get("claim", "")), row)
+    return tuple(unique.values())
 
 
 def package_rows(package: Package) -> list[Evidence]:

@@ -1,7 +1,7 @@
 """How far a registry entry can be trusted, by the rules of ToolPin 0.5.4, number for number and word for word.
 
 The report is part of what lockfiles hash, so its sentences are ToolPin's, and so are its defects; each is marked.
-What we hold against an entry beyond that is in ``explanation``, under our own codes, and never changes these numbers.
+Pinwarden's own findings are in ``trust_explanation.py``, under their own codes; they never change these numbers.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class Verified(Record):
     verified_provenance: bool
 
 
-def with_verification(report: TrustReport, found: Verified, *, now: str) -> TrustReport:
+def with_verification(report: TrustReport, result: Verified, *, now: str) -> TrustReport:
     """The report after a verification: its rows follow those from metadata, nothing is listed twice, pillars stay."""
     merged = replace(
         report,
-        evidence=unique_evidence([*report.evidence, *found.evidence]),
-        issues=tuple(dict.fromkeys([*report.issues, *found.issues])),
-        badges=tuple(dict.fromkeys([*report.badges, *found.badges])),
-        verified_provenance=found.verified_provenance,
+        evidence=unique_evidence([*report.evidence, *result.evidence]),
+        issues=tuple(dict.fromkeys([*report.issues, *result.issues])),
+        badges=tuple(dict.fromkeys([*report.badges, *result.badges])),
+        verified_provenance=result.verified_provenance,
     )
     return gated(merged, now=now)
 
@@ -298,14 +298,14 @@ def _collect_remote(tally: Tally, remote: Remote) -> None:
 
 def metadata_advisories(entry: ServerEntry) -> list[Issue]:
     """ToolPin's scan of the entry's own name and description; it advises and never fails anything."""
-    found = {advisory.code: advisory for advisory, _, _ in advisories_of(f"{entry.name}\n{entry.description}")}
+    advisories = {advisory.code: advisory for advisory, _, _ in advisories_of(f"{entry.name}\n{entry.description}")}
     return [
         Issue(
             severity="warning" if advisory.severity == "warning" else "info",
             code=code,
             message=f"server:{entry.name}: {advisory.message}",
         )
-        for code, advisory in sorted(found.items())
+        for code, advisory in sorted(advisories.items())
     ]
 
 
@@ -340,7 +340,7 @@ def _integrity(tally: Tally) -> int:
 
 def _reputation(entry: ServerEntry) -> int:
     # ToolPin also means to lower this for instructions hidden in descriptions, but looks for codes that its scan never
-    # emits. The rule is dead there, so it is not here.
+    # emits. The rule never fires there and is omitted here.
     if entry.source in _KNOWN_SOURCES:
         return _KNOWN_SOURCES[entry.source][1]
     return 45 if entry.discovery_only else 60

@@ -1,4 +1,4 @@
-"""Whether a lockfile is what was approved: every problem, with its code and its place.
+"""Verify a lockfile against its digests and seals: every problem, with code and JSON Pointer.
 
 An unkeyed digest can be computed by anyone, so a clean result says that the file is whole and in agreement with
 itself, not who wrote it: that is what signatures are for (``lock_signature``).
@@ -44,7 +44,7 @@ PROBLEMS: Mapping[str, str] = {
     "member_unprotected": "no integrity value covers this member",
     "timestamps_inconsistent": "the file claims to be older than what is in it",
     "not_canonical": "the entry or its key has no single canonical form",
-    "entry_seal_missing": "our record of the entry has no seal",
+    "entry_seal_missing": "the extension of the entry has no seal",
     "entry_seal_mismatch": "the entry is not what our seal of it was computed over",
     "seal_missing": "entries are ours, but the seal of the file is gone: another tool rewrote the file",
     "seal_format_unknown": "the seal of the file is of another format",
@@ -52,7 +52,7 @@ PROBLEMS: Mapping[str, str] = {
     "sealed_entry_changed": "the entry is not the one that the file was sealed with",
     "sealed_entry_removed": "an entry that the file was sealed with is gone",
     "sealed_entry_added": "the entry was added after the file was sealed",
-    "not_extended": "our record is required and not there",
+    "not_extended": "the Pinwarden extension is required and missing",
     "surface_conflict": "two entries pin different texts in one file",
     "surface_missing": "the approved text of the server is not there",
     "surface_mismatch": "the approved text of the server is not the one that was pinned",
@@ -117,12 +117,14 @@ def critical(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def refuse_if_tampered(problems: Iterable[Problem]) -> None:
     """Raise LOCK_TAMPERED if there is any critical problem."""
-    found = critical(problems)
-    if found:
-        first = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        rows = [{"code": problem.code, "path": problem.path, "message": problem.message} for problem in found]
-        only_seal = all(problem.code == "seal_missing" for problem in found)
+    critical_problems = critical(problems)
+    if critical_problems:
+        first = critical_problems[0]
+        more = f" (and {len(critical_problems) - 1} more)" if len(critical_problems) > 1 else ""
+        rows = [
+            {"code": problem.code, "path": problem.path, "message": problem.message} for problem in critical_problems
+        ]
+        only_seal = all(problem.code == "seal_missing" for problem in critical_problems)
         raise PinwardenError(
             "LOCK_TAMPERED",
             f"{first.path[:200]}: {first.message}{more}",
@@ -193,7 +195,7 @@ def _differing_copies(entry: Entry) -> Iterator[str]:
 
 
 def _inconsistent(entry: Entry) -> Iterator[str]:
-    """Claims about the same thing in several places: they are all hashed, but whoever forges one forgets another."""
+    """The same fact stated in several members must agree, although each is hashed."""
     identity = {"name": entry.name, "version": entry.version, "client": entry.client}
     for member, names in (
         ("resolved", {"name": "name", "version": "version"}),
@@ -326,10 +328,10 @@ def _closure_difference(pin: ClosurePin, data: bytes) -> str:
     if Digest.of_bytes(data) != pin.file_digest:
         return f"{pin.path} has other bytes"
     try:
-        found = closure.parse(data)
+        actual = closure.parse(data)
     except PinwardenError as err:
         return f"{pin.path}: {err.message}"
-    return "" if len(found.packages) == pin.packages else f"{pin.path} holds another number of packages"
+    return "" if len(actual.packages) == pin.packages else f"{pin.path} holds another number of packages"
 
 
 def _surface_difference(pin: SurfacePin, data: bytes) -> str:
@@ -339,10 +341,10 @@ def _surface_difference(pin: SurfacePin, data: bytes) -> str:
     if Digest.of_bytes(data) != pin.file_digest:
         return f"{pin.path} has other bytes"
     try:
-        found = pin_surface(surface_document.parse_surface(data), pin.path)
+        actual = pin_surface(surface_document.parse_surface(data), pin.path)
     except PinwardenError as err:
         return f"{pin.path}: {err.message}"
-    return "" if found == pin else f"{pin.path} holds items with other digests"
+    return "" if actual == pin else f"{pin.path} holds items with other digests"
 
 
 def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:

@@ -143,7 +143,7 @@ def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
         if server is None:
             yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
             continue
-        answers = proposed_answers(server, file.inputs if file else ())
+        answers = proposed_inputs(server, file.inputs if file else ())
         where = configured_in(each.entry)
         approved = where.answers if where is not None else {}
         changes = (

@@ -301,4 +301,4 @@ def _probed_release(discovery: Discovery, each: Found) -> str | None:
 
 def _answers(files: Sequence[ConfigFile], server: ConfiguredServer) -> dict[str, Any]:
     inputs = [each for file in files if file.path == server.path for each in file.inputs]
-    return proposed_answers(server, inputs)
+    return proposed_inputs(server, inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 
-from pinwarden.clients.near_names import near_name
+from pinwarden.clients.near_names import find_near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.lock.closure import approved_digests

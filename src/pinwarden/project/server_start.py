@@ -175,7 +175,7 @@ def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | No
 
 def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry through us."""
-    from pinwarden.clients.launch.own_command import is_enforced_start
+    from pinwarden.clients.launch.run_command import is_enforced_start
     from pinwarden.lock.extension import extension_of
 
     extension = extension_of(entry)

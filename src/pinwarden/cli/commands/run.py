@@ -209,8 +209,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 
 def _prepare_locked(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.running import Behind, gateway_policy_of, name_of_command
-    from pinwarden.gateway.server_process import command_of
+    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
     from pinwarden.lock.extension import has_surface
     from pinwarden.project.run import find_entry, is_bundle, prepare
     from pinwarden.project.server_start import prepare_start

@@ -24,7 +24,7 @@ from pinwarden.contract.entitlements.values import (
 from pinwarden.core.record import Record
 
 MAX_TOLD = 200
-"""Findings that are told of one handler; its entitlements are complete all the same."""
+"""Most findings reported per handler; its entitlements are always complete."""
 
 
 _KINDS = {
@@ -50,24 +50,24 @@ def analyse(
     engine = Engine(sources, packages)
     wanted = _registered(engine) if handlers is None else tuple(handlers)
     begun = engine.follow(wanted)
-    at_start = [module.activation for each in wanted if (module := engine.module(each.module)) is not None]
+    at_start = [module.activation for handler in wanted if (module := engine.module(handler.module)) is not None]
     started = _reached(dict.fromkeys(at_start), set())
-    modules = {each for each in started if each.label == "<module>"}
+    modules = {activation for activation in started if activation.label == "<module>"}
     by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
     for handler in wanted:
         by_kind[handler.kind].setdefault(handler.name, []).append(handler)
-    found = {
+    by_kind_and_name = {
         kind: {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
         for kind, by_name in by_kind.items()
     }
-    told = Analysis(
-        handlers=found["tool"],
-        prompts=found["prompt"],
-        resources=found["resource"],
+    analysis = Analysis(
+        handlers=by_kind_and_name["tool"],
+        prompts=by_kind_and_name["prompt"],
+        resources=by_kind_and_name["resource"],
         startup=_entitlements(started),
     )
     engine.forget()
-    return told
+    return analysis
 
 
 def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
@@ -76,27 +76,43 @@ def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
     A name can be there more than once. One function that serves all prompts or all resources has the name ``*``.
     """
     engine = Engine(sources, None)
-    found = _registered(engine)
+    handlers = _registered(engine)
     engine.forget()
-    return found
+    return handlers
 
 
 def _registered(engine: Engine) -> tuple[Handler, ...]:
     engine.discover()
-    found: dict[Handler, None] = {}
-    for each in engine.registrations.values():
-        if each.kind == "tool":
-            name = each.name or each.qualname.rpartition(".")[2]
-            found[Handler(name=name, module=each.module, function=each.qualname, line=each.line)] = None
-        elif each.kind in ("call_tool", "call_request"):
+    handlers: dict[Handler, None] = {}
+    for registration in engine.registrations.values():
+        if registration.kind == "tool":
+            name = registration.name or registration.qualname.rpartition(".")[2]
+            handlers[
+                Handler(name=name, module=registration.module, function=registration.qualname, line=registration.line)
+            ] = None
+        elif registration.kind in ("call_tool", "call_request"):
             for name in engine.tool_names:
-                place = Handler(name=name, module=each.module, function=each.qualname, line=each.line, case=name)
-                found[place] = None
-        elif each.kind in _KINDS:
-            kind, serves_all = _KINDS[each.kind]
-            name = "*" if serves_all else each.name or each.qualname.rpartition(".")[2]
-            found[Handler(name=name, module=each.module, function=each.qualname, line=each.line, kind=kind)] = None
-    return tuple(found)
+                place = Handler(
+                    name=name,
+                    module=registration.module,
+                    function=registration.qualname,
+                    line=registration.line,
+                    case=name,
+                )
+                handlers[place] = None
+        elif registration.kind in _KINDS:
+            kind, serves_all = _KINDS[registration.kind]
+            name = "*" if serves_all else registration.name or registration.qualname.rpartition(".")[2]
+            handlers[
+                Handler(
+                    name=name,
+                    module=registration.module,
+                    function=registration.qualname,
+                    line=registration.line,
+                    kind=kind,
+                )
+            ] = None
+    return tuple(handlers)
 
 
 def _told(
@@ -107,11 +123,13 @@ def _told(
 ) -> Entitlements:
     """What the handlers of one tool can do; several that share a name are taken together."""
     roots = {activation: None for handler in handlers for activation in begun[handler]}
-    told = _entitlements(_reached(roots, at_start))
-    notes = [_note("the handler was not found in the source", each) for each in handlers if not begun[each]]
+    entitlements = _entitlements(_reached(roots, at_start))
+    notes = [_note("the handler was not found in the source", handler) for handler in handlers if not begun[handler]]
     if engine.exhausted:
         notes.append(_note("the program is too large to be followed to its end", handlers[0]))
-    return Entitlements(kinds=told.kinds, findings=told.findings, unknown=(*notes, *told.unknown))
+    return Entitlements(
+        kinds=entitlements.kinds, findings=entitlements.findings, unknown=(*notes, *entitlements.unknown)
+    )
 
 
 def _note(reason: str, handler: Handler) -> UnknownReach:
@@ -138,8 +156,8 @@ def _by_place(call: tuple[Activation, int]) -> tuple[int, str, str]:
     return line, called.module.name, called.label
 
 
-def _place(told: Finding | UnknownReach) -> tuple[str, int, str]:
-    return told.path, told.line, told.kind if isinstance(told, Finding) else told.reason
+def _place(finding: Finding | UnknownReach) -> tuple[str, int, str]:
+    return finding.path, finding.line, finding.kind if isinstance(finding, Finding) else finding.reason
 
 
 def _entitlements(ways: dict[Activation, tuple[Step, ...]]) -> Entitlements:
@@ -169,7 +187,7 @@ def _entitlements(ways: dict[Activation, tuple[Step, ...]]) -> Entitlements:
                     evidence=module.line(line),
                     way=(*way, Step(function=at.label, path=path, line=line)),
                 )
-    kinds = {each.kind for each in findings.values()}
+    kinds = {finding.kind for finding in findings.values()}
     return Entitlements(
         kinds=tuple(kind for kind in KINDS if kind in kinds),
         findings=tuple(sorted(findings.values(), key=_place)[:MAX_TOLD]),
@@ -193,26 +211,30 @@ class Contradiction(Record):
     findings: tuple[Finding, ...]
 
 
-def contradictions(tool: str, annotations: Mapping[str, object], found: Entitlements) -> tuple[Contradiction, ...]:
+def contradictions(
+    tool: str, annotations: Mapping[str, object], entitlements: Entitlements
+) -> tuple[Contradiction, ...]:
     """Each entitlement that a tool with ``readOnlyHint: true`` must not have."""
     if annotations.get("readOnlyHint") is not True:
         return ()
     return tuple(
-        _contradiction(READ_ONLY_BROKEN, tool, kind, f"{tool} says that it only reads, and its code has {kind}", found)
+        _contradiction(
+            READ_ONLY_BROKEN, tool, kind, f"{tool} says that it only reads, and its code has {kind}", entitlements
+        )
         for kind in _CHANGES_SOMETHING
-        if kind in found.kinds
+        if kind in entitlements.kinds
     )
 
 
-def gained(tool: str, locked: tuple[str, ...], found: Entitlements) -> tuple[Contradiction, ...]:
+def gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
     """Each entitlement that the code has and the lock does not."""
     return tuple(
-        _contradiction(GAINED, tool, kind, f"{tool} has {kind} now, which the lock does not know", found)
+        _contradiction(GAINED, tool, kind, f"{tool} has {kind} now, which the lock does not know", entitlements)
         for kind in KINDS
-        if kind in found.kinds and kind not in locked
+        if kind in entitlements.kinds and kind not in locked
     )
 
 
-def _contradiction(code: str, tool: str, kind: str, message: str, found: Entitlements) -> Contradiction:
-    findings = tuple(each for each in found.findings if each.kind == kind)
+def _contradiction(code: str, tool: str, kind: str, message: str, entitlements: Entitlements) -> Contradiction:
+    findings = tuple(finding for finding in entitlements.findings if finding.kind == kind)
     return Contradiction(code=code, tool=tool, kind=kind, message=message, findings=findings)

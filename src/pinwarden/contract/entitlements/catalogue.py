@@ -1,4 +1,4 @@
-"""What the functions of the standard library and of known packages need: the maintained table.
+"""The catalogue: entitlements of functions in the standard library and known packages.
 
 A row is ``entitlements: names``. A name stands for itself and for everything below it, unless a longer name says
 otherwise; ``()`` stands for what a call returns. ``-`` is nothing. A class as such needs nothing: what its objects do

@@ -1,4 +1,4 @@
-"""Reading the maintained table: what a call of something outside needs."""
+"""Look up external calls in the catalogue."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _LEADING_ANYWHERE: Final = frozenset(above for row in _ROWS for above in _above(
 
 
 def tabled(package: str) -> bool:
-    """Whether the table or the standard library covers a package, so that nobody needs to look into it."""
+    """Whether the catalogue or the standard library covers a package, so its source is not analysed."""
     return package in sys.stdlib_module_names or package in _PACKAGES
 
 
@@ -74,8 +74,8 @@ _REEXPORTED: Final = frozenset(
 @lru_cache(MAX_REMEMBERED)
 def spelt(path: str) -> str:
     """The spelling under which the table knows something."""
-    if found := _SAME.get(path):
-        return found
+    if canonical_path := _SAME.get(path):
+        return canonical_path
     if path in _LEADING_ANYWHERE:  # ``socket.socket`` is no other way to the module
         return path
     head, dot, last = path.rpartition(".")

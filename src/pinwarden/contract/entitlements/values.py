@@ -1,4 +1,4 @@
-"""What the analysis is asked and what it answers."""
+"""Input and output types of the analysis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: Final = (
     ENVIRONMENT,
     NATIVE,
 )
-"""Everything that a handler can be found to do, in the order in which it is told."""
+"""Every entitlement, in report order."""
 
 
 class Source(Record):

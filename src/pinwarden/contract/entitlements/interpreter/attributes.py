@@ -1,4 +1,4 @@
-"""Attributes: of modules, of objects and classes of the source, of things outside."""
+"""Evaluate attributes of modules, objects, classes and external values."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Attributes(EngineBase):
         if name in BACK_DOORS:
             self.cannot_see(frame, "reaches into the interpreter", node, name)
             return EMPTY
-        found: Value = EMPTY
+        result: Value = EMPTY
         for item in value:
-            found |= self._of_item(item, name, node, frame)
-        return found
+            result |= self._of_item(item, name, node, frame)
+        return result
 
     def _of_item(self, item: Item, name: str, node: ast.AST, frame: Frame) -> Value:
         if isinstance(item, Outside):
@@ -80,10 +80,10 @@ class Attributes(EngineBase):
     def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: Frame) -> Value:
         if name == "__dict__":
             return Value((Namespace(item.module),))
-        found = self.member(item.module, name, frame)
-        if not found and (fallback := item.module.frame.every.get("__getattr__")):
+        result = self.member(item.module, name, frame)
+        if not result and (fallback := item.module.frame.every.get("__getattr__")):
             return self.invoke(fallback, Given(positional=(Value((Text(name),)),)), node, frame)
-        return found
+        return result
 
     def _of_text(self, item: Item, name: str) -> Value:
         """The value of an enumeration's member is its text; methods of texts are answered where they are called."""
@@ -117,26 +117,26 @@ class Attributes(EngineBase):
             return Value((cls,))
         if name == "__dict__":
             return Value((Namespace(cls.module),))
-        found = self._stored(cls, name, node, frame, set())
+        result = self._stored(cls, name, node, frame, set())
         for child in cls.children:
             self.reads(child.readers, name)
-            found |= child.attributes.get(name, EMPTY)
+            result |= child.attributes.get(name, EMPTY)
         in_class = self.in_class(cls, name, set())
         if self._is_left_open(in_class):
             for child in cls.children:
-                found |= self._of_instance(Instance(child), name, node, frame)
-        for each in in_class:
-            found |= self._bound(each, item, node, frame)
-        if not found:
-            found = self._of_outer_bases(cls, name, node, frame, set())
-        if not found and name == "start":  # of a thread or process
+                result |= self._of_instance(Instance(child), name, node, frame)
+        for function in in_class:
+            result |= self._bound(function, item, node, frame)
+        if not result:
+            result = self._of_outer_bases(cls, name, node, frame, set())
+        if not result and name == "start":  # of a thread or process
             run = self.in_class(cls, "run", set())
-            found = Value(Bound(each, item) for each in run if isinstance(each, Function))
-        if not found and (fallback := self.in_class(cls, "__getattr__", set())):
+            result = Value(Bound(function, item) for function in run if isinstance(function, Function))
+        if not result and (fallback := self.in_class(cls, "__getattr__", set())):
             given = Given(positional=(Value((Text(name),)),))
-            for each in fallback:
-                found |= self.invoke(self._bound(each, item, node, frame), given, node, frame)
-        return found
+            for candidate in fallback:
+                result |= self.invoke(self._bound(candidate, item, node, frame), given, node, frame)
+        return result
 
     def _is_left_open(self, value: Value) -> bool:
         """Whether a method only says that subclasses have it."""
@@ -158,22 +158,22 @@ class Attributes(EngineBase):
         if name not in cls.methods_run:
             cls.methods_run.add(name)
             self.follow_setters(cls, name, node, frame)
-        found = cls.attributes.get(name, EMPTY)
+        value = cls.attributes.get(name, EMPTY)
         for base in cls.bases:
             if isinstance(base, Class):
-                found |= self._stored(base, name, node, frame, seen)
-        return found
+                value |= self._stored(base, name, node, frame, seen)
+        return value
 
     def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> None:
         """Look at the methods that set ``self.name``, with whatever arguments their annotations promise."""
         for method in methods_that_set(cls, name):
             for item in cls.body.every.get(method, EMPTY):
-                for each in self._plain(item):
-                    self._follow_only(each, Instance(cls), node, frame)
+                for candidate in self._plain(item):
+                    self._follow_only(candidate, Instance(cls), node, frame)
 
     def _plain(self, item: Item) -> list[Function]:
         if isinstance(item, Descriptor):
-            return [each for each in item.value if isinstance(each, Function)]
+            return [inner for inner in item.value if isinstance(inner, Function)]
         return [item] if isinstance(item, Function) else []
 
     def _follow_only(self, function: Function, receiver: Item, node: ast.AST, frame: Frame) -> None:
@@ -187,25 +187,25 @@ class Attributes(EngineBase):
         if cls in seen:
             return EMPTY
         seen.add(cls)
-        found = cls.body.every.get(name)
-        if found is not None:
-            return found
+        value = cls.body.every.get(name)
+        if value is not None:
+            return value
         for base in cls.bases:
-            if isinstance(base, Class) and (found := self.in_class(base, name, seen)):
-                return found
+            if isinstance(base, Class) and (value := self.in_class(base, name, seen)):
+                return value
         return EMPTY
 
     def _of_outer_bases(self, cls: Class, name: str, node: ast.AST, frame: Frame, seen: set[Class]) -> Value:
         if cls in seen:
             return EMPTY
         seen.add(cls)
-        found: Value = EMPTY
+        result: Value = EMPTY
         for base in cls.bases:
             if isinstance(base, Outside):
-                found |= self.touch(f"{base.path}().{name}", node, frame)
+                result |= self.touch(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
-                found |= self._of_outer_bases(base, name, node, frame, seen)
-        return found
+                result |= self._of_outer_bases(base, name, node, frame, seen)
+        return result
 
     def _bound(self, item: Item, receiver: Item, node: ast.AST, frame: Frame) -> Value:
         """A function of a class as an object gives it out."""
@@ -216,12 +216,12 @@ class Attributes(EngineBase):
                 return item.value
             if item.kind == "class":
                 owner = receiver.cls if isinstance(receiver, Instance) else receiver
-                return Value(Bound(each, owner) for each in item.value if isinstance(each, Function))
-            found: Value = EMPTY
-            for each in item.value:
-                if isinstance(each, Function):
-                    found |= self.invoke(Value((Bound(each, receiver),)), NOTHING_GIVEN, node, frame)
-            return found
+                return Value(Bound(value, owner) for value in item.value if isinstance(value, Function))
+            result: Value = EMPTY
+            for inner in item.value:
+                if isinstance(inner, Function):
+                    result |= self.invoke(Value((Bound(inner, receiver),)), NOTHING_GIVEN, node, frame)
+            return result
         return Value((item,))
 
     def _of_class(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> Value:
@@ -229,20 +229,20 @@ class Attributes(EngineBase):
             return Value((Namespace(cls.module),))
         if name == "__name__":
             return Value((Text(cls.node.name),))
-        found: Value = EMPTY
+        result: Value = EMPTY
         for item in self.in_class(cls, name, set()):
             if isinstance(item, Descriptor):
-                found |= self._bound(item, cls, node, frame) if item.kind != "property" else Value((item,))
+                result |= self._bound(item, cls, node, frame) if item.kind != "property" else Value((item,))
             else:
-                found |= Value((item,))
+                result |= Value((item,))
         self.reads(cls.readers, name)
-        found |= cls.attributes.get(name, EMPTY)
-        if found:
-            return found
+        result |= cls.attributes.get(name, EMPTY)
+        if result:
+            return result
         for base in cls.bases:
             if isinstance(base, Outside):
-                found |= self.touch(f"{base.path}.{name}", node, frame)
-        return found
+                result |= self.touch(f"{base.path}.{name}", node, frame)
+        return result
 
     def superior(self, frame: Frame) -> Value:
         """What ``super()`` stands for: the bases of the class that the method is in."""
@@ -257,14 +257,14 @@ class Attributes(EngineBase):
         return Value(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
 
     def _of_super(self, item: Super, name: str, node: ast.AST, frame: Frame) -> Value:
-        found: Value = EMPTY
+        result: Value = EMPTY
         for base in item.cls.bases:
             if isinstance(base, Outside):
-                found |= self.touch(f"{base.path}().{name}", node, frame)
+                result |= self.touch(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
-                for each in self.in_class(base, name, {item.cls}):
-                    found |= self._bound(each, item.receiver, node, frame)
-        return found
+                for function in self.in_class(base, name, {item.cls}):
+                    result |= self._bound(function, item.receiver, node, frame)
+        return result
 
 
 def methods_that_set(cls: Class, name: str) -> list[str]:
@@ -280,10 +280,10 @@ def methods_that_set(cls: Class, name: str) -> list[str]:
 
 
 def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    found = cls.sets.get(id(method))
-    if found is None:
+    names = cls.sets.get(id(method))
+    if names is None:
         receiver = method.args.args[0].arg
-        found = cls.sets[id(method)] = {
+        names = cls.sets[id(method)] = {
             node.attr
             for node in parts_of(method)
             if isinstance(node, ast.Attribute)
@@ -291,7 +291,7 @@ def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[s
             and isinstance(node.value, ast.Name)
             and node.value.id == receiver
         }
-    return found
+    return names
 
 
 _ASKED = Function.__new__(Function)

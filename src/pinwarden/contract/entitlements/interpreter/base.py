@@ -1,4 +1,4 @@
-"""What all parts of the interpreter share: the program, the counters, and how facts are noted."""
+"""The base of the interpreter: the program, budgets, and recording of findings."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ class EngineBase:
 
     def look_up(self, name: str, frame: Frame) -> Value:
         """What a name stands for here, resolved through imports."""
-        found = frame.names.get(name)
-        if found is None or name in frame.elsewhere:
-            found = self._from_outer(name, frame)
-        for item in found:
+        value = frame.names.get(name)
+        if value is None or name in frame.elsewhere:
+            value = self._from_outer(name, frame)
+        for item in value:
             if type(item) is Alias:
-                return self.resolved(found, frame)
-        return found
+                return self.resolved(value, frame)
+        return value
 
     def _from_outer(self, name: str, frame: Frame) -> Value:
         home = frame.elsewhere.get(name)
@@ -142,9 +142,9 @@ class EngineBase:
         while outer is not None:
             if outer.cls is None:
                 self.reads(outer.readers, name)
-                found = outer.every.get(name)
-                if found is not None and outer.parent is not None:
-                    return found
+                value = outer.every.get(name)
+                if value is not None and outer.parent is not None:
+                    return value
                 if outer.parent is None:
                     break
             outer = outer.parent
@@ -153,12 +153,12 @@ class EngineBase:
     def global_name(self, name: str, module: Module) -> Value:
         """What a name of a module stands for, builtins included."""
         self.reads(module.frame.readers, name)
-        found = module.frame.every.get(name)
+        value = module.frame.every.get(name)
         writers = self.writers_of(name, module)
         if writers:
-            found = module.frame.every.get(name, found)
-        if found is not None:
-            return found
+            value = module.frame.every.get(name, value)
+        if value is not None:
+            return value
         for star in module.stars:
             if isinstance(star, Module):
                 if name in star.frame.every or any(star.stars):
@@ -177,25 +177,25 @@ class EngineBase:
 
     def resolved(self, value: Value, frame: Frame) -> Value:
         """The value with names of other modules looked up."""
-        found: Value = EMPTY
+        result: Value = EMPTY
         for item in value:
             if type(item) is Alias:
-                found |= self.member(item.module, item.name, frame)
+                result |= self.member(item.module, item.name, frame)
             else:
-                found |= Value((item,))
-        return found
+                result |= Value((item,))
+        return result
 
     def member(self, module: Module, name: str, frame: Frame) -> Value:
         """A name of a module, or a module below it."""
         self.reads(module.frame.readers, name)
-        found = module.frame.every.get(name)
-        if found is not None or self.writers_of(name, module):
+        value = module.frame.every.get(name)
+        if value is not None or self.writers_of(name, module):
             self.writers_of(name, module)
-            found = module.frame.every.get(name, EMPTY)
-            if any(type(item) is Alias and item.module is module and item.name == name for item in found):
+            value = module.frame.every.get(name, EMPTY)
+            if any(type(item) is Alias and item.module is module and item.name == name for item in value):
                 below = self.module(f"{module.name}.{name}")
                 return Value((ModuleItem(below),)) if below else EMPTY
-            return self.resolved(found, frame)
+            return self.resolved(value, frame)
         below = self.module(f"{module.name}.{name}")
         if below is not None:
             return Value((ModuleItem(below),))
@@ -211,19 +211,19 @@ class EngineBase:
 
     def texts(self, value: Value) -> list[Text]:
         """The constant texts that a value can be. Asking tells apart the calls that gave the texts."""
-        found = []
+        result = []
         for item in value:
             if type(item) is Mark:
                 item.function.told_by[item.parameter] = None
             elif type(item) is Text:
-                found.append(item)
-        return found
+                result.append(item)
+        return result
 
     def one_text(self, value: Value) -> str | None:
         """The one whole text that a value can be, and nothing else."""
-        found = self.texts(value)
-        if len(found) == 1 and found[0].whole and all(isinstance(item, Text | Mark) for item in value):
-            return found[0].text
+        result = self.texts(value)
+        if len(result) == 1 and result[0].whole and all(isinstance(item, Text | Mark) for item in value):
+            return result[0].text
         return None
 
     def table(self, frame: Frame, node: ast.AST, use: str = "") -> Table:
@@ -277,15 +277,15 @@ class EngineBase:
 
     def elements(self, value: Value) -> Value:
         """What iterating over a value gives."""
-        found: Value = EMPTY
+        result: Value = EMPTY
         for item in value:
             if type(item) is Table:
-                found |= self.content(item)
+                result |= self.content(item)
             elif type(item) is Outside:
-                found |= Value((item,))
+                result |= Value((item,))
             elif type(item) is Class:
-                found |= Value().union(*(v for v in item.body.every.values()))
-        return found
+                result |= Value().union(*(v for v in item.body.every.values()))
+        return result
 
     def remember(self, cls: Class, name: str, value: Value) -> None:
         """Add to what an attribute of a class's objects can stand for."""
@@ -302,7 +302,7 @@ def unmarked(value: Value) -> Value:
     """The value without the marks of parameters, which mean nothing outside the call."""
     for item in value:
         if type(item) is Mark:
-            return Value(each for each in value if type(each) is not Mark)
+            return Value(item for item in value if type(item) is not Mark)
     return value
 
 
@@ -310,7 +310,7 @@ def with_reach(value: Value) -> Value:
     """The value without texts."""
     for item in value:
         if type(item) is Text or type(item) is Mark:
-            return Value(each for each in value if type(each) is not Text and type(each) is not Mark)
+            return Value(item for item in value if type(item) is not Text and type(item) is not Mark)
     return value
 
 

@@ -1,4 +1,4 @@
-"""Branches and loops: which ways the program can take, and what names stand for afterwards."""
+"""Branches, loops and type annotations: possible paths, and the values of names after them."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Annotations(Expressions):
     def _promised(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
         if isinstance(node, ast.Name) and node.id in _PLAIN:
             return EMPTY
-        found: Value = EMPTY
+        result: Value = EMPTY
         for item in self.evaluate(node, frame):
             if isinstance(item, Class) and not item.enumeration:
-                found |= Value((Instance(item),))
+                result |= Value((Instance(item),))
             elif isinstance(item, Outside):
                 path = effects.spelt(f"{item.path}()")
                 if effects.has_reach(path) and effects.effect_of(path).known:
-                    found |= Value((Outside(path),))
-        return found
+                    result |= Value((Outside(path),))
+        return result
 
     def _promised_by_generic(self, node: ast.Subscript, frame: Frame) -> Value:
         head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
@@ -72,17 +72,17 @@ class Annotations(Expressions):
             inner = inner[:1]
         if head in ("Callable", "Literal", "type", "Type"):
             return EMPTY
-        found: Value = EMPTY
-        for each in inner:
-            if not isinstance(each, ast.List):
-                found |= self.meaning_of_annotation(each, frame)
-        if head in _CONTAINERS and found:
+        result: Value = EMPTY
+        for element in inner:
+            if not isinstance(element, ast.List):
+                result |= self.meaning_of_annotation(element, frame)
+        if head in _CONTAINERS and result:
             table = self.table(frame, node, "annotation")
-            self.put(table, None, found)
+            self.put(table, None, result)
             return Value((table,))
         if head not in _TYPES_OF_TYPES:
-            return found | self.meaning_of_annotation(node.value, frame)
-        return found
+            return result | self.meaning_of_annotation(node.value, frame)
+        return result
 
 
 class Branches(Annotations):
@@ -204,7 +204,7 @@ class Branches(Annotations):
             expected = self.one_text(self.evaluate(pattern.value, frame))
             return None if text is None or expected is None else text == expected
         if isinstance(pattern, ast.MatchOr):
-            answers = [self._fits(each, text, subject, frame) for each in pattern.patterns]
+            answers = [self._fits(alternative, text, subject, frame) for alternative in pattern.patterns]
             return True if True in answers else (None if None in answers else False)
         if isinstance(pattern, ast.MatchAs):
             fits = True if pattern.pattern is None else self._fits(pattern.pattern, text, subject, frame)
@@ -275,20 +275,20 @@ class Branches(Annotations):
 
     def _entered(self, value: Value, node: ast.AST, frame: Frame) -> Value:
         """What ``with … as`` gives: an outer object gives itself, a generator what it yields."""
-        found: Value = EMPTY
+        values: Value = EMPTY
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__enter__", "__aenter__", "__exit__", "__aexit__"):
                     if self.in_class(item.cls, name, set()):
                         method = self.attribute(Value((item,)), name, node, frame)
                         result = self.invoke(method, NOTHING_GIVEN, node, frame)
-                        found |= result if "enter" in name else EMPTY
-                found = found or Value((item,))
+                        values |= result if "enter" in name else EMPTY
+                values = values or Value((item,))
             elif isinstance(item, Table):
-                found |= self.elements(Value((item,)))
+                values |= self.elements(Value((item,)))
             else:
-                found |= Value((item,))
-        return found
+                values |= Value((item,))
+        return values
 
 
 def joined(ends: list[dict[str, Value]]) -> dict[str, Value]:

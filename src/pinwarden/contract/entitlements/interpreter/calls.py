@@ -1,4 +1,4 @@
-"""Calls of functions and classes of the source."""
+"""Calls of functions and classes in the source, and registration with MCP frameworks."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Calls(Attributes):
 
     def invoke(self, callee: Value, given: Given, node: ast.AST, frame: Frame) -> Value:
         """What a call can return, noting what it needs."""
-        found: Value = EMPTY
+        result: Value = EMPTY
         if not callee:
             return self.hand_over(given, node, frame)
         for item in callee if len(callee) == 1 else sorted(callee, key=order):
-            found |= self._invoke_item(item, given, node, frame)
-        return found
+            result |= self._invoke_item(item, given, node, frame)
+        return result
 
     def _invoke_item(self, item: Item, given: Given, node: ast.AST, frame: Frame) -> Value:
         if isinstance(item, Function):
@@ -98,7 +98,7 @@ class Calls(Attributes):
         raise NotImplementedError
 
     def hand_over(self, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """Call the functions among the arguments, as somebody unknown may do."""
+        """Call the functions among the arguments, as unknown code may."""
         raise NotImplementedError
 
     # Objects
@@ -130,9 +130,9 @@ class Calls(Attributes):
         for name in sorted(self._unasked_names(cls, set())):
             for item in self.in_class(cls, name, set()):
                 value = item.value if isinstance(item, Descriptor) else (item,)
-                for each in value:
-                    if isinstance(each, Function):
-                        result = self.enter(each, _before(NOTHING_GIVEN, made), node, frame)
+                for method in value:
+                    if isinstance(method, Function):
+                        result = self.enter(method, _before(NOTHING_GIVEN, made), node, frame)
                         if name.startswith("__reduce"):  # which says what is called to make the object again
                             self.hand_over(Given(positional=(result,)), node, frame)
 
@@ -140,12 +140,12 @@ class Calls(Attributes):
         if cls in seen:
             return set()
         seen.add(cls)
-        found = {name for name in cls.body.every if cls.outer or (name[:2] == "__" == name[-2:])}
-        found |= cls.called_back | ({"_missing_"} & cls.body.every.keys())
+        names = {name for name in cls.body.every if cls.outer or (name[:2] == "__" == name[-2:])}
+        names |= cls.called_back | ({"_missing_"} & cls.body.every.keys())
         for base in cls.bases:
             if isinstance(base, Class):
-                found |= self._unasked_names(base, seen)
-        return found - _MAKING
+                names |= self._unasked_names(base, seen)
+        return names - _MAKING
 
     def _fill_fields(self, cls: Class, given: Given) -> None:
         """Arguments of a class without ``__init__`` are its fields, as for dataclasses and models."""
@@ -153,19 +153,19 @@ class Calls(Attributes):
             self.remember(cls, name, value)
         if given.positional:
             fields = [
-                each.target.id
-                for each in cls.node.body
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                statement.target.id
+                for statement in cls.node.body
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             ]
             for name, value in zip(fields, given.positional, strict=False):
                 self.remember(cls, name, value)
 
     def _call_object(self, item: Instance, given: Given, node: ast.AST, frame: Frame) -> Value:
-        found: Value = EMPTY
-        for each in self.in_class(item.cls, "__call__", set()):
-            if isinstance(each, Function):
-                found |= self.enter(each, _before(given, item), node, frame)
-        return found
+        result: Value = EMPTY
+        for function in self.in_class(item.cls, "__call__", set()):
+            if isinstance(function, Function):
+                result |= self.enter(function, _before(given, item), node, frame)
+        return result
 
     # Functions
 
@@ -174,7 +174,7 @@ class Calls(Attributes):
         if self.exhausted:
             return EMPTY
         bound = self._bind(function, given)
-        for _ in range(4):  # the first run finds out by which texts the calls are to be told apart
+        for _ in range(4):  # the first run learns which text arguments distinguish the calls
             told_by = len(function.told_by)
             activation = self._activation(function, bound)
             self._ensure_run(activation)
@@ -182,7 +182,7 @@ class Calls(Attributes):
                 break
         for name in tuple(function.told_by):
             if name in bound:
-                self.texts(bound[name])  # whoever passed it on is told apart by it too
+                self.texts(bound[name])  # the caller that passed it on is distinguished by it too
         self.calls(frame, activation, node)
         activation.callers[self.current] = None
         if activation.yields:
@@ -199,7 +199,7 @@ class Calls(Attributes):
         if arguments.vararg and len(given.positional) > len(names):
             for place, value in enumerate(given.positional[len(names) :]):
                 bound[f"*{place}"] = value
-        named = dict.fromkeys((*names, *(each.arg for each in arguments.kwonlyargs)))
+        named = dict.fromkeys((*names, *(argument.arg for argument in arguments.kwonlyargs)))
         for name, value in given.keywords.items():
             if name in named:
                 bound[name] = value
@@ -394,7 +394,9 @@ class Servers(Calls):
             name, target = registrar.name, item
             if isinstance(item, Partial) and item.target:
                 named = dict(item.keywords).get("name", EMPTY)
-                name = name or next((each.text for each in named if isinstance(each, Text) and each.text), None)
+                name = name or next(
+                    (handler.text for handler in named if isinstance(handler, Text) and handler.text), None
+                )
                 target = next(iter(item.target))
             function = target.function if isinstance(target, Bound) else target
             if isinstance(function, Function):

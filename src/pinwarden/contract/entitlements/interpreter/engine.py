@@ -1,4 +1,4 @@
-"""The interpreter as a whole: modules are imported, handlers are found and followed."""
+"""The engine: imports modules, discovers handlers and follows them."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ class Engine(Statements):
     def _defined(self, module: Module, qualname: str, line: int) -> Value:
         places = self.definitions.get((module.name, qualname), [])
         near = [value for at, value in places if at == line] or [value for _, value in places]
-        found: Value = Value().union(*near) if near else EMPTY
-        if not found and "." not in qualname:
-            found = self.member(module, qualname, module.frame)
-        return Value(_as_method(item) for item in found)
+        result: Value = Value().union(*near) if near else EMPTY
+        if not result and "." not in qualname:
+            result = self.member(module, qualname, module.frame)
+        return Value(_as_method(item) for item in result)
 
     def roots(self, handler: Handler) -> dict[Activation, None]:
         """The activations with which a handler begins."""
@@ -173,7 +173,7 @@ class Engine(Statements):
         for item in value:
             function = item.function if isinstance(item, Bound) else item
             if isinstance(function, Function):
-                names = [each for each in function.parameters if each not in ("self", "cls")]
+                names = [parameter for parameter in function.parameters if parameter not in ("self", "cls")]
                 if names and names[0] in ("ctx", "context", "_ctx", "_", "req", "request"):
                     return Given(positional=(EMPTY, asked)) if len(names) > 1 else Given(positional=(asked,))
         return Given(positional=(name,))
@@ -188,8 +188,8 @@ class Engine(Statements):
 
     def forget(self) -> None:
         """Let go of everything that was followed. Its parts hold each other, and would wait for the collector."""
-        modules = [each for each in self.modules.values() if each is not None]
-        for activation in [*self.activations.values(), *(each.activation for each in modules)]:
+        modules = [module for module in self.modules.values() if module is not None]
+        for activation in [*self.activations.values(), *(module.activation for module in modules)]:
             activation.calls.clear()
             activation.callers.clear()
             activation.function = None
@@ -232,7 +232,7 @@ def _forget_frame(frame: Frame) -> None:
 
 def _as_method(item: object) -> Function | Bound | Class | Descriptor | Instance:
     if isinstance(item, Descriptor):
-        inner = next((each for each in item.value if isinstance(each, Function)), None)
+        inner = next((value for value in item.value if isinstance(value, Function)), None)
         if inner is not None and item.kind != "static" and inner.in_class is not None:
             return Bound(inner, inner.in_class if item.kind == "class" else Instance(inner.in_class))
         return inner or item
@@ -256,13 +256,13 @@ def _registers(node: ast.stmt) -> str:
 
 def _global_writers(module: Module) -> dict[str, list[str]]:
     """The functions at the top of a module that assign its global names."""
-    found: dict[str, list[str]] = {}
+    writers: dict[str, list[str]] = {}
     if module.tree is None or "global" not in module.source.text:
-        return found
+        return writers
     for statement in module.tree.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and module.says("global", statement):
             for part in parts_of(statement):
                 if isinstance(part, ast.Global):
                     for name in part.names:
-                        found.setdefault(name, []).append(statement.name)
-    return found
+                        writers.setdefault(name, []).append(statement.name)
+    return writers

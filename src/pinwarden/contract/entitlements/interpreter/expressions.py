@@ -1,4 +1,4 @@
-"""Expressions: what each kind of them can stand for."""
+"""Evaluate expressions to the set of values they can have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_TEXT = 400
 """Longer constants are prose, not names, modes or statements."""
 
 MAX_LITERAL = 512
-"""Elements of a literal that are looked at one by one; a longer one is data."""
+"""Elements of a literal that are evaluated one by one; a longer literal is treated as data."""
 
 _REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_tools"}
 
@@ -154,7 +154,7 @@ class Expressions(Tables):
     def _joined_texts(self, between: object, value: Value) -> Value:
         for item in value:
             if isinstance(item, Table) and item.keys and not item.rest and isinstance(between, str):
-                parts = [self.one_text(each) for each in item.keys.values()]
+                parts = [self.one_text(key) for key in item.keys.values()]
                 known = [part for part in parts if part is not None]
                 if len(known) == len(parts):
                     return Value((Text(between.join(known)),))
@@ -277,10 +277,10 @@ class Expressions(Tables):
         return Value(item for item in left | right if isinstance(item, Table | Class | Outside))
 
     def _boolean(self, node: ast.BoolOp, frame: Frame) -> Value:
-        found: Value = EMPTY
+        result: Value = EMPTY
         for part in node.values:
-            found |= self.evaluate(part, frame)
-        return found
+            result |= self.evaluate(part, frame)
+        return result
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Value:
         self.evaluate(node.left, frame)
@@ -347,14 +347,14 @@ class Expressions(Tables):
 
     def iterated(self, value: Value, node: ast.AST, frame: Frame) -> Value:
         """What a loop over a value gives, own iterators included."""
-        found = self.elements(value)
+        result = self.elements(value)
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__iter__", "__aiter__", "__next__", "__anext__"):
                     if self.in_class(item.cls, name, set()):
                         method = self.attribute(Value((item,)), name, node, frame)
-                        found |= self.elements(self.invoke(method, Given(), node, frame))
-        return found
+                        result |= self.elements(self.invoke(method, Given(), node, frame))
+        return result
 
     def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
         """Bind a target of an assignment."""

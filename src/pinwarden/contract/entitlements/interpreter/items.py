@@ -1,4 +1,4 @@
-"""What a variable can hold, as far as the analysis cares.
+"""The abstract values of the analysis.
 
 A value is a set of items: every own function, class, object or external thing that a variable may stand for. Numbers,
 unknown texts and everything else without reach are no items at all; the empty set says "nothing that matters".
@@ -55,10 +55,10 @@ class Value:
 
     def union(self, *others: Value) -> Value:
         """This value and all others together."""
-        found = self
+        result = self
         for other in others:
-            found |= other
-        return found
+            result |= other
+        return result
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self._items == other._items
@@ -123,9 +123,9 @@ class Function(Item):
         self.name = name
         self.qualname = qualname
         given = node.args
-        self.parameters = tuple(each.arg for each in (*given.posonlyargs, *given.args))
+        self.parameters = tuple(argument.arg for argument in (*given.posonlyargs, *given.args))
         self.told_by: dict[str, None] = {}
-        """Parameters whose text decides what the function does: calls with other texts are told apart."""
+        """Parameters whose text decides what the function does: calls with different texts are analysed separately."""
         self.in_class: Class | None = None
 
 
@@ -164,9 +164,9 @@ class Class(Item):
         """What is stored into attributes of its objects, wherever that happens."""
         self.readers: dict[str, dict[Activation, None]] = {}
         self.sets: dict[int, set[str]] = {}
-        """Which attributes each of its methods assigns, as far as somebody asked."""
+        """Attributes that each method assigns, computed on demand."""
         self.methods_run: set[str] = set()
-        """Attributes for which the methods that set them were already looked at."""
+        """Attributes whose assigning methods were already analysed."""
 
 
 class Instance(Item):
@@ -185,7 +185,7 @@ class Instance(Item):
 
 
 class Super(Item):
-    """What ``super()`` stands for: an object, looked at from above one of its classes."""
+    """The value of ``super()``: an object, seen from above one of its classes."""
 
     __slots__ = ("cls", "receiver")
 

@@ -1,4 +1,4 @@
-"""Calls of what is not looked into: the table decides, and functions that are handed over count as called."""
+"""External calls: the catalogue decides their entitlements, and functions passed to them count as called."""
 
 from __future__ import annotations
 
@@ -108,20 +108,20 @@ class OutsideCalls(Servers):
         if value is None and rule == "mode":
             return effects.kinds_of_mode(None if given.spread else "r")
         texts = self.texts(value) if value is not None else []
-        if value is None or not texts or (rule == "mode" and not all(each.whole for each in texts)):
+        if value is None or not texts or (rule == "mode" and not all(text.whole for text in texts)):
             return effects.kinds_of_mode(None) if rule == "mode" else effects.kinds_of_sql(None)
         judge = effects.kinds_of_mode if rule == "mode" else effects.kinds_of_sql
-        kinds = {kind for each in texts for kind in judge(each.text)}
+        kinds = {kind for text in texts for kind in judge(text.text)}
         return tuple(sorted(kinds))
 
     def hand_over(self, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """Call the functions among the arguments, as somebody unknown may do; what they return may come back."""
-        found: Value = EMPTY
+        """Call the functions among the arguments, as unknown code may; their results may be returned."""
+        result: Value = EMPTY
         for place, value in enumerate(given.positional):
             for item in value:
                 if isinstance(item, _CALLABLE):
                     rest = Given(positional=given.positional[place + 1 :], keywords=given.keywords)
-                    found |= self._call_back(item, rest, node, frame)
+                    result |= self._call_back(item, rest, node, frame)
         for name, value in given.keywords.items():
             for item in value:
                 if isinstance(item, _CALLABLE):
@@ -129,7 +129,7 @@ class OutsideCalls(Servers):
                     self._call_back(item, rest, node, frame)
         for item in given.spread:
             self._call_back(item, NOTHING_GIVEN, node, frame)
-        return found
+        return result
 
     def _thread_arguments(self, given: Given) -> Given:
         positional: tuple[Value, ...] = ()
@@ -144,9 +144,9 @@ class OutsideCalls(Servers):
         if isinstance(item, Class) and item.outer:
             return self.invoke(Value((item,)), NOTHING_GIVEN, node, frame)
         if isinstance(item, Table):
-            for each in item.everything():
-                if isinstance(each, Function | Bound | Partial | Outside):
-                    self._call_back(each, NOTHING_GIVEN, node, frame)
+            for inner in item.everything():
+                if isinstance(inner, Function | Bound | Partial | Outside):
+                    self._call_back(inner, NOTHING_GIVEN, node, frame)
         if isinstance(item, Outside) and not item.path.endswith(")"):
             effect = effects.effect_of(item.path)
             last = item.path.rpartition(".")[2]
@@ -155,11 +155,11 @@ class OutsideCalls(Servers):
         return EMPTY
 
     def _give_back(self, path: str, given: Given, node: ast.AST, frame: Frame) -> Value:
-        found = unmarked(given.everything())
+        result = unmarked(given.everything())
         if path == "builtins.iter" and len(given.positional) > 1:  # with a function and a value at which to end
-            return found | self.invoke(given.positional[0], NOTHING_GIVEN, node, frame)
+            return result | self.invoke(given.positional[0], NOTHING_GIVEN, node, frame)
         if path in ("builtins.sorted", "builtins.max", "builtins.min") and "key" in given.keywords:
-            self.invoke(given.keywords["key"], Given(positional=(self.elements(found),)), node, frame)
+            self.invoke(given.keywords["key"], Given(positional=(self.elements(result),)), node, frame)
         if path in ("builtins.enumerate", "builtins.zip"):
             pair, outer = self.table(frame, node, "pair"), self.table(frame, node, "pairs")
             shift = 1 if path.endswith("enumerate") else 0
@@ -168,13 +168,13 @@ class OutsideCalls(Servers):
             self.put(outer, None, Value((pair,)))
             return Value((outer,))
         if path in ("builtins.max", "builtins.min"):
-            return self.elements(found)
+            return self.elements(result)
         if path == "builtins.dict" and given.keywords:
             table = self.table(frame, node, "dict")
             for name, value in given.keywords.items():
                 self.put(table, name, value)
             return Value((table,)) | (given.at(0) or EMPTY)
-        return found
+        return result
 
     # Forms whose meaning the analysis knows
 
@@ -189,18 +189,18 @@ class OutsideCalls(Servers):
         """``getattr`` with a constant is an attribute; with anything else it is whatever the object has."""
         value, name = given.at(0) or EMPTY, given.at(1) or EMPTY
         texts = self.texts(name)
-        found = given.at(2) or EMPTY
-        if texts and all(each.whole for each in texts):
-            for each in texts:
-                found |= self.attribute(value, each.text, node, frame)
-            return found
+        result = given.at(2) or EMPTY
+        if texts and all(text.whole for text in texts):
+            for text in texts:
+                result |= self.attribute(value, text.text, node, frame)
+            return result
         for item in value:
             if isinstance(item, ModuleItem | Class | Instance):
                 self.cannot_see(frame, _DYNAMIC, node, "getattr")
-                found |= self.all_methods(item, node, frame)
+                result |= self.all_methods(item, node, frame)
             elif isinstance(item, Outside):
                 self.cannot_see(frame, _DYNAMIC, node, f"getattr({item.path}, …)")
-        return found
+        return result
 
     def all_methods(self, item: Item, node: ast.AST, frame: Frame) -> Value:
         """Whatever an own object has: any of it can be the one that is asked for."""
@@ -211,22 +211,22 @@ class OutsideCalls(Servers):
             names = item.body.every
         elif isinstance(item, Instance):
             names = {**item.cls.body.every, **item.cls.attributes}
-        found: Value = EMPTY
+        result: Value = EMPTY
         for name in list(names):
             if not name.startswith("__"):
-                for each in self.attribute(Value((item,)), name, node, frame):
-                    if isinstance(each, Function | Bound):
-                        found |= Value((each,))
-        return found
+                for inner in self.attribute(Value((item,)), name, node, frame):
+                    if isinstance(inner, Function | Bound):
+                        result |= Value((inner,))
+        return result
 
     def _setattr(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         value, name, content = given.at(0) or EMPTY, self.texts(given.at(1) or EMPTY), given.at(2) or EMPTY
         for item in value:
-            for each in name:
+            for part in name:
                 if isinstance(item, Instance):
-                    self.remember(item.cls, each.text, content)
+                    self.remember(item.cls, part.text, content)
                 elif isinstance(item, ModuleItem):
-                    self.store(item.module.frame, each.text, unmarked(content))
+                    self.store(item.module.frame, part.text, unmarked(content))
             if not name and content and isinstance(item, Instance | ModuleItem | Class):
                 self.cannot_see(frame, _DYNAMIC, node, "setattr")
         return EMPTY
@@ -234,18 +234,18 @@ class OutsideCalls(Servers):
     def import_by_name(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         """Import a module by a text."""
         texts = self.texts(given.at(0, "name") or EMPTY)
-        if not texts or not all(each.whole for each in texts):
+        if not texts or not all(text.whole for text in texts):
             self.cannot_see(frame, "the module that is imported is computed", node, "import")
             return EMPTY
-        found: Value = EMPTY
-        for each in texts:
-            name = each.text
+        result: Value = EMPTY
+        for text in texts:
+            name = text.text
             if name.startswith("."):
                 package = self.texts(given.at(1, "package") or EMPTY)
                 base = package[0].text if package else frame.module.name.rpartition(".")[0]
                 name = base + name
-            found |= self.import_module(name, frame, node)
-        return found
+            result |= self.import_module(name, frame, node)
+        return result
 
     def import_module(self, name: str, frame: Frame, node: ast.AST) -> Value:
         """A module by its full name."""
@@ -269,10 +269,10 @@ class OutsideCalls(Servers):
 
     def _get_later(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         *names, value = given.positional
-        found: Value = EMPTY
+        result: Value = EMPTY
         for name in names:
-            found |= self.getattr(Given(positional=(value, name)), node, frame)
-        return found
+            result |= self.getattr(Given(positional=(value, name)), node, frame)
+        return result
 
     def _call_later(self, given: Given, node: ast.AST, frame: Frame) -> Value:
         name, *arguments, value = given.positional
@@ -355,23 +355,23 @@ class Tables(OutsideCalls):
 
     def subscript(self, value: Value, key: Value, node: ast.AST, frame: Frame) -> Value:
         """What ``value[key]`` can stand for."""
-        found: Value = EMPTY
+        result: Value = EMPTY
         for item in value:
             if isinstance(item, Table):
                 item.readers[self.current] = None
                 text = self.one_text(key)
-                found |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
+                result |= item.keys.get(text, EMPTY) | item.rest if text is not None else item.everything()
             elif isinstance(item, Namespace):
-                found |= self._in_namespace(item, key, node, frame)
+                result |= self._in_namespace(item, key, node, frame)
             elif isinstance(item, Outside):
-                found |= self._in_outside(item, key, node, frame)
+                result |= self._in_outside(item, key, node, frame)
             elif isinstance(item, Instance):
                 method = self.attribute(Value((item,)), "__getitem__", node, frame)
                 if method:
-                    found |= self.invoke(method, Given(positional=(key,)), node, frame)
+                    result |= self.invoke(method, Given(positional=(key,)), node, frame)
             elif isinstance(item, Class) and item.enumeration:
-                found |= self.elements(Value((item,)))
-        return found
+                result |= self.elements(Value((item,)))
+        return result
 
     def _in_namespace(self, item: Namespace, key: Value, node: ast.AST, frame: Frame) -> Value:
         text = self.one_text(key)

@@ -1,4 +1,4 @@
-"""The program under analysis: its modules, the frames of its functions, and who calls whom."""
+"""The program under analysis: modules, frames and the call graph."""
 
 from __future__ import annotations
 
@@ -168,6 +168,6 @@ def parts_of(node: ast.AST) -> Iterator[ast.AST]:
         yield at
         for value in at.__dict__.values():
             if type(value) is list:
-                waiting += [each for each in value if isinstance(each, ast.AST)]
+                waiting += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
                 waiting.append(value)

@@ -1,4 +1,4 @@
-"""Statements: how they bind names, and which of them are reached."""
+"""Execute statements, definitions and imports: bindings and reachability."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class Definitions(Branches):
         )
 
     def _registrars(self, node: ast.expr, decorator: Value) -> list[tuple[str, str | None]]:
-        found = [(item.kind, item.name) for item in decorator if isinstance(item, Registrar)]
-        return found or [(node.attr, None)] if isinstance(node, ast.Attribute) else found
+        result = [(item.kind, item.name) for item in decorator if isinstance(item, Registrar)]
+        return result or [(node.attr, None)] if isinstance(node, ast.Attribute) else result
 
     def class_definition(self, node: ast.ClassDef, frame: Frame) -> bool:
         """Follow the body of a class, and bind it."""
@@ -108,9 +108,9 @@ class Definitions(Branches):
             body.cls = cls
         for base in node.bases:
             target = base.value if isinstance(base, ast.Subscript) else base
-            found = self.evaluate(target, frame)
-            cls.outer |= not any(isinstance(item, Class) for item in found) and calls_back(ast.unparse(target))
-            for item in found:
+            result = self.evaluate(target, frame)
+            cls.outer |= not any(isinstance(item, Class) for item in result) and calls_back(ast.unparse(target))
+            for item in result:
                 if isinstance(item, Class | Outside) and item not in cls.bases and item is not cls:
                     cls.bases.append(item)
                     if isinstance(item, Class):
@@ -143,8 +143,8 @@ class Definitions(Branches):
             for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
                 if isinstance(item, Class):
                     asked += [self.in_class(item, name, set()) for name in item.body.every if name.startswith("__")]
-        for each in (each for value in asked for each in value):
-            for function in each.value if isinstance(each, Descriptor) else (each,):
+        for row in (item for value in asked for item in value):
+            for function in row.value if isinstance(row, Descriptor) else (row,):
                 if isinstance(function, Function):
                     self.enter(function, given, node, frame)
 
@@ -209,7 +209,7 @@ def _registrar_of_unknown(node: ast.expr) -> Registrar | None:
     kind = node.func.attr
     if kind not in ("prompt", "resource", "get_prompt", "read_resource"):
         return None
-    keywords = {each.arg: each.value for each in node.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords}
     named = node.args[0] if node.args else keywords.get("uri" if kind == "resource" else "name")
     text = named.value if isinstance(named, ast.Constant) else None
     return Registrar(kind, text if isinstance(text, str) else None)
@@ -377,11 +377,11 @@ class Statements(Definitions):
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Value, frame: Frame) -> None:
         for place, each in enumerate(target.elts):
-            found: Value = EMPTY
+            result: Value = EMPTY
             for item in value:
                 if isinstance(item, Table):
                     item.readers[self.current] = None
-                    found |= item.keys.get(str(place), EMPTY) | item.rest
+                    result |= item.keys.get(str(place), EMPTY) | item.rest
                 elif isinstance(item, Outside):
-                    found |= Value((item,))
-            self.assign(each, found, frame)
+                    result |= Value((item,))
+            self.assign(each, result, frame)

@@ -1,4 +1,4 @@
-"""The arguments of a call, a registered function, and the limits of the interpreter."""
+"""Call arguments, registrations, known names and the limits of the interpreter."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pinwarden.contract.entitlements.interpreter.items import EMPTY, Value
 from pinwarden.core.record import Record
 
 MAX_ACTIVATIONS = 5_000
-"""Functions times kinds of calls. The largest server measured needs 180; what needs more is told as unknown."""
+"""Functions times kinds of calls. The largest server measured needs 180; beyond it, the result is unknown."""
 
 MAX_DEPTH = 24
-"""Calls within calls that are followed at once; deeper ones are looked at later. Bounds the interpreter's own stack."""
+"""Calls within calls that are followed at once; deeper ones are deferred. Bounds the interpreter's own stack."""
 
 MAX_ITEMS = 64
 """Things that one variable can stand for. Beyond that, containers and texts are let go, and that is said."""
@@ -23,7 +23,7 @@ MAX_RUNS_ALTOGETHER = 5_000
 
 
 def most_shapes(activations: int) -> int:
-    """By how many kinds of arguments calls of one function are told apart; beyond that they are taken together.
+    """How many argument combinations of one function are analysed separately; further ones are merged.
 
     A server of ordinary size is told apart as finely as its code allows; a large program ever more coarsely, so that
     the time stays in proportion.
