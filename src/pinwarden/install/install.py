@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.bundle import provenance as provenance_document
-from pinwarden.bundle.acceptance.verdict import ACCEPT, REJECT, Refusal, refusal_of
-from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_of, bundle_value
+from pinwarden.bundle import acceptance_result as provenance_document
+from pinwarden.bundle.acceptance_result import ACCEPT, REJECT, Rejection, rejection_from_error
+from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.files import install_entry
 from pinwarden.clients.launch.parse import PROGRAM
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
@@ -253,7 +253,7 @@ def _extension(project: Project, brought: Brought, offered: Approvable | None, w
     return replace(
         extension_for(offered, project, pin.tool, writing),
         registry=pin.registry,
-        bundle=bundle_value(pin),
+        bundle=bundle_pin_to_json(pin),
         published_at=brought.published_at or None,
     )
 
