@@ -531,7 +531,7 @@ def test_a_bearer_token_is_got_once_for_reading_one_repository_and_renewed_when_
             first = refused(lambda: resolve(reference, fetcher, endpoint(guarded.host, ALICE), tokens=tokens))
             assert first.data == {"reason": "unauthorized", "status": 401}
             said = "UNAUTHORIZED: authentication required"
-            assert first.message == f"http://{guarded.host}/v2/a/b/manifests/v1 answered with status 401: {said}"
+            assert first.message == f"http://{guarded.host}/v2/a/b/manifests/v1 responded with status 401: {said}"
             issuer.seconds = 300
             server.asked.clear()
             asking = OciRegistry(reference, fetcher, endpoint(guarded.host, ALICE), tokens)

@@ -17,7 +17,7 @@ from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.core.digest import Digest
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher
-from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_errors import fetch_failed
 from tests.support.registries import DockerRegistry
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -330,7 +330,7 @@ class TestTls:
         assert names(surface) == ["a", "b"]
         for error in (untrusted, misnamed):
             assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "connect")
-            assert "did not prove who it is" in error.message
+            assert "has no valid TLS certificate" in error.message
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, places: list[str], then: list[str] | None = None) -> list[str]:

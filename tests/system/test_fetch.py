@@ -19,7 +19,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.net.endpoint import Endpoint, Origin
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules
-from pinwarden.system.net.proxies import proxy_for
+from pinwarden.system.net.network_guard import proxy_for
 from pinwarden.system.target import HttpAddress
 from tests.servers.authority import Authority
 from tests.servers.plain_http import Asked, Said, files, plain_server
@@ -488,7 +488,7 @@ class TestRefusals:
         answer = Said(status=418, body=body, headers={"Content-Type": "application/json"})
         with plain_server(lambda _: answer) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert err.message.endswith("answered with status 418")
+        assert err.message.endswith("responded with status 418")
 
 
 class TestTls:

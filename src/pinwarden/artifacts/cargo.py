@@ -21,7 +21,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
-from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "cargo_manifest_mismatch"

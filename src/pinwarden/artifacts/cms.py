@@ -1,7 +1,7 @@
-"""Detached CMS signatures: whether one was made over these bytes, and whether anybody trusted vouches for the signer.
+"""Detached CMS signatures: verify one over given bytes, and find a path from the signer to a trusted certificate.
 
-The structure is read by :mod:`pinwarden.artifacts.cms_signed_data`, strictly and without a package for it: the
-one that is commonly used for CMS has had no release since 2022 and takes encodings that DER forbids.
+:mod:`pinwarden.artifacts.cms_signed_data` parses the structure strictly and without a library: the usual CMS package
+has had no release since 2022 and accepts encodings that DER forbids.
 """
 
 from __future__ import annotations
@@ -42,50 +42,50 @@ _State = Literal["valid", "valid-untrusted", "invalid"]
 def verify(
     signature: bytes, content_digest: Callable[[str], Digest], *, anchors: Sequence[Certified] = (), now: str
 ) -> FileSignature:
-    """Judge a detached signature over a content of which any digest can be asked for.
+    """Verify a detached signature. ``content_digest`` computes the content's digest with a given algorithm.
 
-    Whatever is wrong with the signature makes it ``invalid``. Whatever is wrong with the certificates, their time
-    included, makes a good signature one by somebody unknown. ``now`` is the time that they are held against: the time
-    inside the signature is the signer's own word, and holders of an expired key could write any.
+    A wrong signature is ``invalid``. A correct one whose certificates are not trusted or not valid at ``now`` is
+    ``valid-untrusted``. The time inside the signature is not used for that, because the owner of an expired key could
+    write any time.
     """
     signer: Certified | None = None
     signed: SignedData | None = None
     moment = _moment(now)
     try:
-        # 1. Which certificate it names, and nothing that two readers could understand differently.
+        # 1. Find the certificate it names, and reject everything ambiguous.
         signed = parse(signature)
-        certificates = [load_certificate(each) for each in signed.certificates]
+        certificates = [load_certificate(der) for der in signed.certificates]
         signer = _signer(signed, certificates)
-        # 2. The signature is over the attributes, by the key of that certificate.
+        # 2. The signature over the attributes was made with that certificate's key.
         _check_signature(signed, signer.certificate)
-        # 3. The attributes are about the content.
+        # 3. The attributes are for this content.
         if not compare_digest(content_digest(signed.digest).raw, signed.message_digest):
-            raise PinwardenError("SIGNATURE_INVALID", "the signature is over another content")
+            raise PinwardenError("SIGNATURE_INVALID", "the signature is over other content")
     except PinwardenError as err:
         if err.code != "SIGNATURE_INVALID":
             raise
-        return _said("invalid", err.message, signer, signed)
-    # 4. Somebody trusted vouches for the signer, now.
+        return _signature_state("invalid", err.message, signer, signed)
+    # 4. A trusted certificate issued the signer's, and all are valid now.
     reason = _time_problem(signed, signer.certificate, moment)
     reason = reason or distrust_of(signer, certificates, anchors, moment)
-    return _said("valid-untrusted", reason, signer, signed) if reason else _said("valid", "", signer, signed)
+    return _signature_state("valid-untrusted", reason, signer, signed) if reason else _signature_state("valid", "", signer, signed)
 
 
 def _signer(signed: SignedData, certificates: Sequence[Certified]) -> Certified:
-    found = {each.der: each for each in certificates if _is_named(each, signed)}
-    if len(found) != 1:
-        raise PinwardenError("SIGNATURE_INVALID", f"{len(found)} certificates are the signer's, where one should be")
-    return next(iter(found.values()))
+    named = {certificate.der: certificate for certificate in certificates if _is_named(certificate, signed)}
+    if len(named) != 1:
+        raise PinwardenError("SIGNATURE_INVALID", f"{len(named)} certificates match the signer, expected one")
+    return next(iter(named.values()))
 
 
 def _is_named(certificate: Certified, signed: SignedData) -> bool:
     if signed.signer_key_id is None:
         return (certificate.issuer, certificate.serial) == (signed.signer_issuer, signed.signer_serial)
     try:
-        found = certificate.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        identifier = certificate.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     except x509.ExtensionNotFound:
         return False
-    return found.value.digest == signed.signer_key_id
+    return identifier.value.digest == signed.signer_key_id
 
 
 def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
@@ -117,7 +117,7 @@ def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
 
 def _same_hash(name: str, signed: SignedData) -> None:
     if name != signed.digest:
-        raise PinwardenError("SIGNATURE_INVALID", "the signature mixes two hash algorithms")
+        raise PinwardenError("SIGNATURE_INVALID", "the signature uses two hash algorithms")
 
 
 def _time_problem(signed: SignedData, certificate: x509.Certificate, now: datetime) -> str | None:
@@ -131,7 +131,7 @@ def _time_problem(signed: SignedData, certificate: x509.Certificate, now: dateti
     return None
 
 
-def _said(state: _State, reason: str, signer: Certified | None, signed: SignedData | None) -> FileSignature:
+def _signature_state(state: _State, reason: str, signer: Certified | None, signed: SignedData | None) -> FileSignature:
     certificate = signer.certificate if signer else None
     when = signed.signed_at if signed else None
     return FileSignature(
@@ -156,7 +156,7 @@ def _moment(now: str) -> datetime:
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
 _MAX_LENGTH = 8
 _MAX_CHECKS = 100
-"""Signatures that are looked at while a path is sought, whatever a stranger sends along."""
+"""Limit of signature checks while a path is searched, independent of the number of certificates."""
 _RSA_BITS = range(2048, 16384 + 1)
 _ACCEPTED_HASHES = frozenset({"sha256", "sha384", "sha512"})
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
@@ -169,7 +169,7 @@ _UNDERSTOOD = frozenset(
         ExtensionOID.CERTIFICATE_POLICIES,
     }
 )
-# All that the library raises for a certificate which it does not understand; they have no base of their own.
+# Everything the library raises for a certificate it cannot parse; there is no common base class.
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -182,7 +182,7 @@ _PURPOSES = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_
 
 
 class Certified(Record):
-    """A certificate with the names as they are encoded in it."""
+    """A certificate with its names in DER."""
 
     certificate: x509.Certificate
     der: bytes
@@ -192,36 +192,36 @@ class Certified(Record):
 
 
 def load_certificate(der: bytes) -> Certified:
-    """A certificate from a stranger."""
+    """Parse an untrusted certificate."""
     issuer, subject, serial = issuer_of(der)
     if serial <= 0:
         raise PinwardenError("SIGNATURE_INVALID", "a certificate has no usable serial number")
     try:
         certificate = x509.load_der_x509_certificate(der)
-        # Raise here, in one place, if they cannot be read; nothing is decided without them.
+        # Fail here if these cannot be parsed, because every decision needs them.
         _ = certificate.extensions, certificate.subject, certificate.issuer, certificate.public_key()
     except _UNREADABLE as err:
-        raise PinwardenError("SIGNATURE_INVALID", "a certificate cannot be read") from err
+        raise PinwardenError("SIGNATURE_INVALID", "a certificate is malformed") from err
     return Certified(certificate=certificate, der=der, issuer=issuer, subject=subject, serial=serial)
 
 
 def load_anchors(texts: Iterable[str]) -> tuple[Certified, ...]:
-    """The certificates that the policy trusts: authorities, or signers themselves. Each text is PEM and holds at least
-    one certificate."""
-    found: list[Certified] = []
+    """The certificates that the policy trusts: authorities or signers. Each text is PEM with at least one
+    certificate."""
+    anchors: list[Certified] = []
     for text in texts:
         try:
             certificates = x509.load_pem_x509_certificates(text.encode())
-            found += [load_certificate(each.public_bytes(Encoding.DER)) for each in certificates]
+            anchors += [load_certificate(each.public_bytes(Encoding.DER)) for each in certificates]
         except (*_UNREADABLE, PinwardenError) as err:
             raise PinwardenError(
                 "POLICY_INVALID", "policy.mcpb: anchors has a certificate that cannot be read"
             ) from err
-    return tuple(found)
+    return tuple(anchors)
 
 
 def weakness_of(key: object) -> str | None:
-    """Why signatures by a key prove nothing, None if they do."""
+    """Why a key is too weak; None if it is strong enough."""
     if isinstance(key, rsa.RSAPublicKey):
         return None if key.key_size in _RSA_BITS else f"is made with an RSA key of {key.key_size} bits"
     if isinstance(key, ec.EllipticCurvePublicKey):
@@ -232,25 +232,29 @@ def weakness_of(key: object) -> str | None:
 def distrust_of(
     signer: Certified, others: Sequence[Certified], anchors: Sequence[Certified], now: datetime
 ) -> str | None:
-    """Why nobody trusted vouches for a signer, None if somebody does."""
+    """Why a signer is not trusted; None if there is a path to a trusted certificate."""
     if problem := _signer_problem(signer.certificate, now):
         return problem
     if any(signer.der == anchor.der for anchor in anchors):
         return None
     if not anchors:
-        return "no certificate authority was named to hold it against"
+        return "the policy names no trusted certificate"
     trusted = {anchor.der for anchor in anchors}
     budget = _MAX_CHECKS
     problems: list[str] = []
     pending: list[tuple[Certified, ...]] = [(signer,)]
     while pending:
         path = pending.pop()
-        known = {each.der for each in path}
-        issuers = [each for each in (*others, *anchors) if each.subject == path[-1].issuer and each.der not in known]
+        known = {certificate.der for certificate in path}
+        issuers = [
+            candidate
+            for candidate in (*others, *anchors)
+            if candidate.subject == path[-1].issuer and candidate.der not in known
+        ]
         for issuer in issuers:
             budget -= 1
             if budget < 0:
-                return "its certificates lead in too many directions"
+                return "there are too many candidate certificate paths"
             if problem := _issuer_problem(issuer.certificate, path, now):
                 problems.append(problem)
             elif issuer.der in trusted:
@@ -259,7 +263,7 @@ def distrust_of(
                 pending.append((*path, issuer))
     if problems:
         return problems[-1]
-    return "it vouches for itself only" if signer.issuer == signer.subject else "no trusted authority vouches for it"
+    return "it is self-signed" if signer.issuer == signer.subject else "no trusted certificate issued it"
 
 
 def _signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
@@ -275,8 +279,8 @@ def _issuer_problem(issuer: x509.Certificate, path: Sequence[Certified], now: da
     constraints = _extension(issuer, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
         return "a certificate was issued by somebody who is no authority"
-    # Certificates that an authority issued to itself do not count, nor does the signer's (RFC 5280 section 4.2.1.9).
-    below = sum(each.issuer != each.subject for each in path[1:])
+    # Self-issued certificates and the signer's own do not count (RFC 5280 section 4.2.1.9).
+    below = sum(certificate.issuer != certificate.subject for certificate in path[1:])
     if constraints.path_length is not None and below > constraints.path_length:
         return "an authority lies deeper than the one above it allows"
     usage = _extension(issuer, x509.KeyUsage)
@@ -316,11 +320,11 @@ def _validity_problem(certificate: x509.Certificate, now: datetime) -> str | Non
 
 def _extension_problem(certificate: x509.Certificate) -> str | None:
     for extension in certificate.extensions:
-        # Constraints on names are not worked out here, so nobody who is bound by them is trusted.
+        # Name constraints are not evaluated, so certificates that have them are not trusted.
         if extension.oid == ExtensionOID.NAME_CONSTRAINTS or (extension.critical and extension.oid not in _UNDERSTOOD):
-            return f"a certificate has a condition that is not understood here ({extension.oid.dotted_string})"
+            return f"a certificate has an unsupported critical extension ({extension.oid.dotted_string})"
     purposes = _extension(certificate, x509.ExtendedKeyUsage)
-    if purposes is not None and not any(each in _PURPOSES for each in purposes):
+    if purposes is not None and not any(purpose in _PURPOSES for purpose in purposes):
         return "a certificate is not for signing code"
     return None
 

@@ -1,7 +1,7 @@
-"""CMS SignedData (RFC 5652 section 5) as bundles carry it: one signer, no content of its own, attributes signed.
+"""CMS SignedData (RFC 5652 section 5) as MCPB bundles use it: one signer, detached content, signed attributes.
 
-Only that is read. Everything else that CMS allows, several signers for instance, has no meaning in a bundle and would
-only give readers something to disagree about.
+Everything else that CMS allows, such as several signers, is rejected: it has no meaning in a bundle, and readers could
+disagree about it.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ class Algorithm(Record):
 
     oid: str
     parameters: bytes = field(repr=False)
-    """In DER, empty where there are none."""
+    """In DER; empty if there are none."""
 
 
 class SignedData(Record):
-    """A detached signature, taken apart. Nothing of it has been checked against a key or a content."""
+    """A parsed detached signature. Nothing is verified."""
 
     digest: str
-    """``sha256``, ``sha384`` or ``sha512``: what the content was hashed with."""
+    """The content's hash algorithm: ``sha256``, ``sha384`` or ``sha512``."""
     message_digest: bytes
     signed_at: datetime | None
-    """What the signer says. A claim, even in a good signature."""
+    """The time the signer states. Unverified, even in a valid signature."""
     attributes: bytes = field(repr=False)
-    """What the signature is over."""
+    """The bytes that were signed."""
     algorithm: Algorithm
     signature: bytes = field(repr=False)
     signer_issuer: bytes = field(repr=False)
-    """In DER; empty where the signer is named by a key identifier."""
+    """In DER; empty if the signer is identified by a key identifier."""
     signer_serial: int = 0
     signer_key_id: bytes | None = None
     certificates: tuple[bytes, ...] = field(repr=False)
 
 
 class PssParameters(Record):
-    """How an RSASSA-PSS signature was made (RFC 4055 section 3.1)."""
+    """Parameters of an RSASSA-PSS signature (RFC 4055 section 3.1)."""
 
     digest: str
     salt_length: int
 
 
 def parse(data: bytes) -> SignedData:
-    """A detached signature from its DER."""
+    """Parse a detached signature in DER."""
     outer = der.parse_der(data, der.SEQUENCE).children()
     if outer.next().oid != _SIGNED_DATA:
         _refuse("is not SignedData")
@@ -78,36 +78,36 @@ def parse(data: bytes) -> SignedData:
     wrapped.end()
     if body.next().integer not in (1, 3, 4, 5):
         _refuse("has an unknown version")
-    digests = {_algorithm(each).oid for each in body.next(der.SET).children()}
+    digests = {_algorithm(value).oid for value in body.next(der.SET).children()}
     _check_detached(body.next(der.SEQUENCE).children())
     certificates = _certificates(body.optional(_FIRST))
-    body.optional(_SECOND)  # revocation lists: not looked at, and nothing follows from their absence
+    body.optional(_SECOND)  # revocation lists, which are ignored
     signers = list(body.next(der.SET).children())
     body.end()
     if len(signers) != 1:
-        _refuse(f"has {len(signers)} signers where one belongs")
+        _refuse(f"has {len(signers)} signers, expected one")
     return _signer(signers[0], digests, certificates)
 
 
 def pss_parameters(data: bytes) -> PssParameters:
-    """The parameters of RSASSA-PSS. SHA-1, which stands for whatever is left out, is not taken."""
+    """Parse RSASSA-PSS parameters. SHA-1, the default for omitted ones, is rejected."""
     parts = der.parse_der(data, der.SEQUENCE).children()
     digest = _digest(_inner(parts.next(_FIRST)))
     mask = _inner(parts.next(_SECOND)).expect(der.SEQUENCE).children()
     if mask.next().oid != "1.2.840.113549.1.1.8" or _digest(mask.next()) != digest:
-        _refuse("has a PSS mask that is not made with the same hash")
+        _refuse("has a PSS mask with another hash")
     mask.end()
     salt = parts.optional(_THIRD)
     trailer = parts.optional(_FOURTH)
     parts.end()
     length = 20 if salt is None else _inner(salt).integer
     if not 0 <= length <= 2048 or (trailer is not None and _inner(trailer).integer != 1):
-        _refuse("has PSS parameters that nobody uses")
+        _refuse("has unsupported PSS parameters")
     return PssParameters(digest=digest, salt_length=length)
 
 
 def issuer_of(certificate: bytes) -> tuple[bytes, bytes, int]:
-    """Issuer and subject of a certificate as they are encoded, and its serial number."""
+    """Issuer and subject of a certificate in DER, and its serial number."""
     parts = der.parse_der(certificate, der.SEQUENCE).children().next(der.SEQUENCE).children()
     parts.optional(_FIRST)
     serial = parts.next().integer
@@ -119,17 +119,17 @@ def issuer_of(certificate: bytes) -> tuple[bytes, bytes, int]:
 
 def _check_detached(parts: DerReader) -> None:
     if parts.next().oid != DATA:
-        _refuse("is about something other than plain data")
+        _refuse("is not for plain data")
     if parts.tag is not None:
-        _refuse("brings its own content")
+        _refuse("includes content, but must be detached")
 
 
-def _certificates(found: DerValue | None) -> tuple[bytes, ...]:
-    if found is None:
+def _certificates(field: DerValue | None) -> tuple[bytes, ...]:
+    if field is None:
         return ()
-    certificates = tuple(each.expect(der.SEQUENCE).encoded for each in found.children())
+    certificates = tuple(certificate.expect(der.SEQUENCE).encoded for certificate in field.children())
     if len(certificates) > _MAX_CERTIFICATES:
-        _refuse(f"brings more than {_MAX_CERTIFICATES} certificates")
+        _refuse(f"has more than {_MAX_CERTIFICATES} certificates")
     return certificates
 
 
@@ -143,22 +143,22 @@ def _signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...])
     attributes = parts.optional(_FIRST)
     algorithm = _algorithm(parts.next())
     signature = parts.next(der.OCTET_STRING).content
-    parts.optional(_SECOND)  # not signed, so nothing is read from them
+    parts.optional(_SECOND)  # unsigned attributes, which are ignored
     parts.end()
     if digest.oid not in digests:
-        _refuse("does not announce the hash that its signer used")
+        _refuse("does not list the hash algorithm its signer used")
     if attributes is None:
-        # Then the signature would be over the content itself, and a content that is a set of attributes could
-        # borrow the signature of another one.
+        # Otherwise the signature would be over the content itself, and content that looks like a set of attributes
+        # could reuse the signature of another one.
         _refuse("has no signed attributes")
     found = _attributes(attributes)
     if _single(found, _CONTENT_TYPE).oid != DATA:
-        _refuse("is signed as something other than plain data")
+        _refuse("has a signed content type other than plain data")
     return SignedData(
         digest=_digest_name(digest),
         message_digest=_single(found, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
         signed_at=_time(_single(found, _SIGNING_TIME)) if _SIGNING_TIME in found else None,
-        # Signed is the encoding with the tag of a set, not with the tag that stands there (RFC 5652 section 5.4).
+        # The signature covers the encoding with the tag of a SET instead of the one in the message (RFC 5652, 5.4).
         attributes=bytes([der.SET]) + attributes.encoded[1:],
         algorithm=algorithm,
         signature=signature,
@@ -192,7 +192,7 @@ def _attributes(value: DerValue) -> dict[str, list[DerValue]]:
 
 def _single(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:
     values = attributes.get(name, [])
-    return values[0] if len(values) == 1 else _refuse(f"has {len(values)} values of a signed attribute, not one")
+    return values[0] if len(values) == 1 else _refuse(f"has {len(values)} values for a signed attribute, expected one")
 
 
 def _algorithm(value: DerValue) -> Algorithm:
@@ -209,7 +209,7 @@ def _digest(value: DerValue) -> str:
 
 def _digest_name(algorithm: Algorithm) -> str:
     if algorithm.oid not in DIGESTS or algorithm.parameters not in (b"", b"\x05\x00"):
-        _refuse(f"uses a hash that is not SHA-256, SHA-384 or SHA-512: {algorithm.oid}")
+        _refuse(f"uses an unsupported hash algorithm: {algorithm.oid}")
     return DIGESTS[algorithm.oid]
 
 
@@ -232,5 +232,5 @@ def _time(value: DerValue) -> datetime:
         raise PinwardenError("SIGNATURE_INVALID", "the signature has a malformed time") from err
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("SIGNATURE_INVALID", f"the signature {why}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("SIGNATURE_INVALID", f"the signature {problem}")

@@ -1,7 +1,7 @@
-"""MCPB bundles: where the signature block of a file begins, and what its ``manifest.json`` says.
+"""MCPB bundles: the signature block, ``manifest.json``, and the start command with the user's settings filled in.
 
-A bundle is a ZIP file; a signature may be appended to it. https://github.com/anthropics/mcpb has the format
-(README and MANIFEST, manifest versions 0.1 to 0.4).
+A bundle is a ZIP file; a signature may be appended to it. https://github.com/anthropics/mcpb specifies the
+format (README and MANIFEST, manifest versions 0.1 to 0.4).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pinwarden.core.record import Record, field
 
 MANIFEST_NAME = "manifest.json"
 LIMITS = Limits(max_bytes=4 * 1024 * 1024, max_depth=100)
-"""Manifests have a few kilobytes; some list every tool with a long description."""
+"""Manifests have a few kilobytes; some include every tool with a long description."""
 MAX_SIGNATURE = 1024 * 1024
-"""A signature with a chain of certificates has a few kilobytes."""
+"""A signature with its certificate chain has a few kilobytes."""
 
 _HEADER, _FOOTER = b"MCPB_SIG_V1", b"MCPB_SIG_END"
 _FRAME = len(_HEADER) + 4 + len(_FOOTER)
@@ -34,22 +34,22 @@ _MAX_ITEMS = 5000
 Kind = Literal["node", "python", "binary", "uv"]
 SettingKind = Literal["string", "number", "boolean", "directory", "file"]
 Read = Callable[[int, int], bytes]
-"""Bytes of a file: from an offset, that many."""
+"""Reads bytes of a file, given offset and size."""
 
 
 class Parts(Record):
-    """What a file consists of."""
+    """Content and signature of a bundle file."""
 
     content_size: int
-    """The ZIP file is that many bytes from the start; the signature is over exactly these."""
+    """The ZIP file is the first ``content_size`` bytes; the signature covers exactly these."""
     signature: bytes | None = field(repr=False)
     """A CMS structure in DER."""
 
 
 def split(size: int, read: Read) -> Parts:
-    """Find the signature block. It is the very last thing in a file, there is only one, and its length is true.
+    """Find the signature block. It must be unique, at the end of the file, and have the length it states.
 
-    The official program takes the last block anywhere in a file. Then others could be read as what was signed.
+    The official tool accepts the last block anywhere in a file, so other bytes could be read than were signed.
     """
     window = min(size, MAX_SIGNATURE + _FRAME)
     tail = read(size - window, window)
@@ -61,19 +61,19 @@ def split(size: int, read: Read) -> Parts:
         return Parts(content_size=size, signature=None)
     starts = [start for start, end in _blocks(tail) if end == window]
     if len(starts) != 1:
-        _refuse("ends like a signature block, and has none of the length that it says")
+        _refuse("ends with a signature footer but has no block of the stated length")
     start = starts[0]
     signature = tail[start + len(_HEADER) + 4 : -len(_FOOTER)]
     for mark in (_HEADER, _FOOTER, _ZIP_END):
         if mark in signature:
-            _refuse("has a signature block with something hidden in it")
+            _refuse("has a signature block that contains another one")
     if tail[:start].endswith(_FOOTER):
         _refuse("has two signature blocks")
     return Parts(content_size=size - window + start, signature=signature)
 
 
 def _blocks(tail: bytes) -> list[tuple[int, int]]:
-    """Where blocks begin and end whose length leads from a header to a footer."""
+    """Start and end of every block whose length connects a header with a footer."""
     found: list[tuple[int, int]] = []
     start = tail.find(_HEADER)
     while start >= 0:
@@ -90,7 +90,7 @@ def _blocks(tail: bytes) -> list[tuple[int, int]]:
 
 
 class Start(Record):
-    """How a server is started, with its placeholders."""
+    """How a server is started, with placeholders."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Start(Record):
 
 
 class Override(Record):
-    """What is different on one platform; None where nothing is."""
+    """Overrides for one platform; None for fields that are not overridden."""
 
     command: str | None
     args: tuple[str, ...] | None
@@ -106,7 +106,7 @@ class Override(Record):
 
 
 class Named(Record):
-    """A tool or prompt as the manifest announces it. The server may say something else."""
+    """A tool or prompt in the manifest. The running server may have others."""
 
     name: str
     description: str
@@ -115,7 +115,7 @@ class Named(Record):
 
 
 class Setting(Record):
-    """Something that the user is asked for."""
+    """A setting that the user provides."""
 
     kind: SettingKind
     title: str
@@ -129,7 +129,7 @@ class Setting(Record):
 
 
 class BundleManifest(Record):
-    """What ``manifest.json`` says."""
+    """A parsed ``manifest.json``."""
 
     manifest_version: str
     name: str
@@ -138,22 +138,22 @@ class BundleManifest(Record):
     author: str
     kind: Kind
     entry_point: str
-    """Relative to the bundle, and inside it."""
+    """A path inside the bundle."""
     start: Start | None
-    """None only for ``uv``, which works it out itself."""
+    """None only for type ``uv``, which determines it itself."""
     overrides: Mapping[str, Override]
     """By platform: ``linux``, ``darwin``, ``win32``."""
     platforms: tuple[str, ...]
-    """Those it is for; all where it names none."""
+    """Supported platforms; empty for all."""
     tools: tuple[Named, ...]
     prompts: tuple[Named, ...]
     settings: Mapping[str, Setting]
     repository: str | None
     document: Mapping[str, Any] = field(repr=False)
-    """All of it, with what is not known here."""
+    """The complete document, including unknown members."""
 
     def start_on(self, platform: str) -> Start:
-        """How it is started on one platform."""
+        """The start on one platform, with its overrides."""
         if self.start is None:
             _invalid("server.mcp_config", "is missing")
         own = self.overrides.get(platform)
@@ -167,11 +167,11 @@ class BundleManifest(Record):
 
 
 def parse_manifest(data: bytes) -> BundleManifest:
-    """The manifest of a bundle. What cannot be understood in only one way is refused, naming the member."""
+    """Parse a manifest. ``BUNDLE_INVALID`` names the member that is malformed or ambiguous."""
     try:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
-        raise PinwardenError("BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} cannot be read: {err.message}") from err
+        raise PinwardenError("BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} is not valid JSON: {err.message}") from err
     if not isinstance(document, dict):
         _invalid(MANIFEST_NAME, "is not an object")
     version = _manifest_version(document)
@@ -194,8 +194,8 @@ def parse_manifest(data: bytes) -> BundleManifest:
         start=start,
         overrides=overrides,
         platforms=_platforms(document.get("compatibility")),
-        tools=tuple(_named(each, "tools") for each in _items(document, "tools")),
-        prompts=tuple(_named(each, "prompts") for each in _items(document, "prompts")),
+        tools=tuple(_named(item, "tools") for item in _items(document, "tools")),
+        prompts=tuple(_named(item, "prompts") for item in _items(document, "prompts")),
         settings=_settings(document.get("user_config")),
         repository=_repository(document.get("repository")),
         document=document,
@@ -210,15 +210,15 @@ def _manifest_version(document: Mapping[str, Any]) -> str:
 
 
 def _start(config: Mapping[str, Any]) -> tuple[Start, Mapping[str, Override]]:
-    place = "server.mcp_config"
+    location = "server.mcp_config"
     start = Start(
-        command=_text(config, "command", f"{place}.command", filled=True),
-        args=_texts(config.get("args", []), f"{place}.args"),
-        env=_variables(config.get("env", {}), f"{place}.env"),
+        command=_text(config, "command", f"{location}.command", filled=True),
+        args=_texts(config.get("args", []), f"{location}.args"),
+        env=_variables(config.get("env", {}), f"{location}.env"),
     )
     overrides: dict[str, Override] = {}
-    for platform, own in _mapping(config.get("platform_overrides", {}), f"{place}.platform_overrides").items():
-        here = f"{place}.platform_overrides.{platform[:40]}"
+    for platform, own in _mapping(config.get("platform_overrides", {}), f"{location}.platform_overrides").items():
+        here = f"{location}.platform_overrides.{platform[:40]}"
         row = _mapping(own, here)
         overrides[platform] = Override(
             command=_text(row, "command", f"{here}.command", filled=True) if "command" in row else None,
@@ -228,12 +228,12 @@ def _start(config: Mapping[str, Any]) -> tuple[Start, Mapping[str, Override]]:
     return start, overrides
 
 
-def _variables(value: Any, place: str) -> Mapping[str, str]:
-    found = _mapping(value, place)
-    for name in found:
+def _variables(value: Any, location: str) -> Mapping[str, str]:
+    variables = _mapping(value, location)
+    for name in variables:
         if not name or "=" in name or _CONTROL.search(name):
-            _invalid(place, f"has a variable named {name[:40]!a}")
-    return {name: _text(found, name, f"{place}.{name[:40]}") for name in found}
+            _invalid(location, f"has a variable named {name[:40]!a}")
+    return {name: _text(variables, name, f"{location}.{name[:40]}") for name in variables}
 
 
 def _platforms(value: Any) -> tuple[str, ...]:
@@ -242,51 +242,51 @@ def _platforms(value: Any) -> tuple[str, ...]:
     return _texts(_mapping(value, "compatibility").get("platforms", []), "compatibility.platforms")
 
 
-def _named(value: Any, place: str) -> Named:
-    row = _mapping(value, place)
+def _named(value: Any, location: str) -> Named:
+    row = _mapping(value, location)
     return Named(
-        name=_text(row, "name", f"{place}.name", filled=True),
-        description=_text(row, "description", f"{place}.description") if "description" in row else "",
-        arguments=_texts(row.get("arguments", []), f"{place}.arguments"),
-        text=_text(row, "text", f"{place}.text") if "text" in row else "",
+        name=_text(row, "name", f"{location}.name", filled=True),
+        description=_text(row, "description", f"{location}.description") if "description" in row else "",
+        arguments=_texts(row.get("arguments", []), f"{location}.arguments"),
+        text=_text(row, "text", f"{location}.text") if "text" in row else "",
     )
 
 
 def _settings(value: Any) -> Mapping[str, Setting]:
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for name, row in _mapping({} if value is None else value, "user_config").items():
-        place = f"user_config.{name[:40]}"
+        location = f"user_config.{name[:40]}"
         if not _SETTING_NAME.fullmatch(name):
             _invalid("user_config", f"has a setting named {name[:40]!a}")
-        found[name] = _setting(_mapping(row, place), place)
-    return found
+        settings[name] = _setting(_mapping(row, location), location)
+    return settings
 
 
-def _setting(row: Mapping[str, Any], place: str) -> Setting:
+def _setting(row: Mapping[str, Any], location: str) -> Setting:
     kind = row.get("type")
     if kind not in ("string", "number", "boolean", "directory", "file"):
-        _invalid(f"{place}.type", "is not a kind of setting")
+        _invalid(f"{location}.type", "is not a known type")
     return Setting(
         kind=kind,
-        title=_text(row, "title", f"{place}.title"),
-        description=_text(row, "description", f"{place}.description"),
-        required=_flag(row, "required", place),
-        multiple=_flag(row, "multiple", place),
-        sensitive=_flag(row, "sensitive", place),
-        default=_default(row.get("default"), f"{place}.default"),
-        minimum=_number(row.get("min"), f"{place}.min"),
-        maximum=_number(row.get("max"), f"{place}.max"),
+        title=_text(row, "title", f"{location}.title"),
+        description=_text(row, "description", f"{location}.description"),
+        required=_flag(row, "required", location),
+        multiple=_flag(row, "multiple", location),
+        sensitive=_flag(row, "sensitive", location),
+        default=_default(row.get("default"), f"{location}.default"),
+        minimum=_number(row.get("min"), f"{location}.min"),
+        maximum=_number(row.get("max"), f"{location}.max"),
     )
 
 
-def _default(value: Any, place: str) -> str | tuple[str, ...] | None:
+def _default(value: Any, location: str) -> str | tuple[str, ...] | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return f"{value}"
     if isinstance(value, list):
-        return _texts(value, place)
-    return None if value is None else _checked(value, place)
+        return _texts(value, location)
+    return None if value is None else _checked(value, location)
 
 
 def _repository(value: Any) -> str | None:
@@ -294,55 +294,55 @@ def _repository(value: Any) -> str | None:
     return url if _is_text(url) else None
 
 
-def _inner_path(path: str, place: str) -> str:
+def _inner_path(path: str, location: str) -> str:
     plain = path.removeprefix("./")
     if not plain or len(plain) > 1024 or _UNSAFE_PATH.search(plain):
-        _invalid(place, f"leads out of the bundle, or cannot be a file: {path[:80]!a}")
+        _invalid(location, f"leaves the bundle or is not a valid file name: {path[:80]!a}")
     return plain
 
 
-def _object(document: Mapping[str, Any], member: str, place: str) -> Mapping[str, Any]:
-    return _mapping(document.get(member), place)
+def _object(document: Mapping[str, Any], member: str, location: str) -> Mapping[str, Any]:
+    return _mapping(document.get(member), location)
 
 
-def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+def _mapping(value: Any, location: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
-        _invalid(place, "is not an object, or has far too many members")
+        _invalid(location, "is not an object, or has too many members")
     return value
 
 
 def _items(document: Mapping[str, Any], member: str) -> list[Any]:
     value = document.get(member, [])
     if not isinstance(value, list) or len(value) > _MAX_ITEMS:
-        _invalid(member, "is not a list, or is far too long")
+        _invalid(member, "is not a list, or is too long")
     return value
 
 
-def _text(document: Mapping[str, Any], member: str, place: str, *, filled: bool = False) -> str:
-    value = _checked(document.get(member), place)
-    return value if value or not filled else _invalid(place, "is empty")
+def _text(document: Mapping[str, Any], member: str, location: str, *, filled: bool = False) -> str:
+    value = _checked(document.get(member), location)
+    return value if value or not filled else _invalid(location, "is empty")
 
 
-def _checked(value: Any, place: str) -> str:
+def _checked(value: Any, location: str) -> str:
     if not isinstance(value, str) or _CONTROL.search(value):
-        _invalid(place, "is not text, or holds control characters")
+        _invalid(location, "is not a string, or has control characters")
     return value
 
 
-def _texts(value: Any, place: str) -> tuple[str, ...]:
+def _texts(value: Any, location: str) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MAX_ITEMS:
-        _invalid(place, "is not a list of texts, or is far too long")
-    return tuple(_checked(each, place) for each in value)
+        _invalid(location, "is not a list of strings, or is too long")
+    return tuple(_checked(item, location) for item in value)
 
 
-def _flag(row: Mapping[str, Any], member: str, place: str) -> bool:
+def _flag(row: Mapping[str, Any], member: str, location: str) -> bool:
     value = row.get(member, False)
-    return value if isinstance(value, bool) else _invalid(f"{place}.{member}", "is neither true nor false")
+    return value if isinstance(value, bool) else _invalid(f"{location}.{member}", "is not true or false")
 
 
-def _number(value: Any, place: str) -> float | None:
+def _number(value: Any, location: str) -> float | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        _invalid(place, "is not a number")
+        _invalid(location, "is not a number")
     return value
 
 
@@ -350,23 +350,23 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _invalid(place: str, why: str) -> NoReturn:
-    raise PinwardenError("BUNDLE_INVALID", f"the bundle's manifest: {place} {why}", data={"member": place})
+def _invalid(location: str, problem: str) -> NoReturn:
+    raise PinwardenError("BUNDLE_INVALID", f"the bundle's manifest: {location} {problem}", data={"member": location})
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("BUNDLE_INVALID", f"the bundle {why}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("BUNDLE_INVALID", f"the bundle {problem}")
 
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]{1,200})\}")
 _OF_USER = "user_config."
 
 Given = Mapping[str, str | tuple[str, ...]]
-"""Values by the name of their setting; several where a setting takes several."""
+"""Values by setting name; a tuple for settings with several values."""
 
 
 class FilledStart(Record):
-    """A start command without placeholders. It may hold the user's secrets, so it is not shown."""
+    """A start command with all values filled in. It may contain secrets, so its repr hides them."""
 
     command: str
     args: tuple[str, ...] = field(repr=False)
@@ -374,10 +374,10 @@ class FilledStart(Record):
 
 
 def fill(start: Start, manifest: BundleManifest, given: Given, places: Mapping[str, str]) -> FilledStart:
-    """Put values in the place of placeholders.
+    """Replace the placeholders with values.
 
-    ``places`` has what does not come from the user: ``__dirname``, ``HOME``, ``/`` and so on. An argument or variable
-    that is nothing but an optional setting without a value is left out.
+    ``places`` has the values that do not come from the user: ``__dirname``, ``HOME``, ``/`` and so on. An argument or
+    variable that consists only of an optional setting without a value is omitted.
     """
     values = {name: _value(name, setting, given, places) for name, setting in manifest.settings.items()}
     if unknown := set(given) - set(values):
@@ -400,25 +400,25 @@ def _value(name: str, setting: Setting, given: Given, places: Mapping[str, str])
     value = given.get(name)
     if value is None or value in ("", ()):
         if setting.required and setting.default is None:
-            _missing(f"the bundle needs its setting {name} ({setting.title[:80]!a})", name)
+            _missing(f"the bundle requires the setting {name} ({setting.title[:80]!a})", name)
         default = setting.default
         if isinstance(default, tuple):
-            return tuple(_filled(each, dict(places)) for each in default)
+            return tuple(_filled(item, dict(places)) for item in default)
         return None if default is None else _filled(default, dict(places))
     if isinstance(value, tuple) and not setting.multiple:
-        _missing(f"the bundle's setting {name} takes one value", name)
-    for each in value if isinstance(value, tuple) else (value,):
-        _check_value(name, setting, each)
+        _missing(f"the bundle's setting {name} accepts only one value", name)
+    for item in value if isinstance(value, tuple) else (value,):
+        _check_value(name, setting, item)
     return value
 
 
 def _check_value(name: str, setting: Setting, value: str) -> None:
     if "\0" in value:
-        _missing(f"the bundle's setting {name} holds a NUL character", name)
+        _missing(f"the bundle's setting {name} contains a NUL character", name)
     if setting.kind == "boolean" and value not in ("true", "false"):
-        _missing(f"the bundle's setting {name} is true or false", name)
+        _missing(f"the bundle's setting {name} must be true or false", name)
     if setting.kind == "number" and not _in_range(value, setting):
-        _missing(f"the bundle's setting {name} is a number in its range", name)
+        _missing(f"the bundle's setting {name} must be a number in its range", name)
 
 
 def _in_range(value: str, setting: Setting) -> bool:
@@ -440,7 +440,7 @@ def _filled(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> str
         name = found[1]
         filled = known.get(name)
         if isinstance(filled, tuple):
-            _missing(f"the bundle puts several values of {name[:80]!a} into one text", name)
+            _missing(f"the bundle uses the list {name[:80]!a} inside a string", name)
         if filled is None:
             _missing(f"the bundle uses {name[:80]!a}, which has no value", name)
         return filled

@@ -44,7 +44,7 @@ from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
-from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress
 
 MANIFEST_MISMATCH = "npm_manifest_mismatch"

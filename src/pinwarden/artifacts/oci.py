@@ -49,7 +49,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import Fetcher
-from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_errors import fetch_failed
 
 CONTENT_MISSING = "oci_content_missing"
 PLATFORM_MISSING = "oci_platform_missing"

@@ -22,7 +22,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.fetch_failures import fetch_failed
+from pinwarden.system.net.network_errors import fetch_failed
 
 BUNDLE = "application/vnd.dev.sigstore.bundle"
 """The prefix of the media types of Sigstore bundles."""

@@ -24,7 +24,7 @@ from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.net.endpoint import Endpoint
 from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, RequestBody
-from pinwarden.system.net.fetch_failures import fetch_failed, too_large
+from pinwarden.system.net.network_errors import fetch_failed, too_large
 from pinwarden.system.target import HttpAddress
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ class OciPushRegistry(OciRegistry):
             answer = self._fetcher.send(replace(wanted, sent=sent))
             if answer.status not in (200, 201, 202, 204):
                 reason = "unauthorized" if answer.status in (401, 403) else "status"
-                raise fetch_failed(reason, f"{answer.address} answered with status {answer.status}", answer.status)
+                raise fetch_failed(reason, f"{answer.address} responded with status {answer.status}", answer.status)
             return answer
 
         return self._answered(FetchRequest(endpoint=self._endpoint, url=url), send)

@@ -1,7 +1,7 @@
-"""Who built an artifact: identities that signed, the statements that they signed, and what came of checking them.
+"""Provenance as values: who signed, what was stated, and the outcome of a check. Nothing is verified here.
 
-Nothing is verified here. An identity is made from a certificate that was verified (or a key that fitted); what a
-statement says about its own origin is a claim, good only for finding out that it contradicts the certificate.
+An :class:`Identity` comes from a verified certificate or key. What a statement says about its own origin is only a
+claim; it is used to detect statements that contradict their certificate.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ Kind = Literal[
     "cosign-signature",
     "signature",
 ]
-"""What was signed: where and from what it was built, who published it, something else, or only the bytes."""
+"""What was signed: build provenance, a publication, another statement, or only the bytes."""
 RefClass = Literal["tag", "branch", "pull-request", "other"]
 State = Literal["verified", "failed", "unavailable"]
 Signer = Literal["certificate", "key", "unknown"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
 LIMITS = Limits(max_bytes=8 * 1024 * 1024)
-"""Real statements and bundles stay below a hundred kilobytes; a release of many files may list them all."""
+"""Real statements and bundles have less than 100 kB; a release of many files may list them all."""
 
 _SLSA_1, _SLSA_02 = "https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2"
 _NPM_PUBLISH = "https://github.com/npm/attestation/tree/main/specs/publish/"
-_PYPI_PUBLISH = "/attestations/publish/v1"  # whoever signs chooses the whole text, so its host proves nothing
+_PYPI_PUBLISH = "/attestations/publish/v1"  # the signer chooses the complete text, so its host proves nothing
 _COSIGN = ("https://sigstore.dev/cosign/sign/v1", "cosign.sigstore.dev/attestation/")
 _STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
 _COMPARED = ("sha256", "sha384", "sha512")
 _MAX_SUBJECTS = 10_000
 _MAX_TEXT = 2048
 _UNSHOWABLE = re.compile(r"[^\x21-\x7e]")
-# Hosts on which a repository is owner and name, in either case; what follows in an address is a place within it.
+# Hosts where a repository is owner/name, case-insensitively; the rest of a URL is a path within it.
 _TWO_STEPS = ("github.com", "bitbucket.org", "codeberg.org")
 _SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bitbucket.org"}
 
@@ -57,36 +57,36 @@ _SHORTHANDS = {"github": "github.com", "gitlab": "gitlab.com", "bitbucket": "bit
 
 
 class Identity(Record):
-    """Who signed, as the certificate says (or the key); an empty text where it says nothing."""
+    """Who signed, according to the certificate or key. Fields it does not state are empty."""
 
     kind: Kind
     issuer: str = ""
-    """Who vouched for the signer: the address of the OpenID Connect issuer."""
+    """The URL of the OpenID Connect issuer that authenticated the signer."""
     signer: str = ""
-    """The signer's name where it is a person or an account rather than a build."""
+    """The signer's name if it is a person or an account rather than a build."""
     repository: str = ""
     repository_id: str = ""
-    """The number that the forge gave it: a repository that was deleted and made again has another."""
+    """The forge's numeric ID. A repository that was deleted and recreated gets another."""
     owner_id: str = ""
     workflow: str = ""
-    """The path of the build's definition within the repository."""
+    """The path of the workflow file within the repository."""
     ref: str = ""
     builder: str = ""
-    """The address of the workflow that signed, without its ref; another one than ``workflow`` if that calls it."""
+    """The URL of the workflow that signed, without its ref. Differs from ``workflow`` for reusable workflows."""
     runner: str = ""
     """Where the build ran: ``github-hosted``, ``self-hosted``, …"""
     commit: str = ""
     key_id: str = ""
-    """Which key signed, where there is no certificate."""
+    """The key that signed, if there is no certificate."""
 
     @property
     def ref_class(self) -> RefClass:
-        """What kind of ref it was built from."""
+        """The kind of ref it was built from."""
         return ref_class(self.ref)
 
     @property
     def by_certificate(self) -> bool:
-        """Whether a certificate says who it was."""
+        """Whether a certificate states the identity."""
         return not self.key_id
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Identity(Record):
 
 
 def ref_class(ref: str) -> RefClass:
-    """What kind of ref it is. A bare name may be either, so it is neither."""
+    """The kind of a ref. A bare name could be a tag or a branch, so it is ``other``."""
     if ref.startswith("refs/tags/"):
         return "tag"
     if ref.startswith("refs/heads/"):
@@ -112,49 +112,49 @@ _MEMBERS = {
 
 
 def to_json(identity: Identity) -> dict[str, str]:
-    """The identity as it stands in a lockfile: ``Extension.provenance``."""
+    """The identity as the lockfile stores it in ``Extension.provenance``."""
     texts = {member: str(getattr(identity, name)) for name, member in _MEMBERS.items() if getattr(identity, name)}
     return {"kind": identity.kind, **texts, **({"refClass": identity.ref_class} if identity.by_certificate else {})}
 
 
 def identity_from_json(record: Mapping[str, Any], path: str = "provenance") -> Identity:
-    """The identity that a lockfile records; raises LOCK_INVALID. Members that a later version adds are passed over."""
+    """Parse an identity from a lockfile; raises ``LOCK_INVALID``. Unknown members are ignored."""
     if record.get("kind") not in KINDS:
-        invalid(f"{path}/kind", "is not a kind of provenance that is known here")
+        invalid(f"{path}/kind", "is not a known kind of provenance")
     texts: dict[str, Any] = {}
     for name, member in _MEMBERS.items():
         value = record.get(member, "")
         if not isinstance(value, str) or not is_showable(value):
-            invalid(f"{path}/{member}", "is not a short text without spaces")
+            invalid(f"{path}/{member}", "is not a short string without spaces")
         texts[name] = value
     identity = Identity(kind=record["kind"], **texts)
     if not (identity.repository or identity.signer or identity.builder or identity.key_id):
-        invalid(path, "names nobody")
+        invalid(path, "names no signer")
     if "refClass" in record and record["refClass"] != identity.ref_class:
-        invalid(f"{path}/refClass", "does not fit the ref")
+        invalid(f"{path}/refClass", "does not match the ref")
     return identity
 
 
 def is_showable(text: str) -> bool:
-    """Whether a text is short and plain enough to be an identifier that people compare by eye."""
+    """Whether a text is short, printable ASCII, so that people can compare it by eye."""
     return len(text) <= _MAX_TEXT and not _UNSHOWABLE.search(text)
 
 
 def plain_text(text: str) -> str:
-    """The text with everything percent-encoded that is not plainly visible: refs may have any letters."""
-    return _UNSHOWABLE.sub(lambda found: quote(found[0], errors="surrogatepass"), text)
+    """Percent-encode everything but printable ASCII. Refs may have any characters."""
+    return _UNSHOWABLE.sub(lambda match: quote(match[0], errors="surrogatepass"), text)
 
 
 def repository_uri(text: str) -> str:
-    """One spelling for the address of a repository, however a package's metadata writes it; empty if it is none."""
+    """Normalise a repository URL in any form that package metadata uses; empty if it is not one."""
     plain = text.strip().removeprefix("git+")
     shorthand, mark, rest = plain.partition(":")
     if mark and shorthand in _SHORTHANDS:
         plain = f"https://{_SHORTHANDS[shorthand]}/{rest}"
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", plain, re.ASCII):
         plain = f"https://github.com/{plain}"  # npm's shorthand
-    elif found := re.fullmatch(r"[\w.-]+@([\w.-]+):(?!/)(.+)", plain, re.ASCII):
-        plain = f"https://{found[1]}/{found[2]}"
+    elif scp := re.fullmatch(r"[\w.-]+@([\w.-]+):(?!/)(.+)", plain, re.ASCII):
+        plain = f"https://{scp[1]}/{scp[2]}"
     try:
         parts = urlsplit(plain)
         host = (parts.hostname or "").removeprefix("www.")
@@ -175,15 +175,15 @@ def repository_uri(text: str) -> str:
 
 
 class Subject(Record):
-    """One thing that a statement is about."""
+    """One artifact that a statement is about."""
 
     name: str
     digests: tuple[Digest, ...]
-    """Only those by algorithms that are compared here."""
+    """Only digests with algorithms that are compared."""
 
 
 class Statement(Record):
-    """An in-toto statement: a claim by whoever signed it."""
+    """An in-toto statement: what its signer claims."""
 
     predicate_type: str
     subjects: tuple[Subject, ...]
@@ -191,37 +191,37 @@ class Statement(Record):
 
     @property
     def kind(self) -> Kind:
-        """What is stated."""
+        """The kind of statement, by its predicate type."""
         return statement_kind(self.predicate_type)
 
 
 class ExpectedSubject(Record):
-    """The bytes that a statement has to be about: what they are called, and their digests, computed here."""
+    """The artifact a statement must be about: its name, and digests computed here."""
 
     ecosystem: Ecosystem
     name: str
-    """For ``npm`` the package, for ``pypi`` the file; elsewhere names are not compared."""
+    """For ``npm`` the package, for ``pypi`` the file. Names are not compared in other ecosystems."""
     version: str = ""
     digests: tuple[Digest, ...]
 
     def digest(self, algorithm: str) -> Digest | None:
-        """The digest by one algorithm, if there is one."""
-        return next((each for each in self.digests if each.algorithm == algorithm), None)
+        """The digest with one algorithm, if there is one."""
+        return next((digest for digest in self.digests if digest.algorithm == algorithm), None)
 
 
 def expected_file(package: PackageRef, file: ArtifactFile) -> ExpectedSubject:
-    """A file that was downloaded and hashed."""
+    """A downloaded and hashed file."""
     name = file.name if package.ecosystem == "pypi" else package.name
     return ExpectedSubject(ecosystem=package.ecosystem, name=name, version=package.version, digests=file.digests)
 
 
 def expected_image(package: PackageRef, digest: Digest) -> ExpectedSubject:
-    """An image index or manifest that was fetched and hashed."""
+    """A fetched and hashed image index or manifest."""
     return ExpectedSubject(ecosystem="oci", name=package.name, digests=(digest,))
 
 
 def statement_kind(predicate_type: str) -> Kind:
-    """The kind of a statement with that type of predicate."""
+    """The kind of statement for a predicate type."""
     if predicate_type in (_SLSA_1, _SLSA_1 + ".0"):
         return "slsa-provenance/v1"
     if predicate_type == _SLSA_02:
@@ -234,19 +234,19 @@ def statement_kind(predicate_type: str) -> Kind:
 
 
 def parse_statement(data: bytes) -> Statement:
-    """An in-toto statement of version 1 or 0.1."""
+    """Parse an in-toto statement, version 1 or 0.1."""
     document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict) or document.get("_type") not in _STATEMENTS:
         _refuse("is not an in-toto statement")
     predicate_type, predicate = document.get("predicateType"), document.get("predicate")
     if not isinstance(predicate_type, str) or not predicate_type or not is_showable(predicate_type):
-        _refuse("does not say what it states")
+        _refuse("has no valid predicateType")
     if predicate is not None and not isinstance(predicate, dict):
         _refuse("has a predicate that is not an object")
-    rows = document.get("subject")
-    if not isinstance(rows, list) or not rows or len(rows) > _MAX_SUBJECTS:
+    subjects_json = document.get("subject")
+    if not isinstance(subjects_json, list) or not subjects_json or len(subjects_json) > _MAX_SUBJECTS:
         _refuse("has no subject, or too many")
-    subjects = tuple(_subject(row) for row in rows)
+    subjects = tuple(_subject(row) for row in subjects_json)
     return Statement(predicate_type=predicate_type, subjects=subjects, predicate=predicate or {})
 
 
@@ -254,7 +254,7 @@ def _subject(row: Any) -> Subject:
     digests = row.get("digest") if isinstance(row, dict) else None
     name = row.get("name", "") if isinstance(row, dict) else None
     if not isinstance(name, str) or not isinstance(digests, dict) or not digests:
-        _refuse("has a subject without a digest")
+        _refuse("has a subject without name or digest")
     return Subject(name=name, digests=tuple(_digests(digests)))
 
 
@@ -263,31 +263,31 @@ def _digests(digests: Mapping[str, Any]) -> Iterator[Digest]:
         if algorithm in digests:
             text = digests[algorithm]
             if not isinstance(text, str):
-                _refuse("has a digest that is not text")
+                _refuse("has a digest that is not a string")
             yield Digest.parse(f"{algorithm}:{text}")
 
 
 def parse_simple_signing(data: bytes) -> Digest:
-    """The digest of the manifest that one of cosign's older signatures is about."""
+    """The manifest digest in the payload of a legacy cosign signature."""
     document = strict_json.parse_json(data, LIMITS)
     critical = _object(_object(document).get("critical"))
     digest = _object(critical.get("image")).get("docker-manifest-digest")
     if critical.get("type") != "cosign container image signature" or not isinstance(digest, str):
-        _refuse("is not a signature of a container image")
+        _refuse("is not a cosign container image signature")
     return Digest.parse(digest)
 
 
 def subject_mismatch(statement: Statement, about: ExpectedSubject) -> str:
-    """Why a statement is not about these bytes under this name; empty if it is."""
+    """Why a statement is not about this artifact; empty if it is."""
     named = [subject for subject in statement.subjects if _is_named(subject, about)]
     if not named:
-        return f"the statement is about {statement.subjects[0].name[:200]!a}, not about {about.name[:200]!a}"
+        return f"the statement is about {statement.subjects[0].name[:200]!a}, not {about.name[:200]!a}"
     if not any(_is_same(subject, about) for subject in named):
-        return "the statement is about other bytes"
+        return "the statement is about different bytes"
     if statement.kind == "npm-publish":
         stated = (statement.predicate.get("name"), statement.predicate.get("version"))
         if stated != (about.name, about.version):
-            return "the statement says that another package was published"
+            return "the statement is about the publication of another package"
     return ""
 
 
@@ -300,7 +300,7 @@ def _is_named(subject: Subject, about: ExpectedSubject) -> bool:
 
 
 def _file_key(name: str) -> object:
-    """Python projects spell one file name in several ways (PEP 427, PEP 625)."""
+    """A normalised file name: Python projects may spell one in several ways (PEP 427, PEP 625)."""
     from packaging.utils import (
         InvalidSdistFilename,
         InvalidWheelFilename,
@@ -317,27 +317,29 @@ def _file_key(name: str) -> object:
 
 
 def _is_same(subject: Subject, about: ExpectedSubject) -> bool:
-    """Whether all digests that both sides have are the same, and there is one."""
-    pairs = [(each, here) for each in subject.digests if (here := about.digest(each.algorithm)) is not None]
-    return bool(pairs) and all(stated == here for stated, here in pairs)
+    """Whether all digests with common algorithms are equal, and there is at least one."""
+    pairs = [
+        (stated, computed) for stated in subject.digests if (computed := about.digest(stated.algorithm)) is not None
+    ]
+    return bool(pairs) and all(stated == computed for stated, computed in pairs)
 
 
-# What a statement says about its own origin
+# What a statement claims about its own origin
 
 
 def contradictions(statement: Statement, identity: Identity) -> tuple[str, ...]:
-    """In which respects a statement of provenance says something else than the certificate of its signer."""
-    found = []
+    """The fields in which a provenance statement contradicts the certificate of its signer."""
+    fields = []
     for name, claimed in _claims(statement).items():
-        spelt = repository_uri if name == "repository" else plain_text
-        stated, proven = spelt(claimed), spelt(getattr(identity, name))
+        normalise = repository_uri if name == "repository" else plain_text
+        stated, proven = normalise(claimed), normalise(getattr(identity, name))
         if stated and proven and stated != proven:
-            found.append(name)
-    return tuple(found)
+            fields.append(name)
+    return tuple(fields)
 
 
 def _claims(statement: Statement) -> dict[str, str]:
-    """By the name of the member of an identity."""
+    """A statement's claims, by field of :class:`Identity`."""
     predicate = statement.predicate
     if statement.kind == "slsa-provenance/v1":
         definition = _object(predicate.get("buildDefinition"))
@@ -374,26 +376,26 @@ def _runner(builder: Any) -> str:
 
 
 def _path_of(entry_point: Any) -> str:
-    """A path, where it is one and not the name of a step."""
+    """The entry point if it is a path and not the name of a step."""
     return entry_point if isinstance(entry_point, str) and "/" in entry_point else ""
 
 
 def _commit(dependencies: Any, repository: Any, algorithm: str) -> Any:
-    """The commit of the repository that is said to be built, among all that was used."""
-    for each in dependencies if isinstance(dependencies, list) else ():
-        uri = _object(each).get("uri")
+    """The commit of the repository that was built, among all build dependencies."""
+    for dependency in dependencies if isinstance(dependencies, list) else ():
+        uri = _object(dependency).get("uri")
         if isinstance(uri, str) and isinstance(repository, str):
             source = uri.partition("@")[0]
             if repository_uri(source) == repository_uri(repository) != "":
-                return _object(_object(each).get("digest")).get(algorithm)
+                return _object(_object(dependency).get("digest")).get(algorithm)
     return None
 
 
-# Keys of a registry
+# A registry's keys
 
 
 class RegistryKey(Record):
-    """A public key that a registry publishes for what it signs."""
+    """A public key with which a registry signs."""
 
     key_id: str
     spki: bytes = field(repr=False)
@@ -402,35 +404,35 @@ class RegistryKey(Record):
 
 
 def parse_registry_keys(data: bytes) -> tuple[RegistryKey, ...]:
-    """The keys of npm's ``-/npm/v1/keys`` document. A row that is not a key is passed over: it verifies nothing."""
+    """Parse npm's ``-/npm/v1/keys`` document. Malformed rows are skipped, since they verify nothing."""
     rows = _object(strict_json.parse_json(data, LIMITS)).get("keys")
     if not isinstance(rows, list):
-        _refuse("is not a list of keys")
-    found = []
+        _refuse("has no list of keys")
+    keys = []
     for row in map(_object, rows):
         key_id, text, expires = row.get("keyid"), row.get("key"), row.get("expires")
         if isinstance(key_id, str) and isinstance(text, str) and isinstance(expires, str | None):
             try:
-                found.append(RegistryKey(key_id=key_id, spki=b64decode(text, validate=True), expires=expires))
+                keys.append(RegistryKey(key_id=key_id, spki=b64decode(text, validate=True), expires=expires))
             except (BinasciiError, ValueError):
                 continue
-    return tuple(found)
+    return tuple(keys)
 
 
 # Outcomes
 
 
 class ProvenanceOutcome(Record):
-    """What came of checking one attestation."""
+    """The outcome of checking one attestation."""
 
     state: State
-    """``unavailable``: it could not be checked here. That never counts as verified."""
+    """``unavailable``: it could not be checked. This never counts as verified."""
     signer: Signer
-    """How it is signed, or says that it is."""
+    """How it is signed, or claims to be."""
     method: str
     """How it was checked: ``sigstore-dsse``, ``npm-registry-key``, …"""
     anchor: str = ""
-    """What the check rests on: a trust root or a key."""
+    """The trust root or key that the check relies on."""
     identity: Identity | None = None
     """Only if verified."""
     reason: str = ""
@@ -438,14 +440,16 @@ class ProvenanceOutcome(Record):
 
 
 def strongest_identity(outcomes: tuple[ProvenanceOutcome, ...]) -> Identity | None:
-    """The identity to pin: of those verified, the one that says most about where the bytes come from."""
-    found = [each.identity for each in outcomes if each.state == "verified" and each.identity is not None]
-    return min(found, key=lambda each: KINDS.index(each.kind), default=None)
+    """The verified identity that says most about where the bytes come from; this one gets pinned."""
+    identities = [
+        outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
+    ]
+    return min(identities, key=lambda identity: KINDS.index(identity.kind), default=None)
 
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _refuse(why: str) -> NoReturn:
-    raise PinwardenError("PROVENANCE_INVALID", f"the document {why}")
+def _refuse(problem: str) -> NoReturn:
+    raise PinwardenError("PROVENANCE_INVALID", f"the document {problem}")

@@ -1,7 +1,7 @@
-"""Checks attestations: is the signature good, is it about the bytes that were hashed here, and who made it.
+"""Verifies attestations: the signature, that it is about the bytes hashed here, and who signed.
 
-The identity is the verified certificate's (or the key's), never the statement's. Whatever cannot be checked here is
-``unavailable``; whatever was checked and is not good is ``failed``.
+The identity comes from the verified certificate or key, never from the statement. An attestation that cannot be checked
+is ``unavailable``; one that does not verify is ``failed``.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 _DSSE = "application/vnd.dsse.envelope.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _CERTIFICATE, _PROMISE = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
-_NOT_GOOD = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "DIGEST_INVALID")
-"""The errors that say something about an attestation; others say that we could not look."""
+_VERIFICATION_ERRORS = ("PROVENANCE_INVALID", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "DIGEST_INVALID")
+"""Errors about the attestation itself; others mean that it could not be checked."""
 
 
 def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ...]:
-    """The keys that an npm registry publishes; none if it has none."""
+    """The keys that an npm registry publishes; empty if it publishes none."""
     from pinwarden.system.net.fetch import FetchRequest
-    from pinwarden.system.net.fetch_failures import fetch_failed
+    from pinwarden.system.net.network_errors import fetch_failed
 
     wanted = FetchRequest(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
     answer = fetcher.get(wanted, max_bytes=LIMITS.max_bytes)
@@ -67,37 +67,37 @@ def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ..
     try:
         return parse_registry_keys(answer.body)
     except PinwardenError as err:
-        raise fetch_failed("protocol", f"the registry's keys cannot be read: {err.message}") from err
+        raise fetch_failed("protocol", f"the registry's keys are invalid: {err.message}") from err
 
 
 class _Check(Record):
-    """How one attestation is checked."""
+    """How to check one attestation."""
 
     signer: Signer
     method: str
     run: Callable[[], tuple[Identity, str]]
-    """The identity and the anchor; raises what the outcome is otherwise."""
+    """Returns identity and anchor, or raises ``VerificationFailed`` or ``VerificationUnavailable``."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProvenanceVerifier:
-    """Checks attestations against one trust root and a set of keys. Needs no network."""
+    """Verifies attestations with a trust root and a set of keys, without a network."""
 
     now: str
     trust_root: Path | None = None
-    """A ``trusted_root.json``; without it, the public root that the installed package sigstore brings."""
+    """A ``trusted_root.json``; by default the public root in the installed package sigstore."""
     registry_keys: tuple[RegistryKey, ...] = ()
-    """For what an npm registry signs itself."""
+    """The keys of an npm registry, for what it signs itself."""
     public_keys: tuple[bytes, ...] = ()
-    """PEM; for signatures without a certificate."""
+    """In PEM, for signatures without a certificate."""
     _root: SigstoreRoot | VerificationUnavailable | None = field(default=None, repr=False, init=False)
 
     def check_all(self, facts: ArtifactFacts) -> tuple[ProvenanceOutcome, ...]:
-        """All attestations that came with an artifact, each against the bytes of the file that it came with."""
-        return tuple(self._check_one(facts, each) for each in facts.attestations)
+        """Check every attestation of an artifact against the file it was published with."""
+        return tuple(self._check_one(facts, attestation) for attestation in facts.attestations)
 
     def check(self, attestation: Attestation, about: ExpectedSubject) -> ProvenanceOutcome:
-        """One attestation, which has to be about these bytes."""
+        """Check one attestation, which must be about this subject."""
         check = _Check(signer="unknown", method="none", run=_unreadable)
         try:
             check = self._route(attestation.bundle, about)
@@ -107,7 +107,7 @@ class ProvenanceVerifier:
         except VerificationFailed as err:
             return _outcome("failed", check, reason=str(err))
         except PinwardenError as err:
-            if err.code not in _NOT_GOOD:
+            if err.code not in _VERIFICATION_ERRORS:
                 raise
             return _outcome("failed", check, reason=err.message)
         return _outcome("verified", check, identity=identity, anchor=anchor)
@@ -115,7 +115,7 @@ class ProvenanceVerifier:
     def _check_one(self, facts: ArtifactFacts, attestation: Attestation) -> ProvenanceOutcome:
         about = _subject_of(facts, attestation)
         if about is None:
-            reason = f"{attestation.file[:120]!a}, which it came with, was not fetched"
+            reason = f"{attestation.file[:120]!a}, the file it was published with, was not fetched"
             return ProvenanceOutcome(state="unavailable", signer="unknown", method="none", reason=reason)
         return self.check(attestation, about)
 
@@ -139,7 +139,7 @@ class ProvenanceVerifier:
         )
 
     def _opened(self) -> SigstoreRoot:
-        """The trust root, opened once; what is missing now is missing later, too."""
+        """The trust root. Opened once, and a failure to open it is remembered."""
         if self._root is None:
             try:
                 self._root = open_root(self.trust_root)
@@ -172,17 +172,17 @@ class ProvenanceVerifier:
     # Sigstore bundles without one
 
     def _key_bundle(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
-        """1. find the key; 2. the signature; 3. what is stated; 4. whether the key was good at that time."""
+        """1. Find the key; 2. verify the signature; 3. check the statement; 4. check that the key was valid at the time."""
         hint = _object(_object(document, "verificationMaterial"), "publicKey").get("hint")
         envelope = _Envelope.read(_object(document, "dsseEnvelope"))
         key = self._registry_key(hint) if about.ecosystem == "npm" else None
         if key is None:
             return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
-        if not _fits(key, envelope):
-            _refuse("the signature does not fit the registry's key")
+        if not _is_signed_by(key, envelope):
+            _refuse("the signature does not match the registry's key")
         statement = _statement(envelope.payload_type, envelope.payload, about)
         if statement.kind != "npm-publish":
-            _refuse("the registry's key signed something that is not for a registry to say")
+            _refuse("the registry's key signed a statement that is not a publication")
         self._check_age(key, document, envelope)
         return Identity(kind=statement.kind, key_id=key.key_id), f"registry key {key.key_id}"
 
@@ -191,34 +191,34 @@ class ProvenanceVerifier:
         if found is None and not self.public_keys:
             if self.registry_keys:
                 _refuse("it is signed with a key that the registry does not publish")
-            raise VerificationUnavailable("it is signed with a key, and the registry publishes none")
+            raise VerificationUnavailable("it is signed with a key, but the registry publishes none")
         return found
 
     def _check_age(self, key: RegistryKey, document: Mapping[str, Any], envelope: _Envelope) -> None:
-        """A key that has run out since is good for what the log recorded before."""
-        if key.expires is None or _before(self.now, key.expires):
+        """An expired key is valid for signatures that the log recorded before its expiry."""
+        if key.expires is None or _is_before(self.now, key.expires):
             return
         entries = _object(document, "verificationMaterial").get("tlogEntries")
         if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-            _refuse("the registry's key has run out, and no log says when it was used")
+            _refuse("the registry's key has expired, and no log entry shows when it was used")
         moment = self._opened().logged_at(entries[0], envelope.payload, envelope.signature, key.spki)
-        if not _before(moment.isoformat(), key.expires):
-            _refuse("the registry's key had run out when it was used")
+        if not _is_before(moment.isoformat(), key.expires):
+            _refuse("the registry's key had expired when it was used")
 
     def _given_key(
         self, fits: Callable[[_PublicKey], bool], envelope: _Envelope, about: ExpectedSubject
     ) -> tuple[Identity, str]:
-        key = self._fitting(fits)
+        key = self._find_key(fits)
         statement = _statement(envelope.payload_type, envelope.payload, about)
         return Identity(kind=statement.kind, key_id=key.key_id), f"public key {key.key_id}"
 
-    def _fitting(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
+    def _find_key(self, fits: Callable[[_PublicKey], bool]) -> _PublicKey:
         if not self.public_keys:
-            raise VerificationUnavailable("it is signed with a key, and no key was given")
+            raise VerificationUnavailable("it is signed with a key, but no key was given")
         for key in (_PublicKey.load(pem, pem=True) for pem in self.public_keys):
             if fits(key):
                 return key
-        _refuse("it is signed with none of the keys that were given")
+        _refuse("it is not signed with any of the given keys")
 
     # Cosign's older formats
 
@@ -248,7 +248,7 @@ class ProvenanceVerifier:
         root, payload = self._opened(), _base64(document, "payload")
         certificate, promise = annotations[_CERTIFICATE], annotations.get(_PROMISE)
         if not isinstance(certificate, str) or not isinstance(promise, str):
-            _refuse("no log says when it was signed")
+            _refuse("it has no log entry that shows when it was signed")
         signed = root.verify_promised(certificate.encode(), _base64(annotations, _SIGNATURE), payload, promise.encode())
         _check_image(payload, about)
         return identity_of(signed.certificate, "cosign-signature"), root.anchor
@@ -257,7 +257,7 @@ class ProvenanceVerifier:
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: ExpectedSubject
     ) -> tuple[Identity, str]:
         payload, signature = _base64(document, "payload"), _base64(annotations, _SIGNATURE)
-        key = self._fitting(lambda given: given.verify(signature, payload))
+        key = self._find_key(lambda given: given.verify(signature, payload))
         _check_image(payload, about)
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
@@ -275,7 +275,7 @@ def _outcome(
 
 
 def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> ExpectedSubject | None:
-    """The bytes that an attestation came with."""
+    """The file or image an attestation was published with."""
     if facts.image is not None:
         came_with = attestation.file in ("", str(facts.image.root))
         return expected_image(facts.package, facts.image.root) if came_with else None
@@ -285,16 +285,16 @@ def _subject_of(facts: ArtifactFacts, attestation: Attestation) -> ExpectedSubje
 
 def _statement(payload_type: str, payload: bytes, about: ExpectedSubject) -> Statement:
     if payload_type != IN_TOTO:
-        _refuse("the envelope does not hold an in-toto statement")
+        _refuse("the envelope has no in-toto statement")
     statement = parse_statement(payload)
-    if why := subject_mismatch(statement, about):
-        _refuse(why)
+    if problem := subject_mismatch(statement, about):
+        _refuse(problem)
     return statement
 
 
 def _check_image(payload: bytes, about: ExpectedSubject) -> None:
     if parse_simple_signing(payload) != _sha256(about):
-        _refuse("the signature is about another image")
+        _refuse("the signature is for another image")
 
 
 def _sha256(about: ExpectedSubject) -> Digest:
@@ -319,19 +319,19 @@ class _Envelope(Record):
         signatures = document.get("signatures") if isinstance(document, dict) else None
         payload_type = document.get("payloadType") if isinstance(document, dict) else None
         if not isinstance(payload_type, str) or not isinstance(signatures, list) or len(signatures) != 1:
-            _refuse("the envelope does not have one signature")
+            _refuse("the envelope does not have exactly one signature")
         signature = _base64(signatures[0], "sig") if isinstance(signatures[0], dict) else b""
         return cls(payload_type=payload_type, payload=_base64(document, "payload"), signature=signature)
 
     @property
     def signed(self) -> bytes:
-        """https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md: type and content, with their lengths."""
+        """https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md: type and payload with their lengths."""
         kind = self.payload_type.encode("utf-8", "surrogatepass")
         return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
 
 
 class _PublicKey(Record):
-    """A key that was given, and its name: the digest of its SubjectPublicKeyInfo."""
+    """A public key, identified by the digest of its SubjectPublicKeyInfo."""
 
     key: Any
     key_id: str
@@ -350,7 +350,7 @@ class _PublicKey(Record):
         try:
             key = load_pem_public_key(data) if pem else load_der_public_key(data)
         except (ValueError, TypeError, UnsupportedAlgorithm) as err:
-            raise PinwardenError("KEY_INVALID", "a public key for provenance cannot be read") from err
+            raise PinwardenError("KEY_INVALID", "a public key for provenance is malformed") from err
         if not isinstance(key, ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey):
             raise PinwardenError("KEY_INVALID", "a public key for provenance is neither ECDSA nor Ed25519")
         return cls(
@@ -371,18 +371,18 @@ class _PublicKey(Record):
         return True
 
 
-def _fits(key: RegistryKey, envelope: _Envelope) -> bool:
+def _is_signed_by(key: RegistryKey, envelope: _Envelope) -> bool:
     try:
         public = _PublicKey.load(key.spki, pem=False)
-    except PinwardenError as err:  # the registry's fault, not the user's
-        raise VerificationFailed("the registry's key is not a usable one") from err
+    except PinwardenError as err:  # published by the registry, so not the user's mistake
+        raise VerificationFailed("the registry's key is malformed") from err
     return public.verify(envelope.signature, envelope.signed)
 
 
-def _before(one: str, other: str) -> bool:
-    """Whether one moment is certainly before another."""
+def _is_before(earlier: str, later: str) -> bool:
+    """Whether ``earlier`` is known to be before ``later``; False if either is not a timestamp."""
     try:
-        first, second = (datetime.fromisoformat(text) for text in (one, other))
+        first, second = (datetime.fromisoformat(text) for text in (earlier, later))
     except ValueError:
         return False
     return (first if first.tzinfo else first.replace(tzinfo=UTC)) < (
@@ -404,12 +404,12 @@ def _base64(document: Mapping[str, Any], member: str) -> bytes:
 
 
 def _unreadable() -> NoReturn:
-    raise VerificationFailed("it cannot be read")
+    raise VerificationFailed("it is malformed")
 
 
 def _unsupported() -> NoReturn:
-    raise VerificationUnavailable("it is in a format that is not checked here")
+    raise VerificationUnavailable("its format is not supported")
 
 
-def _refuse(why: str) -> NoReturn:
-    raise VerificationFailed(why)
+def _refuse(problem: str) -> NoReturn:
+    raise VerificationFailed(problem)

@@ -1,7 +1,7 @@
-"""The identity that was locked against what the attestations of an artifact prove now.
+"""Drift of provenance: the locked identity compared with what an artifact's attestations prove now.
 
-A version that comes from another repository, workflow or issuer, that is proven less well, or no longer, is how a
-stolen token, a taken-over repository and a republished fork look from outside.
+A release from another repository, workflow or issuer, or with weaker or no proof, is how a stolen token, a hijacked
+repository and a republished fork look from outside.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ RENAMED = "provenance_renamed"
 REPOSITORY_MISMATCH = "provenance_repository_mismatch"
 PROVENANCE_KINDS: FindingKinds = kind_table(
     critical=(
-        (CHANGED, "It was proven to come from one builder, and now it comes from another."),
-        (WEAKER, "It was proven where it comes from, and now less is proven, or the proof is not good."),
-        (VANISHED, "It was proven where it comes from, and now nothing proves it."),
+        (CHANGED, "The artifact now comes from another builder than the locked one."),
+        (WEAKER, "The provenance is weaker than the locked one, or does not verify."),
+        (VANISHED, "The artifact had provenance when it was locked and has none now."),
     ),
     review=(
-        (UNCHECKED, "Where it comes from could not be checked."),
-        (FAILED, "An attestation that came with it is not good; info, if another one proves what is locked."),
-        (RENAMED, "The repository that it comes from has another name now."),
-        (REPOSITORY_MISMATCH, "Its metadata names another repository than the one that it was built in."),
+        (UNCHECKED, "The provenance could not be checked."),
+        (FAILED, "An attestation does not verify; info if another one proves the locked identity."),
+        (RENAMED, "The source repository was renamed."),
+        (REPOSITORY_MISMATCH, "The metadata names another repository than the one it was built in."),
     ),
-    info=((GAINED, "It is now proven where it comes from, and that is not locked."),),
+    info=((GAINED, "The artifact now has provenance, which is not locked."),),
 )
 
-# From worst to best. A pull request is anybody's; a branch moves; a tag is meant to stay.
+# From weakest to strongest: anyone can open a pull request, a branch moves, a tag should not.
 _REF_RANKS = ("pull-request", "other", "branch", "tag")
-# What a kind of statement is worth, from worst to best: the registry saw an upload; somebody held a key or an account;
-# the publisher's own build uploaded it; a build platform says what it was built from.
+# From weakest to strongest: the registry saw an upload; the signer had a key or an account; the publisher's build
+# uploaded it; a build platform states what it was built from.
 _KIND_RANKS = {
     "npm-publish": 0,
     "signature": 1,
@@ -52,7 +52,7 @@ _KIND_RANKS = {
 
 
 class ProvenanceFinding(Record):
-    """One difference."""
+    """One difference between locked and current provenance."""
 
     code: str
     severity: str
@@ -60,31 +60,31 @@ class ProvenanceFinding(Record):
 
 
 def compare_provenance(
-    locked: Identity | None, found: Sequence[ProvenanceOutcome], *, metadata_repository: str | None = None
+    locked: Identity | None, outcomes: Sequence[ProvenanceOutcome], *, metadata_repository: str | None = None
 ) -> tuple[ProvenanceFinding, ...]:
-    """What differs between the lock and the attestations as they were checked now.
+    """Compare the locked identity with the outcomes of checking the current attestations.
 
-    ``metadata_repository`` is where the package's own metadata says that it comes from.
+    ``metadata_repository`` is the repository named in the package's own metadata.
     """
-    best = strongest_identity(tuple(found))
-    verified = [each.identity for each in found if each.state == "verified" and each.identity is not None]
+    best = strongest_identity(tuple(outcomes))
+    verified = [outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None]
     if locked is None:
-        findings = _unlocked(best, found)
-    elif same := [each for each in verified if not _differences(locked, each)]:
-        findings = [*_renamed(locked, same[0]), *_gained(locked, best), *_failures(found, INFO)]
+        findings = _unlocked(best, outcomes)
+    elif same := [identity for identity in verified if not _differences(locked, identity)]:
+        findings = [*_renamed(locked, same[0]), *_gained(locked, best), *_failures(outcomes, INFO)]
         best = same[0] if same[0].repository else best
-    elif best is None or not any(_same_way(locked, each) for each in verified):
-        findings = [_unproven(locked, found, best), *_failures(found, REVIEW)]
+    elif best is None or not any(_same_signer_kind(locked, identity) for identity in verified):
+        findings = [_unproven(locked, outcomes, best), *_failures(outcomes, REVIEW)]
     else:
-        findings = [*_differences(locked, _nearest(locked, verified)), *_failures(found, REVIEW)]
+        findings = [*_differences(locked, _nearest(locked, verified)), *_failures(outcomes, REVIEW)]
     return (*findings, *_mismatch(best, metadata_repository))
 
 
 def slsa_level(identity: Identity) -> int:
-    """The build level of https://slsa.dev/spec/v1.0/levels that an identity can stand for, as far as it tells.
+    """The highest SLSA build level (https://slsa.dev/spec/v1.0/levels) that an identity supports.
 
-    3 needs a build that the repository's own workflow cannot reach into: one that another repository defines and
-    signs. 2 needs a platform that runs builds for others. A statement without either is 1, anything else 0.
+    3 needs a build that the repository's own workflow cannot influence: one that another repository defines and signs.
+    2 needs a hosted build platform. A statement without either is 1, anything else 0.
     """
     if not identity.kind.startswith("slsa-provenance/"):
         return 0
@@ -94,37 +94,37 @@ def slsa_level(identity: Identity) -> int:
     return 3 if builder and source and builder != source else 2
 
 
-def _unlocked(best: Identity | None, found: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
-    findings = [*_gained(None, best), *_failures(found, REVIEW)]
-    unchecked = [each for each in found if each.state == "unavailable"]
+def _unlocked(best: Identity | None, outcomes: Sequence[ProvenanceOutcome]) -> list[ProvenanceFinding]:
+    findings = [*_gained(None, best), *_failures(outcomes, REVIEW)]
+    unchecked = [outcome for outcome in outcomes if outcome.state == "unavailable"]
     return [*findings, _unchecked(unchecked[0])] if unchecked and best is None else findings
 
 
 def _gained(locked: Identity | None, best: Identity | None) -> list[ProvenanceFinding]:
     if best is None or (locked is not None and _KIND_RANKS[best.kind] <= _KIND_RANKS[locked.kind]):
         return []
-    message = f"it is now proven where it comes from, and that is not locked: {best}"
+    message = f"it now has provenance that is not locked: {best}"
     return [_finding(GAINED, message)]
 
 
-def _unproven(locked: Identity, found: Sequence[ProvenanceOutcome], best: Identity | None) -> ProvenanceFinding:
-    """Nothing is verified that is signed in the locked way; only what is could be the locked proof."""
-    way = "certificate" if locked.by_certificate else "key"
-    was = f"it was proven to come from {locked}"
-    for each in found:
-        if each.state == "failed" and each.signer in (way, "unknown"):
-            return _finding(WEAKER, f"{was}, and now its proof is not good: {each.reason}")
-    for each in found:
-        if each.state == "unavailable" and each.signer == way:
-            return _unchecked(each)
+def _unproven(locked: Identity, outcomes: Sequence[ProvenanceOutcome], best: Identity | None) -> ProvenanceFinding:
+    """The finding if no verified attestation is signed in the same way (certificate or key) as the locked one."""
+    signer = "certificate" if locked.by_certificate else "key"
+    was = f"its locked provenance is {locked}"
+    for outcome in outcomes:
+        if outcome.state == "failed" and outcome.signer in (signer, "unknown"):
+            return _finding(WEAKER, f"{was}, but it does not verify now: {outcome.reason}")
+    for outcome in outcomes:
+        if outcome.state == "unavailable" and outcome.signer == signer:
+            return _unchecked(outcome)
     if best is None:
-        return _finding(VANISHED, f"{was}, and now nothing proves it")
+        return _finding(VANISHED, f"{was}, and it has none now")
     if _KIND_RANKS[best.kind] < _KIND_RANKS[locked.kind]:
-        return _finding(WEAKER, f"{was}, and now there is no more than {best.kind} by {best}")
-    return _finding(CHANGED, f"{was}, and now it is signed by {best}")
+        return _finding(WEAKER, f"{was}; now there is only {best.kind} by {best}")
+    return _finding(CHANGED, f"{was}; now it is signed by {best}")
 
 
-def _same_way(locked: Identity, now: Identity) -> bool:
+def _same_signer_kind(locked: Identity, now: Identity) -> bool:
     return locked.by_certificate == now.by_certificate
 
 
@@ -133,29 +133,32 @@ def _finding(code: str, message: str) -> ProvenanceFinding:
 
 
 def _unchecked(outcome: ProvenanceOutcome) -> ProvenanceFinding:
-    message = f"where it comes from could not be checked: {outcome.reason}"
+    message = f"its provenance could not be checked: {outcome.reason}"
     return _finding(UNCHECKED, message)
 
 
-def _failures(found: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
-    """What came with the artifact and is not good, beside what decides."""
-    reasons = dict.fromkeys(each.reason for each in found if each.state == "failed")
-    messages = [f"an attestation that came with it is not good: {reason}" for reason in reasons]
+def _failures(outcomes: Sequence[ProvenanceOutcome], severity: str) -> list[ProvenanceFinding]:
+    """Failed attestations, in addition to the deciding one."""
+    reasons = dict.fromkeys(outcome.reason for outcome in outcomes if outcome.state == "failed")
+    messages = [f"an attestation does not verify: {reason}" for reason in reasons]
     return [ProvenanceFinding(code=FAILED, severity=severity, message=message) for message in messages]
 
 
 def _nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
-    """The one that differs least, so that the report names what really changed."""
-    return min((each for each in verified if _same_way(locked, each)), key=lambda each: len(_differences(locked, each)))
+    """The identity that differs least, so that the report names what really changed."""
+    return min(
+        (identity for identity in verified if _same_signer_kind(locked, identity)),
+        key=lambda identity: len(_differences(locked, identity)),
+    )
 
 
 def _differences(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
     changed = [
-        _finding(CHANGED, f"the {what} changed: {one or 'none'} was locked, now it is {other or 'none'}")
+        _finding(CHANGED, f"the {what} changed from {one or 'none'} to {other or 'none'}")
         for what, one, other in _changes(locked, now)
     ]
     weaker = [
-        _finding(WEAKER, f"the {what} is weaker: {one} was locked, now it is {other}")
+        _finding(WEAKER, f"the {what} is weaker: {other} instead of {one}")
         for what, one, other in _weakenings(locked, now)
     ]
     return [*changed, *weaker]
@@ -163,7 +166,7 @@ def _differences(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
 
 def _changes(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
     if locked.kind == now.kind == "npm-publish":
-        return []  # the registry replaces its keys; which registry it is, the lock says elsewhere
+        return []  # registries rotate their keys; the registry itself is locked elsewhere
     compared = [
         ("issuer", locked.issuer, now.issuer),
         ("signer", locked.signer, now.signer),
@@ -173,7 +176,7 @@ def _changes(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
     ]
     if not _is_renamed(locked, now):
         compared.append(("repository", _repository(locked), _repository(now)))
-    # Where one side has no number there is nothing to compare: old certificates have none.
+    # Old certificates have no numeric IDs, so there is nothing to compare.
     if locked.repository_id and now.repository_id:
         compared.append(("repository's number", locked.repository_id, now.repository_id))
     if locked.owner_id and now.owner_id:
@@ -182,12 +185,12 @@ def _changes(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
 
 
 def _repository(identity: Identity) -> str:
-    """In one spelling, if it is an address that has several."""
+    """A normalised form, if the value is a URL."""
     return repository_uri(identity.repository) or identity.repository
 
 
 def _builder(identity: Identity) -> str:
-    """Within its own repository by path alone, so that a renamed repository has the same one."""
+    """A workflow in its own repository by path alone, so that renaming the repository does not change it."""
     own = f"{identity.repository}/"
     return identity.builder.removeprefix(own) if identity.repository else identity.builder
 
@@ -204,7 +207,7 @@ def _weakenings(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
 
 
 def _is_renamed(locked: Identity, now: Identity) -> bool:
-    """The same repository of the same owner under another name: the numbers are the forge's, and not reused."""
+    """Whether it is the same repository and owner under another name, by the forge's numeric IDs."""
     return (
         _repository(locked) != _repository(now)
         and locked.issuer == now.issuer
@@ -216,15 +219,15 @@ def _is_renamed(locked: Identity, now: Identity) -> bool:
 def _renamed(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
     if not _is_renamed(locked, now):
         return []
-    message = f"its repository has another name now: {locked.repository} was locked, now it is {now.repository}"
+    message = f"its repository was renamed from {locked.repository} to {now.repository}"
     return [_finding(RENAMED, message)]
 
 
 def _mismatch(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
-    """A fork that keeps the original's metadata: the proof is good, and names another repository than the page."""
+    """The finding if the verified repository is not the one in the metadata, as in a fork that kept the metadata."""
     named = repository_uri(metadata_repository or "")
     proven = repository_uri(best.repository) if best is not None else ""
     if not named or not proven or named == proven:
         return []
-    message = f"its metadata says that it comes from {named}, and it was built in {proven}"
+    message = f"its metadata names {named}, but it was built in {proven}"
     return [_finding(REPOSITORY_MISMATCH, message)]

@@ -1,8 +1,8 @@
-"""The one place that touches the ``sigstore`` package: a trust root, and what it lets us verify without a network.
+"""Sigstore verification without a network. The only module that uses the ``sigstore`` package.
 
-``sigstore`` 4.5 verifies bundles whose log entry is of a new kind. The entries of npm's attestations (``intoto``
-0.0.2) and cosign's older signatures, which carry a promise of the log and no proof, are verified here with the same
-parts, in the order of ``sigstore.verify.Verifier``.
+``sigstore`` 4.5 verifies bundles with recent kinds of log entries. The entries of npm's attestations (``intoto`` 0.0.2)
+and cosign's older signatures, which have a signed entry timestamp but no inclusion proof, are verified here with the
+same building blocks, in the order of ``sigstore.verify.Verifier``.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _OWN_ENTRY = ("intoto", "0.0.2")
 
 
 class VerificationUnavailable(Exception):  # noqa: N818 - not an error: nothing was found to be wrong
-    """The package is not installed, or is one that is not known here."""
+    """The package sigstore is not installed, or its release is not supported."""
 
 
 class VerificationFailed(Exception):  # noqa: N818 - the outcome of a check
-    """The signature, its certificate or its log entry is not good."""
+    """The signature, its certificate or its log entry does not verify."""
 
 
 class Signed(Record):
-    """What was signed, and the verified certificate of whoever signed it."""
+    """What was signed, and the signer's verified certificate."""
 
     certificate: Certificate
     payload: bytes = field(repr=False, default=b"")
-    """The content of the envelope; empty for a signature over bytes that are elsewhere."""
+    """The payload of the envelope; empty for a detached signature."""
     payload_type: str = ""
 
 
@@ -58,10 +58,10 @@ class SigstoreRoot(Record):
 
     verifier: Verifier = field(repr=False)
     anchor: str
-    """Which root it is."""
+    """Identifies the root, for display."""
 
     def verify_envelope(self, bundle_json: bytes) -> Signed:
-        """A bundle with a signed statement in it."""
+        """Verify a bundle with a DSSE envelope."""
         with _checking():
             bundle = _bundle(bundle_json)
             kind = bundle.log_entry._inner.kind_version
@@ -71,7 +71,7 @@ class SigstoreRoot(Record):
             return Signed(certificate=bundle.signing_certificate, payload=payload, payload_type=payload_type)
 
     def verify_digest(self, bundle_json: bytes, digest: Digest) -> Signed:
-        """A bundle with a signature over bytes that have this SHA-256."""
+        """Verify a bundle with a detached signature over bytes with this SHA-256."""
         from sigstore.hashes import Hashed
         from sigstore_models.common.v1 import HashAlgorithm
 
@@ -82,7 +82,7 @@ class SigstoreRoot(Record):
             return Signed(certificate=bundle.signing_certificate)
 
     def verify_promised(self, pem: bytes, signature: bytes, payload: bytes, promise: bytes) -> Signed:
-        """A signature with its certificate and the log's promise to have recorded it, as cosign stored them."""
+        """Verify a cosign signature with its certificate and the log's signed entry timestamp."""
         from cryptography.x509 import load_pem_x509_certificate
 
         with _checking():
@@ -108,9 +108,9 @@ class SigstoreRoot(Record):
 
 
 def open_root(path: Path | None) -> SigstoreRoot:
-    """The root in a file, or else the public one that the installed package brings. Nothing is fetched or updated.
+    """Open the root in a file, or the public one in the installed package. Nothing is fetched or updated.
 
-    Not ``Verifier.production(offline=True)``: that prefers an unverified copy in a folder of the user's.
+    ``Verifier.production(offline=True)`` is not used, because it prefers an unverified copy in the user's cache.
     """
     data = read_file(path, _ROOT_LIMITS.max_bytes) if path is not None else None
     try:
@@ -122,11 +122,11 @@ def open_root(path: Path | None) -> SigstoreRoot:
         from sigstore_models.trustroot.v1 import TrustedRoot as Model
     except ImportError as err:
         if err.name == "sigstore":
-            why = "the package sigstore is not installed; the extra pinwarden[provenance] brings it"
+            why = "the package sigstore is not installed; install pinwarden[provenance]"
         else:
-            why = f"the installed release of the package sigstore is not known here: {err}"
+            why = f"the installed release of the package sigstore is not supported: {err}"
         raise VerificationUnavailable(why) from err
-    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # what it says is in its errors, too
+    logging.getLogger("sigstore").addHandler(logging.NullHandler())  # its errors say the same
     if data is None:
         data, source = read_embedded("trusted_root.json", DEFAULT_TUF_URL), f"sigstore {__version__}"
     else:
@@ -152,27 +152,27 @@ def _check_complete(root: Any) -> None:
 
 
 class _AnyIdentity:
-    """Who signed is read from the verified certificate, and judged against the lock."""
+    """Accepts every identity; the lock decides later which one is expected."""
 
     def verify(self, cert: Certificate) -> None:
-        """Whoever it is."""
+        """Accept the certificate."""
 
 
 class _checking:  # noqa: N801 - reads as a statement
-    """Turns every way in which a hostile bundle can make the libraries fail into a refusal."""
+    """Turns every exception that a hostile bundle can cause into ``VerificationFailed``."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, _: object) -> None:
         # No list of exception types would be complete: pydantic, cryptography, rfc3161 and asn1 parsers raise here,
-        # and a panic of the parts that are written in Rust is not even an Exception.
+        # and a panic in Rust code is not even an Exception.
         if isinstance(err, Exception) or (kind is not None and kind.__name__ == "PanicException"):
             raise err if isinstance(err, VerificationFailed) else VerificationFailed(_first_line(err)) from err
 
 
 def _first_line(err: BaseException | None) -> str:
-    """What the library says, which may quote the bundle."""
+    """The library's message, which may quote the bundle."""
     lines = str(err).splitlines() or [""]
     return show_invisible(lines[0][:200]) or type(err).__name__
 
@@ -183,7 +183,7 @@ def _bundle(data: bytes) -> Bundle:
     return Bundle.from_json(data)
 
 
-# The steps of a verification that are done here
+# Verification steps
 
 
 def _verify_intoto(verifier: Verifier, bundle: Bundle) -> Signed:
@@ -201,13 +201,13 @@ def _verify_intoto(verifier: Verifier, bundle: Bundle) -> Signed:
     _check_certificate(verifier, certificate, moment)
     _check_signature(certificate, envelope.signature, envelope.pae())
     if payload_type != IN_TOTO:
-        _refuse("the envelope does not hold an in-toto statement")
+        _refuse("the envelope has no in-toto statement")
     _check_intoto(bundle.log_entry._inner.canonicalized_body, payload, envelope.signature, _der(certificate))
     return Signed(certificate=certificate, payload=payload, payload_type=payload_type)
 
 
 def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
-    """Proof, checkpoint and promise; the last is what binds the time."""
+    """Verify inclusion proof, checkpoint and signed entry timestamp; only the latter covers the time."""
     from sigstore._internal.trust import KeyringPurpose
 
     keyring = verifier._trusted_root.rekor_keyring(KeyringPurpose.VERIFY)
@@ -219,7 +219,7 @@ def _check_entry(verifier: Verifier, entry: TransparencyLogEntry) -> datetime:
 
 
 def _promised(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], datetime]:
-    """The body of the entry that the log promised to record, and when."""
+    """Body and time of the entry in a signed entry timestamp."""
     from sigstore._internal.trust import KeyringPurpose
     from sigstore._utils import KeyID
 
@@ -261,11 +261,11 @@ def _check_signature(certificate: Certificate, signature: bytes, message: bytes)
 
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        _refuse("the certificate has a key of another kind than sigstore gives out")
+        _refuse("the certificate has a kind of key that Sigstore does not issue")
     try:
         key.verify(signature, message, ec.ECDSA(SHA256()))
     except InvalidSignature as err:
-        raise VerificationFailed("the signature does not fit") from err
+        raise VerificationFailed("the signature does not match") from err
 
 
 def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
@@ -278,11 +278,11 @@ def _check_intoto(body: bytes, payload: bytes, signature: bytes, signer: bytes) 
         (entry["kind"], entry["apiVersion"]) == _OWN_ENTRY
         and recorded["payloadType"] == IN_TOTO
         and content["payloadHash"] == {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()}
-        and b64decode(b64decode(row["sig"], validate=True), validate=True) == signature  # it is encoded twice
+        and b64decode(b64decode(row["sig"], validate=True), validate=True) == signature  # encoded twice
         and _pem_content(row["publicKey"]) == signer
     )
     if not same:
-        _refuse("the log entry records something else")
+        _refuse("the log entry records another signature")
 
 
 def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) -> None:
@@ -296,7 +296,7 @@ def _check_dsse(body: bytes, payload: bytes, signature: bytes, signer: bytes) ->
         and _pem_content(row["verifier"]) == signer
     )
     if not same:
-        _refuse("the log entry records something else")
+        _refuse("the log entry records another signature")
 
 
 def _check_hashedrekord(body: Mapping[str, Any], certificate: Certificate, signature: bytes, payload: bytes) -> None:
@@ -309,11 +309,11 @@ def _check_hashedrekord(body: Mapping[str, Any], certificate: Certificate, signa
         and _pem_content(spec["signature"]["publicKey"]["content"]) == _der(certificate)
     )
     if not same:
-        _refuse("the log entry records something else")
+        _refuse("the log entry records another signature")
 
 
 def _pem_content(text: str) -> bytes:
-    """What stands between the lines of a PEM text that is itself in base64."""
+    """The DER content of a base64-encoded PEM text."""
     lines = b64decode(text, validate=True).decode("ascii").strip().split("\n")
     if len(lines) < 3 or not lines[0].startswith("-----BEGIN ") or not lines[-1].startswith("-----END "):
         _refuse("the log entry names no key")
@@ -329,8 +329,8 @@ def _der(certificate: Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def _refuse(why: str) -> NoReturn:
-    raise VerificationFailed(why)
+def _refuse(problem: str) -> NoReturn:
+    raise VerificationFailed(problem)
 
 
 _ARC = "1.3.6.1.4.1.57264.1."
@@ -342,52 +342,52 @@ _GITHUB = "https://token.actions.githubusercontent.com"
 
 
 def identity_of(certificate: Certificate, kind: Kind) -> Identity:
-    """Who the certificate was given to; raises PROVENANCE_INVALID if it does not say so in one way."""
-    said = _extensions(certificate)
-    issuer = said(_ISSUER) or said(_ISSUER_OLD)
-    if not issuer or said(_ISSUER_OLD) not in ("", issuer):
-        raise _invalid("does not say, or says twice, who vouched for its owner")
+    """The identity in a certificate; ``PROVENANCE_INVALID`` if it is missing or ambiguous."""
+    extension = _extensions(certificate)
+    issuer = extension(_ISSUER) or extension(_ISSUER_OLD)
+    if not issuer or extension(_ISSUER_OLD) not in ("", issuer):
+        raise _invalid("has no issuer, or two different ones")
     uri, account = _owner(certificate)
-    old_repository = said(_REPOSITORY_OLD) if issuer == _GITHUB else ""
-    repository = said(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
-    ref = said(_REF) or said(_REF_OLD)
-    config = _without_ref(said(_BUILD_CONFIG) or uri, ref)
+    old_repository = extension(_REPOSITORY_OLD) if issuer == _GITHUB else ""
+    repository = extension(_REPOSITORY) or (f"https://github.com/{old_repository}" if old_repository else "")
+    ref = extension(_REF) or extension(_REF_OLD)
+    config = _without_ref(extension(_BUILD_CONFIG) or uri, ref)
     return Identity(
         kind=kind,
         issuer=issuer,
         signer=account,
         repository=repository,
-        repository_id=said(_REPOSITORY_ID),
-        owner_id=said(_OWNER_ID),
+        repository_id=extension(_REPOSITORY_ID),
+        owner_id=extension(_OWNER_ID),
         workflow=_within(config, repository),
         ref=ref,
-        builder=_without_ref(said(_BUILD_SIGNER) or uri, ref),
-        runner=said(_RUNNER),
-        commit=said(_COMMIT) or said(_COMMIT_OLD),
+        builder=_without_ref(extension(_BUILD_SIGNER) or uri, ref),
+        runner=extension(_RUNNER),
+        commit=extension(_COMMIT) or extension(_COMMIT_OLD),
     )
 
 
 def _extensions(certificate: Certificate) -> Callable[[int], str]:
-    """Reads the text of an extension by its number; empty if it is not there."""
+    """A function that returns an extension's text by its number; empty if there is none."""
     from cryptography.x509 import UnrecognizedExtension
 
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for extension in certificate.extensions:
         dotted = extension.oid.dotted_string
         if dotted.startswith(_ARC) and isinstance(extension.value, UnrecognizedExtension):
             number, value = dotted.removeprefix(_ARC), extension.value.value
             if number.isdigit():
-                found[int(number)] = _text(value if int(number) <= _LAST_PLAIN else _utf8_string(value))
-    return lambda number: found.get(number, "")
+                texts[int(number)] = _text(value if int(number) <= _LAST_PLAIN else _utf8_string(value))
+    return lambda number: texts.get(number, "")
 
 
 def _owner(certificate: Certificate) -> tuple[str, str]:
-    """The certificate's one subject: the address of a build, or the name of an account."""
+    """The certificate's only subject: the URL of a workflow, or the name of an account."""
     from cryptography.x509 import OtherName, RFC822Name, SubjectAlternativeName, UniformResourceIdentifier
 
     names = list(certificate.extensions.get_extension_for_class(SubjectAlternativeName).value)
     if len(names) != 1:
-        raise _invalid("is not for one owner")
+        raise _invalid("does not have exactly one subject")
     name = names[0]
     if isinstance(name, UniformResourceIdentifier):
         return _text(name.value.encode()), ""
@@ -395,11 +395,11 @@ def _owner(certificate: Certificate) -> tuple[str, str]:
         return "", _text(name.value.encode())
     if isinstance(name, OtherName) and name.type_id.dotted_string == f"{_ARC}7":
         return "", _text(_utf8_string(name.value))
-    raise _invalid("has an owner of an unknown kind")
+    raise _invalid("has a subject of an unknown kind")
 
 
 def _utf8_string(der: bytes) -> bytes:
-    """The content of one UTF8String, and nothing after it."""
+    """The content of exactly one DER UTF8String."""
     if len(der) >= 2 and der[0] == 0x0C:
         if der[1] < 0x80:
             size, start = der[1], 2
@@ -408,21 +408,21 @@ def _utf8_string(der: bytes) -> bytes:
             size = int.from_bytes(der[2:start])
         if size == len(der) - start:
             return der[start:]
-    raise _invalid("has an extension that is not text")
+    raise _invalid("has an extension that is not a string")
 
 
 def _text(value: bytes) -> str:
     try:
         text = plain_text(value.decode())
     except UnicodeDecodeError as err:
-        raise _invalid("has an extension that is not text") from err
+        raise _invalid("has an extension that is not a string") from err
     if not is_showable(text):
         raise _invalid("has an extension that is too long")
     return text
 
 
 def _without_ref(uri: str, ref: str) -> str:
-    """Addresses of workflows end in the ref that they were taken from, and names of refs may hold an ``@``."""
+    """A workflow URL without the ref it ends with. Names of refs may contain ``@``."""
     if ref and uri.endswith(f"@{ref}"):
         return uri.removesuffix(f"@{ref}")
     return uri.partition("@refs/")[0] if "@refs/" in uri else uri.rpartition("@")[0] or uri
@@ -432,5 +432,5 @@ def _within(uri: str, repository: str) -> str:
     return uri.removeprefix(repository).lstrip("/") if repository and uri.startswith(f"{repository}/") else ""
 
 
-def _invalid(why: str) -> PinwardenError:
-    return PinwardenError("PROVENANCE_INVALID", f"the certificate {why}")
+def _invalid(problem: str) -> PinwardenError:
+    return PinwardenError("PROVENANCE_INVALID", f"the certificate {problem}")

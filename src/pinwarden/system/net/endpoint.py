@@ -1,4 +1,4 @@
-"""One registry as a client's settings name it, with the credential that is meant for it and for nobody else."""
+"""A registry from a client's settings, with the credential for it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Origin = Literal["environment", "user", "system", "project", "default", "argumen
 
 
 class Endpoint(Record):
-    """A base address, which ends with a slash, and who named it."""
+    """A base URL that ends with a slash, and where it was configured."""
 
     url: str
     said_by: Origin
     source: str = ""
-    """The file or variable that names it, for people."""
+    """The file or variable it comes from, for display."""
     authorization: str | None = field(default=None, repr=False)
-    """The value of the header. It is sent below ``url`` on the very same host and port, and nowhere else."""
+    """The ``Authorization`` header. Sent only to URLs below ``url`` on the same host and port."""
     ca_file: Path | None = None
-    """A file of certificate authorities that the client's settings add."""
+    """Additional CA certificates from the client's settings."""
 
     @property
     def address(self) -> HttpAddress:
-        """The base, taken apart."""
+        """The parsed base URL."""
         return HttpAddress.parse(self.url)
 
     @property
     def private_allowed(self) -> bool:
-        """Whether it may lie in a private network, as mirrors do under public names: not if a repository says so."""
+        """Whether it may be in a private network. Not if a project's files name it, which others may have written."""
         return self.said_by != "project"
 
     def owns(self, address: HttpAddress) -> bool:
-        """Whether the credential may go to an address: below the base, and not out of it again by ``..``."""
+        """Whether the credential may be sent to an address: below the base URL, without ``..``."""
         mine = self.address
         below = address.path.startswith(f"{mine.path.rstrip('/')}/")
         steps = unquote(address.path.partition("?")[0]).replace("\\", "/").split("/")
@@ -44,10 +44,10 @@ class Endpoint(Record):
 
 
 class SettingsSources(Record):
-    """Where settings are looked for. Everything outside is reached through this value."""
+    """Where a client's settings are read from: home folder, project folder and environment."""
 
     home: Path
     project: Path | None
-    """The folder whose own settings count, too; none where only the user's are wanted."""
+    """The project folder; None to use only the user's settings."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment. Its values may be credentials and are never stored."""
+    """The environment variables. Their values may be credentials and are never stored."""

@@ -1,7 +1,7 @@
-"""The one HTTP client for registries: every byte is counted and hashed, every hop of a redirect is checked again.
+"""The HTTP client for registries: limits, retries, hashing, and a check of every address including redirects.
 
-Names are looked up at the moment of connecting, and exactly what was checked is contacted. Behind a proxy of the
-environment the proxy looks names up; then only addresses that are written as numbers can be checked here.
+Hosts are resolved when a connection is made, and the connection goes to the addresses that were checked. A proxy from
+the environment resolves hosts itself; then only literal IP addresses can be checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import urljoin
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -24,9 +23,8 @@ from urllib3.response import BaseHTTPResponse
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.system.net.connections import DEADLINE, guarded_connections, proxied_connections, tls_context
 from pinwarden.system.net.endpoint import Endpoint
-from pinwarden.system.net.fetch_failures import (
+from pinwarden.system.net.network_errors import (
     MAX_ERROR_BYTES,
     connection_failed,
     fetch_failed,
@@ -35,50 +33,63 @@ from pinwarden.system.net.fetch_failures import (
     status_failed,
     too_large,
 )
-from pinwarden.system.net.network_guard import NetworkRules, address_refused, resolve_addresses
-from pinwarden.system.net.proxies import check_proxied_address, proxy_for
+from pinwarden.system.net.network_guard import (
+    NetworkRules,
+    address_refused,
+    check_proxied_address,
+    proxy_for,
+    resolve_addresses,
+)
+from pinwarden.system.net.transport import (
+    DEADLINE,
+    REDIRECTS,
+    direct_pool,
+    is_compressed,
+    proxy_pool,
+    redirect_target,
+    tls_context,
+)
 from pinwarden.system.target import HttpAddress
 
 _CHUNK = 1 << 18
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-_SENT_ANSWERS = frozenset({200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 422, 429})
-_FOREIGN = (HTTPError, HTTPException, OSError)
-_UNREAD_BYTES = 1 << 16  # a body that nobody wants is read only this far, to use its connection again
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_UPLOAD_STATUSES = frozenset({200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 422, 429})
+_NETWORK_ERRORS = (HTTPError, HTTPException, OSError)
+_UNREAD_BYTES = 1 << 16  # an unwanted body is read only this far to reuse its connection
 _UNREAD_SECONDS = 1.0
-Read = TypeVar("Read")
+ResultT = TypeVar("ResultT")
 
 
 class FetchLimits(Record):
-    """Bounds on one fetch, with the reason beside each."""
+    """Limits for one request."""
 
     document_bytes: int = 64 * 1024 * 1024
     """The largest package documents of public registries have about 40 MB."""
     file_bytes: int = 2 * 1024 * 1024 * 1024
-    """Wheels of machine-learning packages reach about one and a half gigabytes."""
+    """Wheels of machine-learning packages have up to 1.5 GB."""
     redirects: int = 5
     connect_seconds: float = 15.0
     idle_seconds: float = 60.0
-    """How long a registry may say nothing."""
+    """How long a registry may send nothing."""
     total_seconds: float = 1800.0
-    """A gigabyte over a slow line."""
+    """Enough for a gigabyte over a slow connection."""
     attempts: int = 4
     longest_pause_seconds: float = 10.0
-    """Between two attempts, whatever the registry asks for."""
+    """Between two attempts, even if ``Retry-After`` asks for more."""
 
 
 class FetchRules(Record):
-    """What the user allows."""
+    """What the user's options allow."""
 
     offline: bool = False
     allow_private: bool = False
-    """Any host may be in a private network; otherwise only those that the user's own settings name."""
+    """Allow any host in a private network; otherwise only those in the user's own settings."""
     allow_plain_http: bool = False
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
 class RequestBody(Record):
-    """What is sent to a registry."""
+    """The method and body of an upload."""
 
     method: str
     body: bytes = field(repr=False)
@@ -86,42 +97,42 @@ class RequestBody(Record):
 
 
 class FetchRequest(Record):
-    """What to ask for, at an endpoint or where it points to."""
+    """A request to an endpoint, or to a URL that the endpoint named."""
 
     endpoint: Endpoint
     url: str
     accept: str = "*/*"
     authorization: str | None = field(default=None, repr=False)
-    """Stands in for the endpoint's own, for a token that was got for it. It goes where that one would go."""
+    """Replaces the endpoint's own credential, e.g. by a token issued for it. The same URL rules apply."""
     form: bytes | None = field(default=None, repr=False)
-    """Sent instead of only asking (POST), for a credential that is exchanged. A redirect is then not followed."""
+    """A form to POST, to exchange a credential. Redirects are not followed."""
     sent: RequestBody | None = None
-    """What is put there instead of asking for it. A redirect is then not followed."""
+    """An upload. Redirects are not followed."""
 
     @property
     def secret(self) -> str | None:
-        """What is sent along, below the endpoint and nowhere else."""
+        """The credential, sent only to URLs below the endpoint."""
         return self.authorization or self.endpoint.authorization
 
 
 class FetchResponse(Record):
-    """A document that was fetched, or the word that there is none (404 and 410)."""
+    """A fetched document, or a 404 or 410 status."""
 
     status: int
     address: HttpAddress
-    """Where it came from in the end."""
+    """The address after redirects."""
     headers: Mapping[str, str] = field(repr=False)
     """By lower-case name."""
     body: bytes = field(repr=False)
 
     @property
     def found(self) -> bool:
-        """Whether there is such a document."""
+        """Whether the document exists."""
         return self.status == 200
 
 
 class DownloadResult(Record):
-    """A file that was fetched."""
+    """A downloaded file: its size and digests."""
 
     address: HttpAddress
     size: int
@@ -129,7 +140,7 @@ class DownloadResult(Record):
 
 
 class _Response:
-    """A response whose body is still to be read."""
+    """A response whose body was not read yet."""
 
     def __init__(self, raw: BaseHTTPResponse, address: HttpAddress, fetcher: Fetcher, deadline: float) -> None:
         self._raw = raw
@@ -137,16 +148,15 @@ class _Response:
         self._deadline = deadline
         self.address = address
         self.status = raw.status
-        # A header that came twice is joined, so that no reader can pick the value that suits.
+        # Repeated headers are joined, so that no reader can choose between their values.
         self.headers = {name.lower(): raw.headers[name] for name in raw.headers}
 
     def chunks(self, max_bytes: int) -> Iterator[bytes]:
-        """The body as it comes in, up to a limit."""
-        if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            # None was asked for, and a small compressed body can be an enormous one.
-            raise fetch_failed("protocol", f"{self.address} compressed its answer without being asked to")
-        said = self.headers.get("content-length", "")
-        if said.isdecimal() and (len(said) > 18 or int(said) > max_bytes):
+        """The body in chunks, up to a limit."""
+        if is_compressed(self.headers):
+            raise fetch_failed("protocol", f"{self.address} sent a compressed response, which was not requested")
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):
             raise too_large(self.address, max_bytes)
         size = 0
         while chunk := self._raw.read1(_CHUNK, decode_content=False):
@@ -154,20 +164,20 @@ class _Response:
             if size > max_bytes:
                 raise too_large(self.address, max_bytes)
             if time.monotonic() > self._deadline:
-                raise fetch_failed("timeout", f"{self.address} did not finish in time")
+                raise fetch_failed("timeout", f"{self.address} did not finish its response in time")
             self._fetcher.count(len(chunk))
             yield chunk
 
     def finish(self, *, complete: bool) -> None:
-        """Give the connection back, or close it where bytes of this response may still be in it."""
-        with suppress(*_FOREIGN):
-            if complete and self._read_up():
+        """Return the connection to the pool, or close it if bytes of this response may be left in it."""
+        with suppress(*_NETWORK_ERRORS):
+            if complete and self._read_to_end():
                 self._raw.release_conn()
             else:
                 self._raw.close()
 
-    def _read_up(self) -> bool:
-        """Whether the whole body was read, or what is left of it is short and could be."""
+    def _read_to_end(self) -> bool:
+        """Whether the body could be read to its end, which is attempted only if little is left."""
         left = self._raw.length_remaining
         if left is not None and left > _UNREAD_BYTES:
             return False
@@ -179,7 +189,7 @@ class _Response:
 
 
 class Fetcher:
-    """Fetches documents and files. May be used from several threads at once."""
+    """Fetches documents and files. Thread-safe."""
 
     def __init__(
         self,
@@ -194,16 +204,16 @@ class Fetcher:
         self._on_bytes = on_bytes
         self._pause = pause
         self._managers: dict[tuple[Any, ...], urllib3.PoolManager] = {}
-        self._places: dict[tuple[str, str, int], frozenset[str]] = {}
+        self._endpoint_addresses: dict[tuple[str, str, int], frozenset[str]] = {}
         self._lock = Lock()
 
     @property
     def rules(self) -> FetchRules:
-        """What may be asked; resolvers that fetch for themselves are held to the same."""
+        """The user's rules; resolvers that fetch by themselves have to follow them too."""
         return self._rules
 
     def get(self, wanted: FetchRequest, *, max_bytes: int | None = None) -> FetchResponse:
-        """A document. 404 and 410 are answers, any other status but 200 is a failure."""
+        """Fetch a document. Status 404 and 410 are returned; any other status but 200 raises ``FETCH_FAILED``."""
         limit = max_bytes or self._rules.limits.document_bytes
 
         def read(response: _Response) -> FetchResponse:
@@ -220,7 +230,7 @@ class Fetcher:
         algorithms: tuple[str, ...] = ("sha256",),
         max_bytes: int | None = None,
     ) -> DownloadResult:
-        """A file, hashed while it comes in. What was written before a failed attempt is written over."""
+        """Download a file and hash it. A retry overwrites what a failed attempt wrote."""
         limit = max_bytes or self._rules.limits.file_bytes
         start = to.tell()
 
@@ -234,25 +244,25 @@ class Fetcher:
                     hasher.update(chunk)
                 _write(to, chunk)
                 size += len(chunk)
-            digests = tuple(Digest(each.digest(), name) for each, name in zip(hashers, algorithms, strict=True))
+            digests = tuple(Digest(hasher.digest(), name) for hasher, name in zip(hashers, algorithms, strict=True))
             return DownloadResult(address=response.address, size=size, digests=digests)
 
         return self._attempts(wanted, {}, read, frozenset({200}))
 
     def send(self, wanted: FetchRequest, *, max_bytes: int = 1 << 20) -> FetchResponse:
-        """Send something, and return whatever the registry says of it, its refusals too.
+        """Upload something and return the response, even a refusal.
 
-        It may be sent again after a failure that may pass, so it must be something that can be done twice.
+        The upload may be repeated after a temporary failure, so it must be idempotent.
         """
 
         def read(response: _Response) -> FetchResponse:
             body = b"".join(response.chunks(max_bytes))
             return FetchResponse(status=response.status, address=response.address, headers=response.headers, body=body)
 
-        return self._attempts(wanted, {}, read, _SENT_ANSWERS)
+        return self._attempts(wanted, {}, read, _UPLOAD_STATUSES)
 
     def challenge(self, wanted: FetchRequest) -> tuple[int, str]:
-        """The status of a request without credentials, and whom the answer asks for (``www-authenticate``)."""
+        """Send a request without credentials. Returns the status and the ``WWW-Authenticate`` header."""
 
         def read(response: _Response) -> tuple[int, str]:
             return response.status, response.headers.get("www-authenticate", "")
@@ -266,14 +276,18 @@ class Fetcher:
             manager.clear()
 
     def count(self, size: int) -> None:
-        """So many more bytes came in."""
+        """Report received bytes to ``on_bytes``."""
         if self._on_bytes:
             self._on_bytes(size)
 
     def _attempts(
-        self, wanted: FetchRequest, headers: Mapping[str, str], read: Callable[[_Response], Read], good: frozenset[int]
-    ) -> Read:
-        """One request, tried again after failures that may pass. What the bytes are is never a reason to try again."""
+        self,
+        wanted: FetchRequest,
+        headers: Mapping[str, str],
+        read: Callable[[_Response], ResultT],
+        good: frozenset[int],
+    ) -> ResultT:
+        """Send a request and retry it after temporary failures. Wrong bytes are not a temporary failure."""
         address = HttpAddress.parse(wanted.url)
         if self._rules.offline:
             raise offline_refused(address)
@@ -290,16 +304,16 @@ class Fetcher:
                         result = read(response)
                         response.finish(complete=True)
                         return result
-                    if last or response.status not in _TRY_AGAIN:
+                    if last or response.status not in _RETRIED:
                         raise _bad_status(response)
-                    wait = _asked_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
+                    wait = _retry_pause(response.headers.get("retry-after", ""), wait, limits.longest_pause_seconds)
                 finally:
                     response.finish(complete=False)
-            except _FOREIGN as err:
+            except _NETWORK_ERRORS as err:
                 if last or isinstance(first_cause(err), ssl.SSLError):
                     raise connection_failed(err, address) from err
             self._pause(wait)
-        raise AssertionError("the last attempt answers or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _follow(
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
@@ -307,11 +321,11 @@ class Fetcher:
         for _ in range(self._rules.limits.redirects + 1):
             response = self._ask(wanted, address, headers, deadline)
             location = response.headers.get("location")
-            if response.status not in _REDIRECTS or location is None or wanted.form is not None or wanted.sent:
+            if response.status not in REDIRECTS or location is None or wanted.form is not None or wanted.sent:
                 return response
             response.finish(complete=False)
-            address = _redirected(address, location)
-        raise address_refused(f"{address} redirects too often", "redirect")
+            address = redirect_target(address, location)
+        raise address_refused(f"{address} redirects too many times", "redirect")
 
     def _ask(
         self, wanted: FetchRequest, address: HttpAddress, headers: Mapping[str, str], deadline: float
@@ -348,9 +362,9 @@ class Fetcher:
         return _Response(raw, address, self, deadline)
 
     def _network_rules(self, endpoint: Endpoint, address: HttpAddress) -> NetworkRules:
-        """What may be contacted: public addresses, the endpoint, and other names of the machine that it is on.
+        """What may be contacted: public addresses, the endpoint, and hosts with the endpoint's IP addresses.
 
-        The last is for mirrors, which answer for the registry and for the host that its files are on.
+        The latter is for mirrors that serve both the registry and the host of its files.
         """
         plain = self._rules.allow_plain_http
         if self._rules.allow_private or (endpoint.private_allowed and address.host == endpoint.address.host):
@@ -359,24 +373,24 @@ class Fetcher:
             return NetworkRules(allow_plain_http=plain)
         origin = endpoint.address.origin
         with self._lock:
-            known = self._places.get(origin)
+            known = self._endpoint_addresses.get(origin)
         if known is None:
             known = resolve_addresses(endpoint.address)
             with self._lock:
-                self._places[origin] = known
+                self._endpoint_addresses[origin] = known
         return NetworkRules(allow_plain_http=plain, allowed_places=known)
 
     def _manager(self, address: HttpAddress, rules: NetworkRules, ca_file: Path | None) -> urllib3.PoolManager:
-        """The connections that were made under these rules; one made under others is never used again."""
+        """The connection pool for these rules. Connections made under other rules are never reused."""
         proxy = proxy_for(address, self._variables)
         key = (proxy, rules, ca_file)
         with self._lock:
             if key not in self._managers:
                 context = tls_context(ca_file)
                 if proxy is None:
-                    self._managers[key] = guarded_connections(rules, context)
+                    self._managers[key] = direct_pool(rules, context)
                 else:
-                    self._managers[key] = proxied_connections(proxy, context)
+                    self._managers[key] = proxy_pool(proxy, context)
             manager = self._managers[key]
         if proxy is not None:
             check_proxied_address(address, rules)
@@ -386,7 +400,7 @@ class Fetcher:
 def _bad_status(response: _Response) -> PinwardenError:
     body = b""
     if "json" in response.headers.get("content-type", ""):
-        with suppress(PinwardenError, *_FOREIGN):  # a sentence that cannot be read in full is not told
+        with suppress(PinwardenError, *_NETWORK_ERRORS):  # leave out an error text that cannot be read completely
             body = b"".join(response.chunks(MAX_ERROR_BYTES))
     return status_failed(response.address, response.status, body)
 
@@ -394,19 +408,9 @@ def _bad_status(response: _Response) -> PinwardenError:
 def _write(to: BinaryIO, chunk: bytes) -> None:
     try:
         to.write(chunk)
-    except OSError as err:  # a full disk is not the registry's fault, and asking again does not help
-        raise PinwardenError("FILE_UNWRITABLE", f"a download could not be kept: {err.strerror or err}") from err
+    except OSError as err:  # a full disk, where a retry does not help
+        raise PinwardenError("FILE_UNWRITABLE", f"cannot store a download: {err.strerror or err}") from err
 
 
-def _asked_pause(text: str, otherwise: float, longest: float) -> float:
+def _retry_pause(text: str, otherwise: float, longest: float) -> float:
     return min(float(text), longest) if text.isdecimal() and len(text) < 6 else otherwise
-
-
-def _redirected(address: HttpAddress, location: str) -> HttpAddress:
-    try:
-        following = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
-    except (PinwardenError, ValueError) as err:
-        raise address_refused(f"{address} redirects to something that is not a web address", "redirect") from err
-    if address.scheme == "https" and following.scheme != "https":
-        raise address_refused(f"{address} redirects to an address that is not encrypted", "redirect")
-    return following

@@ -1,6 +1,6 @@
-"""HTTP for a server that is not trusted: pinned addresses, checked redirects, bounded bytes, one deadline for all.
+"""The HTTP client for MCP servers: fixed addresses, checked redirects, limited bytes, one deadline for the probe.
 
-Proxies of the environment are not used: they would look names up again, out of our sight.
+Proxies from the environment are not used, because a proxy would resolve the host again and could reach another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import suppress
 from http.client import HTTPException
 from threading import Lock, Timer
 from typing import Any
-from urllib.parse import urljoin
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -21,19 +20,20 @@ from urllib3.response import BaseHTTPResponse
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.system.net.network_errors import network_problem, tls_problem
 from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, resolve_destinations
+from pinwarden.system.net.transport import REDIRECTS, connect_socket, is_compressed, redirect_target, tls_context
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 from pinwarden.system.target import HttpAddress
 
 _CHUNK = 1 << 16
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEP_METHOD = frozenset({307, 308})
-_FOREIGN = (HTTPError, HTTPException, OSError)
+_NETWORK_ERRORS = (HTTPError, HTTPException, OSError)
 _TIMEOUTS = (TimeoutError, ReadTimeoutError)
 
 
 class HttpOptions(Record):
-    """Where to go, with which headers, and what is allowed on the way."""
+    """The server's address, the headers of every request, and what is allowed."""
 
     address: HttpAddress
     headers: Mapping[str, str]
@@ -49,11 +49,11 @@ class HttpRequest(Record):
     headers: Mapping[str, str]
     body: bytes | None = None
     wait: float | None = None
-    """How long the server may say nothing; otherwise for as long as the probe may take."""
+    """How long the server may send nothing, in seconds; by default until the probe's deadline."""
 
 
-class NoResponse(Exception):  # noqa: N818  a turn of events inside this room, not a failure to report
-    """The server took a request and gave no complete response: it hung up, or nothing came within the wait."""
+class NoResponse(Exception):  # noqa: N818  handled by the callers, never reported
+    """The server accepted a request but sent no complete response: it closed the connection, or ``wait`` passed."""
 
     def __init__(self, *, hung_up: bool) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class NoResponse(Exception):  # noqa: N818  a turn of events inside this room, n
 
 
 class HttpResponse:
-    """A response whose body is still to be read."""
+    """A response whose body was not read yet."""
 
     def __init__(self, client: HttpClient, raw: BaseHTTPResponse, connection: HTTPConnection) -> None:
         self._client = client
@@ -75,14 +75,13 @@ class HttpResponse:
         return self._raw.headers.get(name)
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes in."""
-        if self._raw.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            # None was asked for, and a small compressed body can be an enormous one.
-            raise probe_failed("protocol", "the server compressed its answer without being asked to")
+        """The body in chunks."""
+        if is_compressed(self._raw.headers):
+            raise probe_failed("protocol", "the server sent a compressed response, which was not requested")
         while True:
             try:
                 chunk = self._raw.read1(_CHUNK, decode_content=False)
-            except _FOREIGN as err:
+            except _NETWORK_ERRORS as err:
                 self._client.allowance.remaining()
                 raise NoResponse(hung_up=not isinstance(err, _TIMEOUTS)) from err
             if not chunk:
@@ -92,7 +91,7 @@ class HttpResponse:
             yield chunk
 
     def body(self, max_bytes: int) -> bytes:
-        """The whole body; after that the connection is used again."""
+        """The complete body. Afterwards the connection is reused."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -108,14 +107,14 @@ class HttpResponse:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Let go of the response and its connection."""
-        with suppress(*_FOREIGN):
+        """Close the response and its connection."""
+        with suppress(*_NETWORK_ERRORS):
             self._raw.close()
         self._client.drop(self._connection)
 
 
 class HttpClient:
-    """Requests to one address. A timer cuts every connection when the time of the probe is over."""
+    """Sends requests to one server. A timer aborts every connection at the probe's deadline."""
 
     def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
         self.allowance = allowance
@@ -123,7 +122,7 @@ class HttpClient:
         self._headers = dict(options.headers)
         self._options = options
         self._first_host = options.address.host
-        self._places: dict[tuple[str, str, int], tuple[Destination, ...]] = {}
+        self._destinations: dict[tuple[str, str, int], tuple[Destination, ...]] = {}
         self._idle: HTTPConnection | None = None
         self._tls: ssl.SSLContext | None = None
         self._handles: dict[HTTPConnection, socket.socket] = {}
@@ -134,27 +133,27 @@ class HttpClient:
         self._timer.start()
 
     def request(self, request: HttpRequest) -> HttpResponse:
-        """The response to one request, after the redirects that are allowed."""
+        """Send a request and follow allowed redirects."""
         for _ in range(self.allowance.limits.max_redirects + 1):
             response = self._exchange(request)
             location = response.header("location")
-            if response.status not in _REDIRECTS or location is None:
+            if response.status not in REDIRECTS or location is None:
                 return response
             response.close()
             request = replace(request, address=self._redirected(request, response.status, location))
-        raise PinwardenError("ADDRESS_REFUSED", "the server redirects too often", data={"reason": "redirect"})
+        raise PinwardenError("ADDRESS_REFUSED", "the server redirects too many times", data={"reason": "redirect"})
 
     def keep(self, connection: HTTPConnection, raw: BaseHTTPResponse) -> None:
-        """Take back a connection whose response was read to its end."""
-        raw.close()  # of the connection only the response, which then is in nobody's way
+        """Keep a connection for the next request, after its response was read to the end."""
+        raw.close()  # closes only the response, not the connection
         if self._idle is None and connection.sock is not None:
             self._idle = connection
         else:
             self.drop(connection)
 
     def drop(self, connection: HTTPConnection) -> None:
-        """Close a connection for good."""
-        with suppress(*_FOREIGN):
+        """Close a connection."""
+        with suppress(*_NETWORK_ERRORS):
             connection.close()
         with self._lock:
             handle = self._handles.pop(connection, None)
@@ -162,7 +161,7 @@ class HttpClient:
             handle.close()
 
     def abort(self) -> None:
-        """Cut every connection, from any thread."""
+        """Abort every connection. Callable from any thread."""
         with self._lock:
             self._aborted = True
             for handle in self._handles.values():
@@ -170,34 +169,22 @@ class HttpClient:
                     handle.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close every connection and stop the timer."""
         self._timer.cancel()
         for connection in list(self._handles):
             self.drop(connection)
 
-    def open_socket(self, connection: HTTPConnection, places: tuple[Destination, ...], timeout: float) -> socket.socket:
-        """A connection to the first of the checked addresses that answers."""
-        last: OSError = ConnectionRefusedError("no address")
-        for place in places:
-            made = socket.socket(place.family, socket.SOCK_STREAM)
-            try:
-                made.settimeout(self.allowance.remaining(timeout))
-                made.connect(place.sockaddr)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._watch(connection, made)
-            except OSError as err:
-                made.close()
-                last = err
-            except BaseException:
-                made.close()
-                raise
-            else:
-                return made
-        raise last
+    def open_socket(
+        self, connection: HTTPConnection, destinations: tuple[Destination, ...], timeout: float
+    ) -> socket.socket:
+        """Connect to the first checked address that responds."""
+        return connect_socket(
+            destinations, lambda: self.allowance.remaining(timeout), lambda opened: self._watch(connection, opened)
+        )
 
-    def _watch(self, connection: HTTPConnection, made: socket.socket) -> None:
-        """Remember a second handle of the connection, to cut it with: TLS and HTTP take the first one away."""
-        handle = socket.socket(fileno=os.dup(made.fileno()))
+    def _watch(self, connection: HTTPConnection, connected: socket.socket) -> None:
+        """Keep a second handle of the socket for ``abort``, because TLS and HTTP take over the first one."""
+        handle = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             before = self._handles.pop(connection, None)
             self._handles[connection] = handle
@@ -211,7 +198,7 @@ class HttpClient:
         try:
             return self._on(self._connection(request.address), request)
         except NoResponse as unanswered:
-            # A server may close a kept connection at any time; only then the request is sent again.
+            # A server may close an idle connection at any time. Only in that case the request is repeated.
             if not (reused and unanswered.hung_up):
                 raise
             return self._on(self._connection(request.address), request)
@@ -224,7 +211,7 @@ class HttpClient:
             if connection.sock is None:
                 connection.connect()
             connection.sock.settimeout(timeout)
-        except _FOREIGN as err:
+        except _NETWORK_ERRORS as err:
             self.drop(connection)
             raise self._not_connected(err, address) from err
         fixed = {"Host": address.host_header, "Accept-Encoding": "identity"}
@@ -232,7 +219,7 @@ class HttpClient:
         try:
             connection.request(request.method, address.path, request.body, headers, preload_content=False)
             raw = connection.getresponse()
-        except _FOREIGN as err:
+        except _NETWORK_ERRORS as err:
             self.drop(connection)
             self.allowance.remaining()
             raise NoResponse(hung_up=not isinstance(err, _TIMEOUTS)) from err
@@ -244,25 +231,25 @@ class HttpClient:
             if idle.address == address.origin:  # type: ignore[attr-defined]
                 return idle
             self.drop(idle)
-        places = self._checked(address)
+        destinations = self._checked(address)
         if address.scheme == "http":
-            return _PlainConnection(self, address, places)
+            return _PlainConnection(self, address, destinations)
         if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return _TlsConnection(self, address, places, self._tls)
+            self._tls = tls_context(None)
+        return _TlsConnection(self, address, destinations, self._tls)
 
     def _checked(self, address: HttpAddress) -> tuple[Destination, ...]:
-        """Looked up once for the whole probe, so that a second answer of the resolver changes nothing."""
-        if address.origin not in self._places:
+        """Resolve a host once per probe, so that a later DNS answer changes nothing."""
+        if address.origin not in self._destinations:
             rules = self._options.rules
             if address.host != self._first_host:
-                # What the caller allowed was said of the host that was named, not of those it points to.
+                # The caller's permission is for the configured host, not for hosts it redirects to.
                 rules = replace(rules, allow_private=False)
             try:
-                self._places[address.origin] = resolve_destinations(address, rules)
+                self._destinations[address.origin] = resolve_destinations(address, rules)
             except HostNotFoundError as err:
                 raise probe_failed("connect", str(err)) from err
-        return self._places[address.origin]
+        return self._destinations[address.origin]
 
     def _redirected(self, request: HttpRequest, status: int, location: str) -> HttpAddress:
         address = request.address
@@ -273,15 +260,10 @@ class HttpClient:
         if not self._options.allow_redirects:
             raise refuse(f"{address} redirects to another address")
         if request.method != "GET" and status not in _KEEP_METHOD:
-            raise refuse(f"{address} redirects in a way that would change the request")
-        try:
-            following = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
-        except (PinwardenError, ValueError) as err:
-            raise refuse(f"{address} redirects to something that is not a web address") from err
-        if address.scheme == "https" and following.scheme != "https":
-            raise refuse(f"{address} redirects to an address that is not encrypted")
+            raise refuse(f"{address} redirects with a status that would change the request method")
+        following = redirect_target(address, location, status)
         if following.origin != address.origin:
-            self._headers = {}  # credentials were given for the first host only
+            self._headers = {}  # credentials are for the first host only
         self.address = following
         return following
 
@@ -289,44 +271,39 @@ class HttpClient:
         if self.allowance.is_expired:
             return self.allowance.timed_out()
         if isinstance(err, ssl.SSLError):
-            why = getattr(err, "verify_message", "") or err.reason or "TLS failed"
-            return probe_failed("connect", f"{address} did not prove who it is: {why}")
-        return probe_failed("connect", f"{address} could not be reached: {_reason(err)}")
+            return probe_failed("connect", f"{address} has no valid TLS certificate: {tls_problem(err)}")
+        return probe_failed("connect", f"{address} could not be reached: {network_problem(err)}")
 
 
 class _PlainConnection(HTTPConnection):
-    def __init__(self, client: HttpClient, address: HttpAddress, places: tuple[Destination, ...]) -> None:
+    def __init__(self, client: HttpClient, address: HttpAddress, destinations: tuple[Destination, ...]) -> None:
         super().__init__(address.host, address.port)
         self.address = address.origin
         self._open = client.open_socket
-        self._places = places
+        self._destinations = destinations
 
     def _new_conn(self) -> socket.socket:
-        return self._open(self, self._places, _seconds(self.timeout))
+        return self._open(self, self._destinations, _seconds(self.timeout))
 
 
 class _TlsConnection(HTTPSConnection):
     def __init__(
-        self, client: HttpClient, address: HttpAddress, places: tuple[Destination, ...], context: ssl.SSLContext
+        self, client: HttpClient, address: HttpAddress, destinations: tuple[Destination, ...], context: ssl.SSLContext
     ) -> None:
-        # The name of the host stays what the certificate is checked against; only the look-up is ours.
+        # The certificate is checked against the host name; only the resolution is ours.
         super().__init__(address.host, address.port, ssl_context=context)
         self.address = address.origin
         self._open = client.open_socket
-        self._places = places
+        self._destinations = destinations
 
     def _new_conn(self) -> socket.socket:
-        return self._open(self, self._places, _seconds(self.timeout))
+        return self._open(self, self._destinations, _seconds(self.timeout))
 
 
 def _seconds(timeout: Any) -> float:
     return timeout if isinstance(timeout, float) else 30.0
 
 
-def _reason(err: Exception) -> str:
-    return (isinstance(err, OSError) and err.strerror) or type(err).__name__
-
-
 def _merged(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by their lower-case names; a later one replaces an earlier one, so that none is sent twice."""
+    """Headers by lower-case name. Later ones replace earlier ones, so that none is sent twice."""
     return {name.lower(): value for layer in layers for name, value in layer.items()}

@@ -1,4 +1,4 @@
-"""Why something could not be fetched, in words that programs can tell apart."""
+"""Errors of HTTP clients: why something could not be fetched, as a reason for programs and a sentence for people."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from pinwarden.system.target import HttpAddress
 
 
 def fetch_failed(reason: str, message: str, status: int | None = None, *, hint: str | None = None) -> PinwardenError:
-    """Something that could not be fetched. The reason is a word that programs can tell apart."""
+    """A ``FETCH_FAILED`` error. ``reason`` is for programs: connect, timeout, tls, status, unauthorized, protocol."""
     data: dict[str, object] = {"reason": reason} if status is None else {"reason": reason, "status": status}
     return PinwardenError("FETCH_FAILED", message, hint=hint, data=data)
 
 
 def status_failed(address: object, status: int, body: bytes) -> PinwardenError:
-    """An answer that says no: it was reached, so its own words count, and not the network."""
+    """The error for an unexpected status, with the server's own error text."""
     said = error_text(body)
-    message = f"{address} answered with status {status}" + (f": {said}" if said else "")
+    message = f"{address} responded with status {status}" + (f": {said}" if said else "")
     if status in (401, 403):
-        return fetch_failed("unauthorized", message, status, hint="Check the credentials that your client has for it.")
+        return fetch_failed(
+            "unauthorized", message, status, hint="Check the credentials in your client's configuration."
+        )
     if status == 429 or status >= 500:
-        return fetch_failed("status", message, status, hint="Try again later. If it stays so, ask who runs it.")
-    return fetch_failed("status", message, status, hint="Check the address and the name, or ask who runs it.")
+        return fetch_failed("status", message, status, hint="Try again later, or contact the operator of the server.")
+    return fetch_failed("status", message, status, hint="Check the address and the package name.")
 
 
 def error_text(body: bytes) -> str:
-    """The code and the sentence of an error in JSON, as registries write them; empty if there is none."""
+    """Code and message of a JSON error response in any registry's format; empty if there is none."""
     try:
         found = strict_json.parse_json(body, Limits(max_bytes=MAX_ERROR_BYTES, max_depth=10))
     except PinwardenError:
@@ -53,49 +55,56 @@ _MOST_SENTENCE = 300
 
 
 def too_large(address: HttpAddress, allowed: int) -> PinwardenError:
-    """More bytes than we are willing to take."""
+    """The error for a response that exceeds its size limit."""
     return PinwardenError("FETCH_LIMIT", f"{address} is larger than {allowed} bytes", data={"allowed": allowed})
 
 
 def offline_refused(address: HttpAddress) -> PinwardenError:
-    """Nobody may be asked."""
+    """The error for a request with ``--offline``."""
     return PinwardenError(
         "FETCH_FAILED",
-        f"{address} was not asked, because --offline was given",
-        hint="Run it again without --offline.",
+        f"{address} was not requested because of --offline",
+        hint="Run the command again without --offline.",
         data={"reason": "offline", "host": address.host_header},
     )
 
 
 def connection_failed(err: Exception, address: HttpAddress) -> PinwardenError:
-    """What a failure of the network or of TLS means for whoever asked."""
-    told = _unreached(err, address)
-    # Whoever sums several failures up names the hosts.
-    return PinwardenError(told.code, told.message, hint=told.hint, data={**told.data, "host": address.host_header})
+    """The error for a network or TLS failure. Its data names the host."""
+    error = _connection_error(err, address)
+    return PinwardenError(error.code, error.message, hint=error.hint, data={**error.data, "host": address.host_header})
 
 
-def _unreached(err: Exception, address: HttpAddress) -> PinwardenError:
+def tls_problem(err: ssl.SSLError) -> str:
+    """Why a TLS handshake failed."""
+    return getattr(err, "verify_message", "") or err.reason or "TLS failed"
+
+
+def network_problem(err: BaseException) -> str:
+    """Why a connection failed."""
+    return (isinstance(err, OSError) and err.strerror) or type(err).__name__
+
+
+def _connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
     cause = first_cause(err)
     if isinstance(cause, ssl.SSLError):
-        why = getattr(cause, "verify_message", "") or cause.reason or "TLS failed"
         hint = _CLOCK if getattr(cause, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None
-        return fetch_failed("tls", f"{address} did not prove who it is: {why}", hint=hint)
+        return fetch_failed("tls", f"{address} has no valid TLS certificate: {tls_problem(cause)}", hint=hint)
     if isinstance(cause, HostNotFoundError):
         return fetch_failed("connect", f"the host {address.host} was not found")
     if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
-        return fetch_failed("timeout", f"{address} did not answer in time")
+        return fetch_failed("timeout", f"{address} did not respond in time")
     if isinstance(err, ProxyError):
-        return fetch_failed("connect", f"the proxy of the environment did not lead to {address}")
-    why = (isinstance(cause, OSError) and cause.strerror) or type(cause).__name__
-    return fetch_failed("connect", f"{address} could not be reached: {why}")
+        return fetch_failed("connect", f"the proxy in the environment could not reach {address}")
+    return fetch_failed("connect", f"{address} could not be reached: {network_problem(cause)}")
 
 
-_NOT_YET_VALID, _EXPIRED = 9, 10  # as OpenSSL numbers them
-_CLOCK = "Check this machine's clock: the certificate is not valid at the time that it shows."
+_NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL error numbers
+_CLOCK = "Check this machine's clock: the certificate is not valid at its current time."
 
 
 def first_cause(err: BaseException) -> BaseException:
-    """The first of a chain of wrapped failures."""
+    """The original exception in a chain of wrapped ones."""
     seen: BaseException = err
     while True:
         inner = seen.__cause__ or (seen.args[-1] if seen.args and isinstance(seen.args[-1], BaseException) else None)
