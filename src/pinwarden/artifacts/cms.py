@@ -68,7 +68,11 @@ def verify(
     # 4. A trusted certificate issued the signer's, and all are valid now.
     reason = _time_problem(signed, signer.certificate, moment)
     reason = reason or distrust_of(signer, certificates, anchors, moment)
-    return _signature_state("valid-untrusted", reason, signer, signed) if reason else _signature_state("valid", "", signer, signed)
+    return (
+        _signature_state("valid-untrusted", reason, signer, signed)
+        if reason
+        else _signature_state("valid", "", signer, signed)
+    )
 
 
 def _signer(signed: SignedData, certificates: Sequence[Certified]) -> Certified:

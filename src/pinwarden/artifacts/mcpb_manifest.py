@@ -171,7 +171,9 @@ def parse_manifest(data: bytes) -> BundleManifest:
     try:
         document = strict_json.parse_json(data, LIMITS)
     except PinwardenError as err:
-        raise PinwardenError("BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} is not valid JSON: {err.message}") from err
+        raise PinwardenError(
+            "BUNDLE_INVALID", f"the bundle's {MANIFEST_NAME} is not valid JSON: {err.message}"
+        ) from err
     if not isinstance(document, dict):
         _invalid(MANIFEST_NAME, "is not an object")
     version = _manifest_version(document)

@@ -67,7 +67,9 @@ def compare_provenance(
     ``metadata_repository`` is the repository named in the package's own metadata.
     """
     best = strongest_identity(tuple(outcomes))
-    verified = [outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None]
+    verified = [
+        outcome.identity for outcome in outcomes if outcome.state == "verified" and outcome.identity is not None
+    ]
     if locked is None:
         findings = _unlocked(best, outcomes)
     elif same := [identity for identity in verified if not _differences(locked, identity)]:
