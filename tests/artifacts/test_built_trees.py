@@ -25,7 +25,7 @@ LOOK = """
 import json, os, signal, sys, threading
 from pathlib import Path
 from pinwarden.artifacts.environments import tree
-from pinwarden.artifacts.environments.tree import problem_of
+from pinwarden.artifacts.environments.tree import audit_tree
 
 folder, digest, how = Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3]
 anchors = {"files": frozenset([digest])}
@@ -51,7 +51,7 @@ found = []
 for processors in (1, 2, 4):
     os.cpu_count = lambda: processors
     started.clear()
-    problem = problem_of(folder, anchors, anchors)
+    problem = audit_tree(folder, anchors, anchors)
     left = 0
     for number in started:
         try:

@@ -175,7 +175,7 @@ class TestCredentials:
         found = machine.registry()
         assert (found.endpoint.url, found.endpoint.authorization) == ("https://evil.example/", None)
         (note,) = found.notes
-        assert "sends a variable of yours to evil.example" in note
+        assert "would send one of your environment variables to evil.example" in note
         assert "secret" not in repr(found)
 
     @pytest.mark.parametrize(

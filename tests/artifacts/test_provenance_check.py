@@ -381,13 +381,13 @@ def test_attack_a_signed_text_of_another_type_is_not_taken_for_a_statement(
 ) -> None:
     bundle = forge.statement_bundle(statement(), BUILD, kind=kind, payload_type="application/vnd.other+json")
 
-    assert failed(check(verifier, bundle)) == "the envelope does not hold an in-toto statement"
+    assert failed(check(verifier, bundle)) == "the envelope has no in-toto statement"
 
 
 def test_attack_a_certificate_with_two_issuers_is_nobodys(forge: Forge, verifier: ProvenanceVerifier) -> None:
     who = replace(BUILD, old_issuer="https://issuer.evil.example")
 
-    assert failed(check(verifier, forge.statement_bundle(statement(), who))).startswith("the certificate does not say")
+    assert failed(check(verifier, forge.statement_bundle(statement(), who))).startswith("the certificate has no issuer")
 
 
 @pytest.mark.parametrize("kind", ["dsse", "intoto"])
@@ -432,7 +432,7 @@ def test_attack_a_forged_root_is_not_believed_by_the_public_one(forge: Forge) ->
 def test_attack_a_good_bundle_for_other_bytes_is_refused(forge: Forge, verifier: ProvenanceVerifier) -> None:
     bundle = forge.statement_bundle(statement(data=b"an older archive"), BUILD)
 
-    assert failed(check(verifier, bundle)) == "the statement is about other bytes"
+    assert failed(check(verifier, bundle)) == "the statement is about different bytes"
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_attack_the_same_bytes_republished_under_another_name_do_not_inherit_the
     algorithm = "sha512" if about is NPM else "sha256"
     bundle = forge.statement_bundle(statement(name, algorithm=algorithm), BUILD)
 
-    assert failed(check(verifier, bundle, about)) == f"the statement is about {name!a}, not about {about.name!a}"
+    assert failed(check(verifier, bundle, about)) == f"the statement is about {name!a}, not {about.name!a}"
 
 
 def test_attack_a_statement_that_lists_the_name_and_the_digest_apart_is_about_neither(
@@ -625,7 +625,7 @@ def test_attack_publish_attestations_by_others_or_about_others_are_refused(forge
     assert failed(check(verifier, forge.key_bundle(npm_publish(), key, "SHA256:other")))
     assert failed(check(verifier, forge.key_bundle(npm_publish("left-pad"), key, "SHA256:abc")))
     assert failed(check(verifier, forge.key_bundle(statement(), key, "SHA256:abc"))) == (
-        "the registry's key signed something that is not for a registry to say"
+        "the registry's key signed a statement that is not a publication"
     )
 
 
@@ -646,11 +646,11 @@ def test_a_key_that_ran_out_is_good_for_what_the_log_recorded_before(forge: Forg
     older = forge.key_bundle(npm_publish("left-pad"), key, "SHA256:abc", kind=kind)
     borrowed["verificationMaterial"]["tlogEntries"] = older["verificationMaterial"]["tlogEntries"]
     assert at("2026-06-01T00:00:00Z").state == "verified"
-    assert failed(at("2026-02-01T00:00:00Z")) == "the registry's key had run out when it was used"
+    assert failed(at("2026-02-01T00:00:00Z")) == "the registry's key had expired when it was used"
     assert failed(at("2026-06-01T00:00:00Z", unlogged))
     assert failed(at("2026-06-01T00:00:00Z", shifted))
     assert failed(at("2026-06-01T00:00:00Z", unpromised))
-    assert failed(at("2026-06-01T00:00:00Z", borrowed)) == "the log entry records something else"
+    assert failed(at("2026-06-01T00:00:00Z", borrowed)) == "the log entry records another signature"
     assert failed(at("some day"))
 
 
@@ -658,7 +658,7 @@ def test_without_the_registrys_keys_nothing_was_checked(forge: Forge) -> None:
     outcome = check(ProvenanceVerifier(now=NOW), forge.key_bundle(npm_publish(), new_key(), "SHA256:abc"))
 
     assert (outcome.state, outcome.signer) == ("unavailable", "key")
-    assert outcome.reason == "it is signed with a key, and the registry publishes none"
+    assert outcome.reason == "it is signed with a key, but the registry publishes none"
 
 
 # Cosign's older signatures
@@ -692,9 +692,9 @@ def test_attack_older_image_signatures_for_others_or_edited_are_refused(
         return {**good, "annotations": {key: text for key, text in annotations.items() if text is not None}}
 
     assert failed(check(verifier, forge.cosign_signature(simple_signing(b"other"), BUILD), OCI)) == (
-        "the signature is about another image"
+        "the signature is for another image"
     )
-    assert failed(check(verifier, edited(promise, None), OCI)) == "no log says when it was signed"
+    assert failed(check(verifier, edited(promise, None), OCI)) == "it has no log entry that shows when it was signed"
     assert failed(check(verifier, edited(promise, other["annotations"][promise]), OCI))
     assert failed(check(verifier, edited(promise, good["annotations"][promise].replace('Index": 0', 'Index": 1')), OCI))
     assert failed(check(verifier, edited(certificate, other["annotations"][certificate]), OCI))
@@ -713,8 +713,8 @@ def test_an_image_signature_by_key_is_verified_with_a_key_that_was_given() -> No
     none = check(ProvenanceVerifier(now=NOW), document, OCI)
 
     assert given.identity == Identity(kind="cosign-signature", key_id=key_id)
-    assert failed(wrong) == "it is signed with none of the keys that were given"
-    assert (none.state, none.reason) == ("unavailable", "it is signed with a key, and no key was given")
+    assert failed(wrong) == "it is not signed with any of the given keys"
+    assert (none.state, none.reason) == ("unavailable", "it is signed with a key, but no key was given")
 
 
 def test_an_older_statement_by_key_is_verified_and_one_with_a_certificate_is_not_checked(
@@ -794,7 +794,7 @@ def test_without_the_package_sigstore_a_bundle_is_unavailable_and_never_verified
         state="unavailable",
         signer="certificate",
         method="sigstore-dsse",
-        reason="the package sigstore is not installed; the extra pinwarden[provenance] brings it",
+        reason="the package sigstore is not installed; install pinwarden[provenance]",
     )
 
 
@@ -898,7 +898,7 @@ def test_a_real_pypi_attestation_is_verified_offline_with_the_public_root(
     other = verifier.check(real_pypi(file), real_about(name, "0" * 64))
 
     assert (outcome.state, outcome.identity) == ("verified", identity)
-    assert failed(other) == "the statement is about other bytes"
+    assert failed(other) == "the statement is about different bytes"
 
 
 REAL_NPM = ExpectedSubject(

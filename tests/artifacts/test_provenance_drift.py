@@ -57,17 +57,17 @@ def test_nothing_locked_and_nothing_found_is_no_finding() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"issuer": "https://gitlab.com"}, f"the issuer changed: {GITHUB} was locked, now it is https://gitlab.com"),
+        ({"issuer": "https://gitlab.com"}, f"the issuer changed from {GITHUB} to https://gitlab.com"),
         (
             {"workflow": ".github/workflows/test.yml"},
-            "the workflow changed: .github/workflows/release.yml was locked, now it is .github/workflows/test.yml",
+            "the workflow changed from .github/workflows/release.yml to .github/workflows/test.yml",
         ),
         (
             {"builder": GENERATOR},
-            f"the builder changed: .github/workflows/release.yml was locked, now it is {GENERATOR}",
+            f"the builder changed from .github/workflows/release.yml to {GENERATOR}",
         ),
-        ({"repository_id": "2002"}, "the repository's number changed: 1001 was locked, now it is 2002"),
-        ({"owner_id": "88"}, "the owner's number changed: 77 was locked, now it is 88"),
+        ({"repository_id": "2002"}, "the repository's number changed from 1001 to 2002"),
+        ({"owner_id": "88"}, "the owner's number changed from 77 to 88"),
     ],
 )
 def test_attack_an_identity_that_changed_is_critical(change: dict[str, str], message: str) -> None:
@@ -96,8 +96,8 @@ def test_attack_a_republished_fork_with_its_own_good_proof_is_critical_and_contr
         ("provenance_changed", "critical"),
         ("provenance_repository_mismatch", "review"),
     ]
-    assert findings[0].message == f"the repository changed: {REPOSITORY} was locked, now it is {fork}"
-    assert findings[3].message == f"its metadata says that it comes from {REPOSITORY}, and it was built in {fork}"
+    assert findings[0].message == f"the repository changed from {REPOSITORY} to {fork}"
+    assert findings[3].message == f"its metadata names {REPOSITORY}, but it was built in {fork}"
     assert codes(None, verified(now), metadata_repository=REPOSITORY) == [
         ("provenance_gained", "info"),
         ("provenance_repository_mismatch", "review"),
@@ -137,7 +137,7 @@ def test_attack_a_build_on_the_attackers_own_machine_is_critical() -> None:
     now = verified(replace(NEXT, runner="self-hosted"))
 
     assert codes(LOCKED, now) == [("provenance_weaker", "critical")]
-    assert messages(LOCKED, now) == ["the build level is weaker: SLSA 2 was locked, now it is SLSA 1"]
+    assert messages(LOCKED, now) == ["the build level is weaker: SLSA 1 instead of SLSA 2"]
 
 
 def test_attack_a_build_proof_that_became_a_mere_signature_is_critical() -> None:
@@ -159,7 +159,7 @@ def test_attack_a_release_pushed_with_a_stolen_token_has_only_the_registrys_word
 def test_attack_proof_that_vanished_is_critical() -> None:
     assert codes(LOCKED) == [("provenance_vanished", "critical")]
     assert messages(LOCKED) == [
-        f"it was proven to come from {REPOSITORY} (.github/workflows/release.yml, tag), and now nothing proves it"
+        f"its locked provenance is {REPOSITORY} (.github/workflows/release.yml, tag), and it has none now"
     ]
 
 

@@ -1,7 +1,11 @@
 """The bytes of servers: npm, PyPI, OCI, MCPB, NuGet and Cargo, with provenance, dependencies and environments.
 
-Start with ``npm.py``, ``pypi.py`` or ``oci.py``: each fetches, hashes and verifies one kind of artifact.
-``endpoints/`` finds the registry that the user's own client is set to, ``resolvers/`` runs npm and uv to pin
-dependencies, ``archives/`` reads hostile archives, ``environments/`` builds and audits what is started. Parsers
-(``*_package.py``, ``oci_manifest.py``, ``provenance.py`` ...) are pure.
+Start with ``npm.py``, ``pypi.py`` or ``oci.py``: ``fetch_facts`` in each fetches, hashes and verifies one kind of
+artifact and returns ``ArtifactFacts`` (``artifact.py``). ``evidence.py`` judges the facts, ``artifact_drift.py`` and
+``provenance_drift.py`` compare them with the lock. ``endpoints/`` reads the registry settings of the user's clients,
+``resolvers.py`` runs uv and npm, ``archives/`` reads untrusted archives, ``environments/`` builds and audits what is
+started, ``sbom/`` writes SBOMs.
+
+Pure: the parsers (``*_package.py``, ``pypi_index.py``, ``oci_manifest.py``, ``provenance.py`` ...), the
+drift modules, ``evidence.py`` and ``sbom/``. They must not touch network, disk or clock (see ``pyproject.toml``).
 """

@@ -1,4 +1,4 @@
-"""Vulnerability records in the OSV format, from a local export."""
+"""OSV records: parsing them, and finding the locked packages they affect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.versions import are_comparable, compare_versions
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)
-"""The largest records list every version of an operating system's package; they have a few megabytes."""
+"""The largest records list every version of an operating system package and have a few megabytes."""
 
 _ECOSYSTEMS = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "crates": "cargo"}
 _EVENTS = ("introduced", "fixed", "last_affected", "limit")
@@ -24,7 +24,7 @@ _MAX_ROWS = 100_000
 
 
 class OsvEvent(Record):
-    """A version at which something begins or ends."""
+    """A version at which an affected range begins or ends."""
 
     kind: str
     """``introduced``, ``fixed``, ``last_affected`` or ``limit``."""
@@ -32,40 +32,40 @@ class OsvEvent(Record):
 
 
 class OsvRange(Record):
-    """Affected versions between events, in the order of one scheme of versions."""
+    """A range of affected versions in one versioning scheme."""
 
     kind: str
-    """``SEMVER`` or ``ECOSYSTEM``. Ranges of commits say nothing about releases and are left out."""
+    """``SEMVER`` or ``ECOSYSTEM``. ``GIT`` ranges are omitted, since they have no versions."""
     events: tuple[OsvEvent, ...]
 
 
 class OsvAffected(Record):
-    """One package that a record is about."""
+    """One package that a record affects."""
 
     ecosystem: str
-    """As in :data:`pinwarden.artifacts.artifact.Ecosystem`, or empty for one that is not handled here."""
+    """As in :data:`pinwarden.artifacts.artifact.Ecosystem`, or empty if it is not supported."""
     name: str
     ranges: tuple[OsvRange, ...] = ()
     versions: tuple[str, ...] = ()
     only_commits: bool = False
-    """The record says which commits are affected and not which releases."""
+    """The record lists affected commits but no versions."""
 
 
 class OsvRecord(Record):
-    """One vulnerability, or one malicious package."""
+    """One vulnerability or malicious package."""
 
     id: str
     aliases: tuple[str, ...] = ()
     summary: str = ""
     affected: tuple[OsvAffected, ...] = ()
     severity: str = ""
-    """The CVSS vector or the database's own word, as given."""
+    """The CVSS vector, or the database's own severity."""
     modified: str = ""
     withdrawn: str | None = None
 
 
 def parse_osv(data: bytes) -> OsvRecord:
-    """One record. What it adds beyond the fields used here is not looked at."""
+    """Parse one record. Other fields are ignored."""
     document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict):
         _invalid("", "is not an object")
@@ -76,9 +76,9 @@ def parse_osv(data: bytes) -> OsvRecord:
     withdrawn = document.get("withdrawn")
     return OsvRecord(
         id=identifier,
-        aliases=tuple(_text(each, identifier)[:128] for each in _rows(document.get("aliases"), identifier)),
+        aliases=tuple(_text(alias, identifier)[:128] for alias in _rows(document.get("aliases"), identifier)),
         summary=_text(summary, identifier).strip().partition("\n")[0][:_MAX_TEXT],
-        affected=tuple(_affected(each, identifier) for each in _rows(document.get("affected"), identifier)),
+        affected=tuple(_affected(row, identifier) for row in _rows(document.get("affected"), identifier)),
         severity=_severity(document, identifier),
         modified=_text(document.get("modified") or "", identifier)[:64],
         withdrawn=None if withdrawn is None else _text(withdrawn, identifier)[:64],
@@ -86,22 +86,22 @@ def parse_osv(data: bytes) -> OsvRecord:
 
 
 def ecosystem_of(osv_name: str) -> str:
-    """Our name for an OSV ecosystem, which may have a suffix; empty for those that are not handled here."""
+    """The ecosystem for an OSV ecosystem name, which may have a suffix; empty if it is not supported."""
     return _ECOSYSTEMS.get(re.split(r"[.:]", osv_name.lower(), maxsplit=1)[0], "")
 
 
 def _affected(value: Any, identifier: str) -> OsvAffected:
     row = _object(value, identifier)
     package = _object(row.get("package") or {}, identifier)
-    ranges = [_range(each, identifier) for each in _rows(row.get("ranges"), identifier)]
-    kept = tuple(each for each in ranges if each.kind != "GIT")
-    versions = tuple(_text(each, identifier) for each in _rows(row.get("versions"), identifier))
+    ranges = [_range(value, identifier) for value in _rows(row.get("ranges"), identifier)]
+    versioned = tuple(item for item in ranges if item.kind != "GIT")
+    versions = tuple(_text(version, identifier) for version in _rows(row.get("versions"), identifier))
     return OsvAffected(
         ecosystem=ecosystem_of(_text(package.get("ecosystem") or "", identifier)),
         name=_text(package.get("name") or "", identifier),
-        ranges=kept,
+        ranges=versioned,
         versions=versions,
-        only_commits=bool(ranges) and not kept and not versions,
+        only_commits=bool(ranges) and not versioned and not versions,
     )
 
 
@@ -109,16 +109,16 @@ def _range(value: Any, identifier: str) -> OsvRange:
     row = _object(value, identifier)
     kind = _text(row.get("type"), identifier)
     if kind not in ("SEMVER", "ECOSYSTEM", "GIT"):
-        _invalid(identifier, f"has a range of the kind {kind[:40]!a}")
+        _invalid(identifier, f"has a range of the unknown type {kind[:40]!a}")
     events: list[OsvEvent] = []
-    for each in _rows(row.get("events"), identifier):
-        event = _object(each, identifier)
-        found = [(name, event[name]) for name in _EVENTS if name in event]
-        if len(found) != 1:
-            _invalid(identifier, "has an event that is not exactly one")
-        events.append(OsvEvent(kind=found[0][0], version=_text(found[0][1], identifier)))
+    for item in _rows(row.get("events"), identifier):
+        event = _object(item, identifier)
+        kinds = [(name, event[name]) for name in _EVENTS if name in event]
+        if len(kinds) != 1:
+            _invalid(identifier, "has an event that is not exactly one of introduced, fixed, last_affected and limit")
+        events.append(OsvEvent(kind=kinds[0][0], version=_text(kinds[0][1], identifier)))
     if not any(event.kind == "introduced" for event in events):
-        _invalid(identifier, "has a range that begins nowhere")
+        _invalid(identifier, "has a range without introduced")
     return OsvRange(kind=kind, events=tuple(events))
 
 
@@ -135,31 +135,33 @@ def _severity(document: Mapping[str, Any], identifier: str) -> str:
 
 
 def _object(value: Any, identifier: str) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else _invalid(identifier, "lacks an object")
+    return value if isinstance(value, dict) else _invalid(identifier, "has a value that is not an object")
 
 
 def _rows(value: Any, identifier: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > _MAX_ROWS:
-        _invalid(identifier, "lacks a list, or has one that is too long")
+        _invalid(identifier, "has a value that is not a list, or is too long")
     return value
 
 
 def _text(value: Any, identifier: str) -> str:
-    return value if isinstance(value, str) else _invalid(identifier, "lacks a text")
+    return value if isinstance(value, str) else _invalid(identifier, "has a value that is not a string")
 
 
-def _invalid(identifier: str, why: str) -> NoReturn:
-    raise PinwardenError("OSV_INVALID", f"the record {identifier or 'without an id'} {why}", data={"id": identifier})
+def _invalid(identifier: str, problem: str) -> NoReturn:
+    raise PinwardenError(
+        "OSV_INVALID", f"the record {identifier or 'without an id'} {problem}", data={"id": identifier}
+    )
 
 
 Compare = Callable[[str, str], int | None]
-"""-1, 0 or 1, or None where two versions cannot be compared."""
+"""-1, 0 or 1; None if two versions cannot be compared."""
 
 
 class Vulnerable(Record):
-    """A locked package, and one record about it."""
+    """A locked package and a record that affects it."""
 
     package: PackageRef
     id: str
@@ -167,15 +169,15 @@ class Vulnerable(Record):
     summary: str
     severity: str
     fixed: tuple[str, ...]
-    """The versions that end the ranges it lies in, where they are known."""
+    """Versions that fix it, if known."""
     certain: bool = True
-    """False if its version cannot be compared with those of the record. That is not an all-clear."""
+    """False if its version cannot be compared with the record's, so it may or may not be affected."""
 
 
 def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageRef]) -> tuple[Vulnerable, ...]:
-    """Every pair of a locked package and a record that is about it, in the order of the packages.
+    """Every pair of a locked package and a record that affects it, in the order of the packages.
 
-    Withdrawn records do not count.
+    Withdrawn records are ignored.
     """
     wanted: dict[tuple[str, str], list[PackageRef]] = {}
     order: dict[PackageRef, int] = {}
@@ -183,11 +185,11 @@ def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[Package
         if package not in order:
             order[package] = len(order)
             wanted.setdefault(_key(package.ecosystem, package.name), []).append(package)
-    found: list[Vulnerable] = []
+    matches: list[Vulnerable] = []
     for record in records:
         if record.withdrawn is None:
-            found += _of_record(record, wanted)
-    return tuple(sorted(found, key=lambda each: (order[each.package], each.id)))
+            matches += _of_record(record, wanted)
+    return tuple(sorted(matches, key=lambda match: (order[match.package], match.id)))
 
 
 def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageRef]]) -> Iterable[Vulnerable]:
@@ -211,12 +213,12 @@ def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageRef]
 
 
 def _is_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | None, tuple[str, ...]]:
-    """Yes, no, or None for cannot tell; and the versions that fix it."""
+    """Whether a package is affected (None if unknown), and the versions that fix it."""
     compare = _COMPARE.get(package.ecosystem, _semver)
     if any(package.version == listed or compare(package.version, listed) == 0 for listed in affected.versions):
         return True, _fixes(affected.ranges)
-    answers = [(_in_range(package.version, each, compare), each) for each in affected.ranges]
-    hits = [each for answer, each in answers if answer is True]
+    answers = [(_in_range(package.version, item, compare), item) for item in affected.ranges]
+    hits = [item for answer, item in answers if answer is True]
     if hits:
         return True, _fixes(hits)
     says_nothing = not affected.ranges and not affected.versions
@@ -226,11 +228,11 @@ def _is_affected(package: PackageRef, affected: OsvAffected) -> tuple[bool | Non
 
 
 def _fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
-    return tuple(event.version for each in ranges for event in each.events if event.kind == "fixed")
+    return tuple(event.version for item in ranges for event in item.events if event.kind == "fixed")
 
 
 def _in_range(version: str, affected: OsvRange, compare: Compare) -> bool | None:
-    """OSV's own evaluation: the last event at or below the version decides."""
+    """OSV's evaluation algorithm: the last event at or below the version decides."""
     limits = [event.version for event in affected.events if event.kind == "limit" and event.version != "*"]
     placed = [(_place(version, event, compare), event) for event in affected.events if event.kind != "limit"]
     outside = [compare(version, limit) for limit in limits]
@@ -239,7 +241,7 @@ def _in_range(version: str, affected: OsvRange, compare: Compare) -> bool | None
     if limits and not any(order == -1 for order in outside):
         return False
     reached = [event for order, event in placed if order is not None and _is_reached(order, event)]
-    # Where one version ends a range and begins another, the beginning comes last.
+    # If one version ends a range and begins another, the beginning comes last.
     reached.sort(key=lambda event: event.kind == "introduced")
     reached.sort(key=cmp_to_key(lambda one, other: _order(one.version, other.version, compare)))
     return bool(reached) and reached[-1].kind == "introduced"
@@ -250,12 +252,12 @@ def _place(version: str, event: OsvEvent, compare: Compare) -> int | None:
 
 
 def _is_reached(order: int, event: OsvEvent) -> bool:
-    """A version is still affected at ``last_affected`` itself, and no longer at ``fixed``."""
+    """A version is affected at ``last_affected`` and no longer at ``fixed``."""
     return order > 0 if event.kind == "last_affected" else order >= 0
 
 
 def _order(one: str, other: str, compare: Compare) -> int:
-    """Both were compared with a third version before, so they can be compared with each other."""
+    """Order two versions that are both comparable with a third one."""
     if "0" in (one, other):
         return (one != "0") - (other != "0")
     return compare(one, other) or 0
@@ -264,7 +266,7 @@ def _order(one: str, other: str, compare: Compare) -> int:
 # Versions and names
 
 
-_LONGEST = 256  # no registry has longer ones, and converting digits takes quadratic time
+_LONGEST = 256  # no registry has longer versions, and converting digits takes quadratic time
 
 
 def _semver(one: str, other: str) -> int | None:
@@ -289,7 +291,7 @@ _COMPARE: dict[str, Compare] = {"npm": _semver, "cargo": _semver, "nuget": _semv
 
 
 def _key(ecosystem: str, name: str) -> tuple[str, str]:
-    """Spellings that one registry takes for the same package are the same here."""
+    """A key that is equal for all spellings that a registry treats as the same package."""
     if ecosystem == "pypi":
         return ecosystem, re.sub(r"[-_.]+", "-", name).lower()
     return ecosystem, name.replace("_", "-") if ecosystem == "cargo" else name.lower()

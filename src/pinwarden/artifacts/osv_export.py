@@ -15,10 +15,10 @@ from pinwarden.system.files import open_regular, read_file
 
 
 class ExportLimits(Record):
-    """Bounds on one export, with the reason beside each."""
+    """Limits for one export."""
 
     records: int = 1_000_000
-    """The whole database has some hundred thousand, most of them malicious npm packages."""
+    """The complete database has several hundred thousand, most of them malicious npm packages."""
     total_bytes: int = 16 * 1024 * 1024 * 1024
 
 
@@ -26,14 +26,14 @@ DEFAULT_LIMITS = ExportLimits()
 
 
 def read_export(path: Path, *, limits: ExportLimits = DEFAULT_LIMITS) -> Iterator[OsvRecord]:
-    """Every record of an export. One that cannot be read fails the whole: it might be the one that matters."""
+    """Every record of an export. An invalid record raises ``OSV_INVALID``, since it might be the one that matters."""
     texts = _folder_texts(path) if path.is_dir() else _zip_texts(path, limits)
     count = size = 0
     for name, data in texts:
         count += 1
         size += len(data)
         if count > limits.records or size > limits.total_bytes:
-            raise PinwardenError("OSV_INVALID", f"{path} has more records than are read")
+            raise PinwardenError("OSV_INVALID", f"{path} has too many records")
         try:
             yield parse_osv(data)
         except PinwardenError as err:
@@ -61,10 +61,10 @@ def _zip_texts(path: Path, limits: ExportLimits) -> Iterator[tuple[str, bytes]]:
             with zipfile.ZipFile(stream) as archive:
                 members = [member for member in archive.infolist() if member.filename.endswith(".json")]
                 if len(members) > limits.records:
-                    raise PinwardenError("OSV_INVALID", f"{path} has more records than are read")
+                    raise PinwardenError("OSV_INVALID", f"{path} has too many records")
                 for member in members:
                     with archive.open(member) as text:
-                        data = text.read(LIMITS.max_bytes + 1)  # what it says about its size is not believed
+                        data = text.read(LIMITS.max_bytes + 1)  # the stated size is not trusted
                     yield member.filename, data
         except broken as err:
-            raise PinwardenError("OSV_INVALID", f"{path} is not a whole ZIP file: {type(err).__name__}") from err
+            raise PinwardenError("OSV_INVALID", f"{path} is a damaged ZIP file: {type(err).__name__}") from err

@@ -172,7 +172,7 @@ class ProvenanceVerifier:
     # Sigstore bundles without one
 
     def _key_bundle(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
-        """1. Find the key; 2. verify the signature; 3. check the statement; 4. check that the key was valid at the time."""
+        """1. Find the key; 2. verify the signature; 3. check the statement; 4. check when the key was valid."""
         hint = _object(_object(document, "verificationMaterial"), "publicKey").get("hint")
         envelope = _Envelope.read(_object(document, "dsseEnvelope"))
         key = self._registry_key(hint) if about.ecosystem == "npm" else None

@@ -1,4 +1,7 @@
-"""uv as a resolver: it writes a ``pylock.toml`` for one exact package, builds nothing and installs nothing."""
+"""Dependency resolution with the user's own uv and npm, without building or installing anything.
+
+``resolve`` runs uv and returns a ``pylock.toml``; ``resolve_npm`` runs npm and returns a ``package-lock.json``.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ from pinwarden.system.net.network_guard import HostNotFoundError, NetworkRules, 
 from pinwarden.system.processes import BoundedTask, run_bounded
 
 RESOLVE_SECONDS = 300.0
-"""The largest closures take a minute or two over a slow line."""
+"""The largest closures take one or two minutes over a slow connection."""
 
 
 def run_resolver(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], *, seconds: float, secrets: Sequence[str] = ()
 ) -> bytes:
-    """What the program wrote to its standard output. Its failure is ours, with the end of what it complained about."""
+    """Run a resolver and return its standard output. ``RESOLVER_FAILED`` includes the end of its error output."""
     task = BoundedTask(
         name=Path(command[0]).name, error_code="RESOLVER_FAILED", timeout_seconds=seconds, secrets=tuple(secrets)
     )
@@ -37,9 +40,9 @@ def run_resolver(
 
 
 def check_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_http: bool = False) -> None:
-    """Refuse a registry that our own client would not ask: a resolver asks whatever address it is given."""
+    """Refuse a registry that Pinwarden's own client would not contact, since a resolver contacts any address."""
     if proxy_for(index.address, variables) is not None:
-        return  # the proxy looks the name up
+        return  # the proxy resolves the host
     rules = NetworkRules(allow_private=index.private_allowed, allow_plain_http=allow_plain_http)
     try:
         resolve_destinations(index.address, rules)
@@ -47,14 +50,14 @@ def check_address(index: Endpoint, variables: Mapping[str, str], *, allow_plain_
         raise fetch_failed("connect", f"the host {index.address.host} was not found") from err
 
 
-_UV_NETWORK_ERRORS = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_INDEX = "PINWARDEN"  # the name by which uv finds the credential for the index in its environment
+_UV_NETWORK_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_INDEX = "PINWARDEN"  # under this name uv finds the index's credential in its environment
 
 
 def find_uv(variables: Mapping[str, str]) -> Path:
-    """The uv program: on the search path, or from the Python package of that name beside us."""
+    """The uv program: from PATH, or from the installed Python package uv."""
     found = find_program("uv", variables.get("PATH", ""))
-    if found is not None and found.is_absolute():  # not one that lies in whatever folder we were started in
+    if found is not None and found.is_absolute():  # not one in the current folder
         return found
     try:
         from uv import find_uv_bin
@@ -62,11 +65,11 @@ def find_uv(variables: Mapping[str, str]) -> Path:
         return Path(find_uv_bin())
     except (ImportError, OSError) as err:
         raise PinwardenError(
-            "RESOLVER_MISSING", "uv is needed to work out what this package depends on, and is not installed"
+            "RESOLVER_MISSING", "uv is required to resolve the dependencies of this package, and is not installed"
         ) from err
 
 
-def resolve(  # noqa: PLR0913  one question with all that the answer depends on
+def resolve(  # noqa: PLR0913  everything the result depends on
     name: str,
     version: str,
     index: Endpoint,
@@ -78,11 +81,11 @@ def resolve(  # noqa: PLR0913  one question with all that the answer depends on
     timeout: float = RESOLVE_SECONDS,
     allow_plain_http: bool = False,
 ) -> bytes:
-    """The ``pylock.toml`` for one exact package, for every platform, from one index and no other."""
+    """The ``pylock.toml`` for one exact package, for every platform, from one index only."""
     wanted = _requirement(name, version, extras)
     python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
-        raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a version of Python")
+        raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a Python version")
     check_address(index, variables, allow_plain_http=allow_plain_http)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
         folder = Path(made)
@@ -98,7 +101,7 @@ def resolve(  # noqa: PLR0913  one question with all that the answer depends on
 
 
 def uv_version(uv: Path, variables: Mapping[str, str]) -> str:
-    """The resolver's name with its version, for the record."""
+    """The resolver's name and version, as recorded in the lock."""
     with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
         environment = child_environment({"UV_NO_CONFIG": "1", "HOME": made}, variables)
         said = run_resolver([str(uv), "--version"], Path(made), environment, seconds=30)
@@ -106,13 +109,13 @@ def uv_version(uv: Path, variables: Mapping[str, str]) -> str:
 
 
 def _requirement(name: str, version: str, extras: Sequence[str]) -> str:
-    """Made of parts that were each checked: nothing in it can be an option, an address or another requirement."""
+    """A requirement made of validated parts, so it cannot be an option, a URL or another requirement."""
     chosen = ",".join(normalized_name(each) for each in extras)
     return f"{normalized_name(name)}{f'[{chosen}]' if chosen else ''}=={exact_version(version)}"
 
 
 def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) -> tuple[dict[str, str], list[str]]:
-    """A short environment in which uv sees one index, no settings, no netrc and no cache of ours; and its secrets."""
+    """An environment in which uv sees one index, no settings, no netrc and no cache; and the secrets in it."""
     own = {
         "HOME": str(folder),
         "UV_CACHE_DIR": str(folder / "cache"),
@@ -120,7 +123,7 @@ def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) ->
         "UV_KEYRING_PROVIDER": "disabled",
         "UV_NO_CONFIG": "1",
         "UV_PYTHON_DOWNLOADS": "never",
-        # The authorities of this machine, as for our own client; the second is the name that older versions know.
+        # The system's CA certificates, as for Pinwarden's own client; the second name is for older versions.
         "UV_SYSTEM_CERTS": "1",
         "UV_NATIVE_TLS": "1",
         "NETRC": str(folder / "no-netrc"),
@@ -132,7 +135,7 @@ def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) ->
         user, password = _pair(index.authorization)
         own |= {f"UV_INDEX_{_INDEX}_USERNAME": user, f"UV_INDEX_{_INDEX}_PASSWORD": password}
         secrets = [index.authorization, password]
-    also = {each for word in _UV_NETWORK_ERRORS for each in (word, word.lower())}
+    also = {each for word in _UV_NETWORK_VARIABLES for each in (word, word.lower())}
     return child_environment(own, variables, also), secrets
 
 
@@ -143,24 +146,24 @@ def _pair(authorization: str) -> tuple[str, str]:
     except ValueError:
         mark = ""
     if scheme.lower() != "basic" or not mark:
-        raise PinwardenError("RESOLVER_FAILED", "uv takes only a user name and password for an index")
+        raise PinwardenError("RESOLVER_FAILED", "uv supports only a user name and password for an index")
     return user, password
 
 
-# Where npm finds its settings, among which are credentials: npm sends them, we do not look at them.
+# Where npm finds its settings, including credentials, which npm sends by itself.
 _NPM_VARIABLES = ("NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_TOKEN", "NODE_AUTH_TOKEN")
-_NOWHERE_HOST = "refused.invalid"  # RFC 2606: nobody has a host of that name
-_NOWHERE = f"https://{_NOWHERE_HOST}/"
-_NPM_NETWORK_ERRORS = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
+_INVALID_HOST = "refused.invalid"  # RFC 2606: there is no such host
+_INVALID_REGISTRY = f"https://{_INVALID_HOST}/"
+_NPM_NETWORK_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
 
 
 class WantedPackage(Record):
-    """What is resolved."""
+    """The package to resolve."""
 
     name: str
     version: str
     needs: frozenset[str]
-    """The scopes whose registries are asked in any case."""
+    """The scopes whose registries are needed in any case."""
 
 
 def resolve_npm(
@@ -170,9 +173,9 @@ def resolve_npm(
     *,
     allow_plain_http: bool = False,
 ) -> tuple[bytes, str]:
-    """The ``package-lock.json`` for one exact package, and the resolver's name with its version.
+    """The ``package-lock.json`` for one exact package, and npm's name and version.
 
-    ``registries`` are by scope: under ``""`` the one of packages without a scope, under ``@scope`` another one.
+    ``registries`` are by scope; ``""`` is for packages without a scope.
     """
     addresses: dict[str, str] = {}
     refused: dict[str, PinwardenError] = {}
@@ -183,14 +186,14 @@ def resolve_npm(
         except PinwardenError as err:
             if scope in wanted.needs:
                 raise
-            # Perhaps no dependency has this scope. If one has, it must not come from the usual registry instead.
-            addresses[scope], refused[scope] = _NOWHERE, err
+            # Perhaps no dependency has this scope. If one has, it must not come from the default registry instead.
+            addresses[scope], refused[scope] = _INVALID_REGISTRY, err
     npm = find_program("npm", variables.get("PATH", ""))
     if npm is None:
         raise PinwardenError(
-            "RESOLVER_MISSING", "npm is needed to work out what this package depends on, and is not installed"
+            "RESOLVER_MISSING", "npm is required to resolve the dependencies of this package, and is not installed"
         )
-    also = {each for word in (*_NPM_VARIABLES, *_NPM_NETWORK_ERRORS) for each in (word, word.lower())}
+    also = {each for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for each in (word, word.lower())}
     environment = child_environment({}, variables, also)
     with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
         folder = Path(made)
@@ -201,14 +204,14 @@ def resolve_npm(
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
             *("--include=optional", "--omit=dev", "--loglevel=error", *_named(addresses)),
-            # Whoever may write beside the folder could call it a workspace, and npm would take settings from there.
+            # A user who can write to the parent folder could make this folder a workspace with npm settings.
             "--no-workspaces",
-            *(("--fetch-retries=0",) if refused else ()),  # what is nowhere is not there a minute later either
+            *(("--fetch-retries=0",) if refused else ()),  # an invalid host needs no retries
         )
         try:
             run_resolver([str(npm), "install", *switches], folder, environment, seconds=RESOLVE_SECONDS)
         except PinwardenError as err:
-            for reason in refused.values() if _NOWHERE_HOST in str(err.data.get("stderr")) else ():
+            for reason in refused.values() if _INVALID_HOST in str(err.data.get("stderr")) else ():
                 raise reason from err
             raise
         version = _version_beside(npm)
@@ -218,7 +221,7 @@ def resolve_npm(
 
 
 def _version_beside(npm: Path) -> str | None:
-    """What npm's own package says, which takes no time; asking npm takes as long as starting it."""
+    """The version in npm's own package.json, which is faster than starting npm."""
     try:
         about = json.loads(read_file(npm.resolve().parent.parent / "package.json"))
         return str(about["version"]) if about["name"] == "npm" else None

@@ -1,1 +1,1 @@
-"""Which registry a package client is set to, with the credential for it, found the way that client finds it."""
+"""The registries that the user's package clients are configured for, with credentials, read from their own settings."""

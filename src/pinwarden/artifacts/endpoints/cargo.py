@@ -1,4 +1,4 @@
-"""Cargo's registry, found the way Cargo finds it: environment, project, user, and the default.
+"""Cargo's registry, from Cargo's own settings: environment, project, user, default.
 
 A repository may say where its crates come from. A token that the user has for a registry is not sent to another place
 that a repository gives the same name.
@@ -41,7 +41,7 @@ class _Said(Record):
 
 
 def registry_for(settings: SettingsSources, *, registry: str | None = None) -> Endpoint:
-    """The sparse index that crates come from: that of a name of ``[registries]``, or the usual one.
+    """The sparse index of a registry named in ``[registries]``, or of the default one.
 
     Registries that are git repositories or folders are not read here, and are an error.
     """
@@ -56,7 +56,7 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
     is_users = said == named and said.layer.said_by != "project"
     try:
         HttpAddress.parse(url)
-    except PinwardenError as err:  # the value may hold a password
+    except PinwardenError as err:  # the value may contain a password
         message = f"{said.layer.source} names a registry that is not a plain web address"
         raise PinwardenError("CONFIG_INVALID", message) from err
     return Endpoint(
@@ -69,7 +69,7 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
 
 
 def default_index() -> str:
-    """The index that Cargo asks without any settings: beside the host of the table of package addresses."""
+    """The index Cargo uses by default, derived from the packageurl table."""
     from packageurl.contrib.purl2url import get_download_url
 
     parts = urlsplit(get_download_url("pkg:cargo/x@1"))  # type: ignore[no-untyped-call]
@@ -82,10 +82,10 @@ def _default_name(layers: list[_Layer]) -> str:
 
 
 def _index(name: str, layers: list[_Layer]) -> _Said:
-    """Through every replacement, to the index that is asked in the end."""
+    """Follow source replacements to the index that is finally used."""
     said: _Said | None = None if name == DEFAULT_NAME else _find(layers, "index", "registries", name)
     if said is None and name != DEFAULT_NAME:
-        raise PinwardenError("CONFIG_INVALID", f"no settings of Cargo name the registry {name[:80]!a}")
+        raise PinwardenError("CONFIG_INVALID", f"Cargo's settings do not name the registry {name[:80]!a}")
     source = name if said is None else _source_of(said.value, layers)
     for _ in range(_MAX_REPLACEMENTS):
         replaced = _find(layers, "replace-with", "source", source) if source else None
@@ -95,12 +95,12 @@ def _index(name: str, layers: list[_Layer]) -> _Said:
         source = replaced.value
         said = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
         if said is None:
-            raise PinwardenError("CONFIG_INVALID", f"{replaced.layer.source} replaces a source by one without an index")
-    raise PinwardenError("CONFIG_INVALID", "the settings of Cargo replace sources in a circle")
+            raise PinwardenError("CONFIG_INVALID", f"{replaced.layer.source} replaces a source with one without index")
+    raise PinwardenError("CONFIG_INVALID", "Cargo's settings have a cycle of source replacements")
 
 
 def _source_of(index: str, layers: list[_Layer]) -> str:
-    """The name under which ``[source]`` speaks of an index, if it does."""
+    """The name of an index in ``[source]``, if it has one."""
     for layer in layers:
         for name, row in layer.table("source").items():
             if isinstance(row, dict) and row.get("registry") == index:
@@ -117,7 +117,7 @@ def _find(layers: list[_Layer], member: str, *path: str) -> _Said | None:
 
 
 def _token(name: str, settings: SettingsSources) -> str | None:
-    """The token of a named registry. That of the default one is for publishing, and goes to no mirror of it."""
+    """The token of a named registry. The default registry's token is for publishing and is not sent to mirrors."""
     token = settings.variables.get(f"CARGO_REGISTRIES_{name.upper().replace('-', '_')}_TOKEN")
     for file in ("credentials.toml", "credentials"):
         for layer in _file(_cargo_home(settings) / file, "user"):
@@ -149,7 +149,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
     registries = {}
     for variable, value in variables.items():
         if variable.startswith("CARGO_REGISTRIES_") and variable.endswith("_INDEX"):
-            # Cargo writes - and _ alike here
+            # Cargo treats - and _ alike here
             name = variable[len("CARGO_REGISTRIES_") : -len("_INDEX")].lower()
             registries[name] = registries[name.replace("_", "-")] = {"index": value}
     return {
@@ -164,7 +164,7 @@ def _cargo_home(settings: SettingsSources) -> Path:
 
 
 def _config(folder: Path, said_by: Origin) -> Iterator[_Layer]:
-    # Where both are there, Cargo reads the one without an ending.
+    # If both exist, Cargo reads the one without an extension.
     for name in ("config", "config.toml"):
         found = list(_file(folder / name, said_by))
         if found:
@@ -178,5 +178,5 @@ def _file(path: Path, said_by: Origin) -> Iterator[_Layer]:
     try:
         values = tomllib.loads(read_file(path, _MAX_BYTES).decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as err:
-        raise PinwardenError("CONFIG_INVALID", f"{path} is not TOML") from err  # its text may hold a token
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not TOML") from err  # its text may contain a token
     yield _Layer(said_by=said_by, source=str(path), values=values)

@@ -1,4 +1,4 @@
-"""Which registry an image reference leads to, and the credential that docker or podman has for it."""
+"""The registry of an image reference, and docker's or podman's credential for it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pinwarden.system.files import find_program, read_file, relative_search_fold
 from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.processes import ProcessTree
 
-_HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # what docker contacts for docker.io
+_HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # the host docker contacts for docker.io
 _MAX_CONFIG = 1024 * 1024
 _MAX_ANSWER = 64 * 1024
-_NOT_FOUND = b"credentials not found in native keychain"  # docker's own protocol word, printed with status 1
+_NOT_FOUND = b"credentials not found in native keychain"  # part of docker's helper protocol, printed with status 1
 _SYSTEM_CERTIFICATES = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 
 
 class HelperLimits(Record):
-    """Bounds on a credential helper."""
+    """Limits for a credential helper."""
 
     seconds: float = 30.0
-    """It may ask a person to unlock a keychain."""
+    """Long enough for the user to unlock a keychain."""
 
 
 def registry_endpoint(
@@ -54,7 +54,7 @@ def registry_endpoint(
 
 
 def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
-    """The files that have credentials, the one that counts most first."""
+    """The files with credentials, highest precedence first."""
     for path in _config_paths(settings):
         if path.exists():
             yield path, parse_docker_config(read_file(path, _MAX_CONFIG), str(path))
@@ -79,7 +79,7 @@ def _credential(
         try:
             found = _ask_helper(config.store, reference, settings, limits)
         except PinwardenError:
-            # It is asked about every registry, also those it cannot know; docker goes on without it, too.
+            # The default helper is called for every registry. Like docker, go on without it.
             found = None
         if found is not None:
             return found
@@ -89,18 +89,18 @@ def _credential(
 def _ask_helper(
     name: str, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
 ) -> Credential | None:
-    """Run ``docker-credential-<name> get``, which the user's own settings name."""
+    """Run ``docker-credential-<name> get``, as configured in the user's own settings."""
     program = f"docker-credential-{name}"
     search_path = settings.variables.get("PATH", "")
     found = None if relative_search_folders(search_path) else find_program(program, search_path)
     if found is None:
-        raise _helper_failed(program, "is not on the search path, or that has a relative folder")
+        raise _helper_failed(program, "was not found in an absolute folder of PATH")
     status, answer = _run(found, _asked_key(reference), settings, limits)
     if status == 0:
         return parse_helper_answer(answer, program)
     if answer.strip() == _NOT_FOUND:
         return None
-    raise _helper_failed(program, "failed")  # what it printed may hold a secret
+    raise _helper_failed(program, "failed")  # its output may contain a secret
 
 
 def _asked_key(reference: ImageReference) -> bytes:
@@ -130,10 +130,10 @@ def _run(program: Path, question: bytes, settings: SettingsSources, limits: Help
                 process.stdin.write(question)
                 process.stdin.close()
             except OSError:
-                pass  # it did not wait for the question
+                pass  # it exited without reading its input
             answer = process.stdout.read(_MAX_ANSWER + 1)
         if len(answer) > _MAX_ANSWER:
-            raise _helper_failed(program.name, "said too much")
+            raise _helper_failed(program.name, "printed too much")
     finally:
         timer.cancel()
         tree.end(1.0)
@@ -145,7 +145,7 @@ def _helper_failed(program: str, why: str) -> PinwardenError:
 
 
 def _certificates(reference: ImageReference, settings: SettingsSources) -> Path | None:
-    """The certificate authority that the settings of docker or podman add for one registry."""
+    """The CA certificate that docker's or podman's settings add for one registry."""
     config = Path(settings.variables.get("XDG_CONFIG_HOME") or settings.home / ".config")
     own = (config / "docker" / "certs.d", config / "containers" / "certs.d")
     for folder in (*own, *_SYSTEM_CERTIFICATES):

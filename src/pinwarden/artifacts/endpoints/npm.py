@@ -1,4 +1,4 @@
-"""npm's registry for a package, found the way npm finds it: arguments, environment, project, user, machine, default.
+"""npm's registry for a package, from npm's own settings: arguments, environment, project, user, machine, default.
 
 A repository can bring its own ``.npmrc``. It may say where its packages come from; it may not have variables of the
 user filled in, nor name certificate authorities: either would let it read a token.
@@ -24,22 +24,22 @@ from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")
-_MAX_BYTES = 1 << 20  # a file of settings has a few lines
+_MAX_BYTES = 1 << 20  # settings files have a few lines
 _LINE = re.compile(r"\[[^\]]*\]\s*|([^=]+)(?:=(.*))?", re.DOTALL)
 _PLACEHOLDER = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
 _LAST_STEP = re.compile(r"([^/]+|/)$")
 
 
 class NpmRegistry(Record):
-    """Where npm would get a package from."""
+    """The registry npm would use for a package."""
 
     endpoint: Endpoint
     notes: tuple[str, ...] = ()
-    """What the settings say and is not followed here."""
+    """Settings that were ignored, for display."""
 
 
 class _Layer(Record):
-    """One file of settings, or the environment."""
+    """One settings file, or the environment."""
 
     said_by: Origin
     source: str
@@ -47,14 +47,14 @@ class _Layer(Record):
 
 
 class _Said(Record):
-    """One setting, and the layer that has it."""
+    """One setting and the layer it comes from."""
 
     value: str = field(repr=False)
     layer: _Layer
 
 
 class _Layers:
-    """All settings, the layer that wins first."""
+    """All settings, highest precedence first."""
 
     def __init__(self, layers: list[_Layer], variables: Mapping[str, str]) -> None:
         self.layers = layers
@@ -68,7 +68,7 @@ class _Layers:
         return None
 
     def own(self) -> Iterator[_Layer]:
-        """Those that are the user's own, and not a repository's."""
+        """Only the user's own layers, without the project's."""
         return (layer for layer in self.layers if layer.said_by != "project")
 
     def note(self, text: str) -> None:
@@ -77,7 +77,7 @@ class _Layers:
 
 
 def registry_for(name: str, settings: SettingsSources, *, argument: str | None = None) -> NpmRegistry:
-    """The registry of one package. ``argument`` is one that was named on the command line."""
+    """The registry for one package. ``argument`` is a registry from the command line."""
     scope = parse_name(name).scope
     layers = _Layers(list(_layers(settings)), settings.variables)
     said = _registry(scope, layers, argument)
@@ -94,7 +94,7 @@ def registry_for(name: str, settings: SettingsSources, *, argument: str | None =
 
 
 def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
-    """The scopes for which a repository's own settings name a registry. npm, run elsewhere, does not see those."""
+    """The scopes for which a project's settings name a registry. npm does not see them when run elsewhere."""
     found = {
         key.removesuffix(":registry")
         for layer in _layers(settings)
@@ -106,7 +106,7 @@ def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
 
 
 def default_registry() -> str:
-    """The registry that npm asks without any settings, from the table of package addresses."""
+    """The registry npm uses by default, from the packageurl table."""
     from packageurl.contrib.purl2url import get_download_url
 
     url: str = get_download_url("pkg:npm/x@1")  # type: ignore[no-untyped-call]
@@ -133,11 +133,11 @@ def _registry(scope: str, layers: _Layers, argument: str | None) -> _Said:
 def _base(said: _Said) -> str:
     source = said.layer.source
     if "${" in said.value:
-        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with a variable that is not filled in")
+        raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with an unset variable")
     url = said.value if said.value.endswith("/") else f"{said.value}/"
     try:
         address = HttpAddress.parse(url)
-    except PinwardenError as err:  # the value may hold a password
+    except PinwardenError as err:  # the value may contain a password
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry that is not a plain web address") from err
     if "?" in address.path:
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with a query")
@@ -145,7 +145,7 @@ def _base(said: _Said) -> str:
 
 
 def _who(url: str, said: _Said, layers: _Layers) -> tuple[Origin, str]:
-    """Whoever names the registry. What a repository names and the user names, too, is the user's."""
+    """Who configured the registry. If both the project and the user name it, it counts as the user's."""
     if said.layer.said_by == "project":
         for layer in layers.own():
             for key, value in layer.values.items():
@@ -158,10 +158,10 @@ def _who(url: str, said: _Said, layers: _Layers) -> tuple[Origin, str]:
 
 
 def _authorization(url: str, said_by: Origin, layers: _Layers) -> str | None:
-    """The header for a registry: of the setting that is nearest to its address."""
+    """The ``Authorization`` header for a registry, from the most specific setting."""
     parts = urlsplit(url)
     if parts.scheme == "http" and said_by == "project":
-        return None  # a repository could have asked for the same host without encryption, to listen
+        return None  # a project could name the same host with plain HTTP to intercept the credential
     address = HttpAddress.parse(url)
     place = f"//{address.host_header}{address.path}"
     while len(place) > 2:
@@ -206,8 +206,8 @@ def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
     if said.layer.said_by == "project" and "${" in value:
         if not _is_users_host(address, layers):
             layers.note(
-                f"{said.layer.source} sends a variable of yours to {address.host_header}, which your own settings do "
-                "not name; it was not sent"
+                f"{said.layer.source} would send one of your environment variables to {address.host_header}, which "
+                "your own settings do not name; it was not sent"
             )
             return None
         value = _filled(value, layers.variables)
@@ -218,7 +218,7 @@ def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
 
 
 def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
-    """Whether the user's own settings name a host, as a registry or with a credential."""
+    """Whether the user's own settings mention a host, as a registry or with a credential."""
     for layer in layers.own():
         for key, value in layer.values.items():
             if key.startswith(f"//{address.host_header}/"):
@@ -271,7 +271,7 @@ def _layers(settings: SettingsSources) -> Iterator[_Layer]:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables as npm reads them: in any case, except for those that begin with a place."""
+    """Variables as npm reads them: case-insensitively, except for keys that start with a host."""
     found = {}
     for name, value in variables.items():
         if not name.lower().startswith("npm_config_") or not value:
@@ -284,7 +284,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], settings: SettingsSources) -> Path | None:
-    """The file for the whole machine: beside the node that runs npm, unless something says otherwise."""
+    """The machine-wide settings file: next to node, unless configured otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
         if named := values.get("globalconfig"):
             return _path(named, settings)
@@ -297,7 +297,7 @@ def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], setting
 
 
 def _builtin(settings: SettingsSources) -> Iterator[_Layer]:
-    """The file that distributions put beside npm itself."""
+    """The built-in settings file that distributions put next to npm."""
     npm = find_program("npm", settings.variables.get("PATH", ""))
     if npm is not None:
         yield from _file(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
@@ -317,7 +317,7 @@ def _file(path: Path | None, said_by: Origin, variables: Mapping[str, str]) -> I
 
 
 def parse_npmrc(text: str) -> dict[str, str]:
-    """The settings of a file as npm's reader sees them; those below a ``[section]`` are none of npm's."""
+    """Parse a settings file as npm does; keys below a ``[section]`` are ignored."""
     found: dict[str, str] = {}
     for line in re.split(r"[\r\n]+", text.removeprefix("\ufeff")):
         stripped = line.strip()
@@ -359,7 +359,7 @@ def _unquoted(text: str) -> str:
 
 
 def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """With ``${NAME}`` filled in; what is not set stays, and ``${NAME?}`` is then empty."""
+    """Expand ``${NAME}``. An unset variable stays as it is; an unset ``${NAME?}`` becomes empty."""
 
     def value(found: re.Match[str]) -> str:
         escapes, name, optional = found[1], found[2], found[3]
@@ -374,7 +374,7 @@ _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 
 def npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapping[str, str]) -> str | None:
-    """The release that npx has for this word, such as ``notes`` or ``notes@latest``; None if it cannot be told.
+    """The release in npx's cache for a spec such as ``notes`` or ``notes@latest``; None if unknown.
 
     npx keeps one folder for each list of packages and names it after their digest. A project that has the package
     itself is started from there.

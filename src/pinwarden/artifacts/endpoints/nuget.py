@@ -1,4 +1,4 @@
-"""NuGet's sources, found the way NuGet finds them: the project's and its parents' files, the user's, and the default.
+"""NuGet's package sources, from NuGet's own settings: project and parent folders, user, default.
 
 Credentials are looked up by the name of a source. One that the user has for a name is not used for another place that
 a repository gives the same name, and no variable of the user is filled in where a repository asks for it.
@@ -27,29 +27,29 @@ _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 
 class NugetSources(Record):
-    """The source that is asked first, and the others that NuGet would also ask."""
+    """The first source, and the others that NuGet would also use."""
 
     main: Endpoint
     extra: tuple[Endpoint, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the settings say and is not followed here."""
+    """Settings that were ignored, for display."""
 
 
 class _File(Record):
-    """One file of settings."""
+    """One settings file."""
 
     said_by: Origin
     path: Path
     sources: Mapping[str, str] = field(repr=False)
     cleared: bool
-    """Sources of files further away do not count."""
+    """Sources from lower-precedence files are cleared."""
     disabled: frozenset[str]
     credentials: Mapping[str, str] = field(repr=False)
     mapped: bool
 
 
 def sources(settings: SettingsSources) -> NugetSources:
-    """The sources that packages come from."""
+    """The configured package sources."""
     files = list(_files(settings))
     disabled = frozenset[str]().union(*(each.disabled for each in files))
     found: dict[str, Endpoint] = {}
@@ -67,16 +67,16 @@ def sources(settings: SettingsSources) -> NugetSources:
         if file.cleared:
             break
     if len(found) > _MAX_SOURCES:
-        raise PinwardenError("CONFIG_INVALID", f"the settings of NuGet name more than {_MAX_SOURCES} sources")
+        raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
     if not found and any(each.sources or each.cleared for each in files):
-        raise PinwardenError("CONFIG_INVALID", "the settings of NuGet name no source that can be asked here")
+        raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
     default = Endpoint(url=default_source(), said_by="default", source="the table of package addresses")
     main, *extra = list(found.values()) or [default]
     return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
 
 
 def default_source() -> str:
-    """The source that is asked without any settings, from the table of package addresses. It speaks protocol 2."""
+    """The source NuGet uses by default, from the packageurl table. It uses protocol V2."""
     from packageurl.contrib.purl2url import get_download_url
 
     url: str = get_download_url("pkg:nuget/x@1")  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ def default_source() -> str:
 
 
 def _base(value: str) -> str | None:
-    """The folder of a service index, or the root of a feed."""
+    """The folder of a service index, or the root of a V2 feed."""
     url = value.removesuffix("index.json")
     url = url if url.endswith("/") else f"{url}/"
     try:
@@ -97,7 +97,7 @@ def _base(value: str) -> str | None:
 def _credential(name: str, named_by: _File, files: list[_File]) -> str | None:
     for file in files:
         if name in file.credentials:
-            # A repository's source may have a repository's credential, and the user's the user's.
+            # A project's source may use the project's credential only, and the user's source the user's.
             same_side = (file.said_by == "project") == (named_by.said_by == "project")
             return file.credentials[name] if same_side else None
     return None
@@ -107,7 +107,7 @@ def _credential(name: str, named_by: _File, files: list[_File]) -> str | None:
 
 
 def _files(settings: SettingsSources) -> Iterator[_File]:
-    """The nearest first."""
+    """Settings files, nearest first."""
     home, variables = settings.home, settings.variables
     users = [home / ".nuget" / "NuGet", home / ".config" / "NuGet"]
     if variables.get("APPDATA"):
@@ -126,7 +126,7 @@ def _file(folder: Path, said_by: Origin, variables: Mapping[str, str]) -> Iterat
         return
     root = parse_xml(read_file(path, _MAX_BYTES))
     if root is None:
-        raise PinwardenError("CONFIG_INVALID", f"{path} is not XML without declarations")
+        raise PinwardenError("CONFIG_INVALID", f"{path} is not plain XML without declarations")
     listed = children(root, "packageSources")
     pairs = _pairs(listed, variables)
     yield _File(

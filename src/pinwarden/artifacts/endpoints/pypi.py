@@ -1,4 +1,4 @@
-"""Package indexes as pip's and uv's settings name them, with the credential for each.
+"""Package indexes from pip's and uv's settings, with the credential for each.
 
 An extra index can serve any name, also one that the main index has: it is told apart, so that nobody takes an answer
 of one for an answer of the other (dependency confusion).
@@ -24,21 +24,21 @@ from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 Client = Literal["any", "uv", "pip"]
-_MAX_BYTES = 1 << 20  # a file of settings has a few lines
+_MAX_BYTES = 1 << 20  # settings files have a few lines
 _MAX_INDEXES = 100
 
 
 class Indexes(Record):
-    """The index that packages come from, and the others that a client would also ask."""
+    """The main index, and the others that a client would also use."""
 
     main: Endpoint
     extra: tuple[Endpoint, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the settings name beyond that and is not used here: folders, links, credentials held back."""
+    """Settings that were ignored, for display: folders, links, credentials that were not sent."""
 
 
 class _Named(Record):
-    """One index as it stands in a setting, credentials included."""
+    """One index as configured, including credentials."""
 
     url: str = field(repr=False)
     said_by: Origin
@@ -47,7 +47,7 @@ class _Named(Record):
 
 
 class _Found:
-    """What has been gathered so far, the setting that wins first."""
+    """The indexes collected so far, highest precedence first."""
 
     def __init__(self) -> None:
         self.main: _Named | None = None
@@ -71,7 +71,7 @@ class _Found:
 
 
 def indexes(settings: SettingsSources, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
-    """The indexes that a client is set to. With ``any``, uv's settings come before pip's, and both before the default.
+    """The indexes a client is configured for. With ``any``, uv's settings come before pip's, then the default.
 
     ``system`` is the root below which the settings of the whole machine lie.
     """
@@ -91,7 +91,7 @@ def indexes(settings: SettingsSources, *, client: Client = "any", system: Path =
 
 
 def default_index() -> str:
-    """The index that clients ask without any settings, from the table of package addresses."""
+    """The index clients use by default, from the packageurl table."""
     from packageurl.contrib.purl2url import get_repo_url
 
     parts = urlsplit(str(get_repo_url("pkg:pypi/pip")))  # type: ignore[no-untyped-call]
@@ -99,14 +99,14 @@ def default_index() -> str:
 
 
 def above_simple(index: Endpoint) -> Endpoint:
-    """The same index one step up, where its files and other interfaces lie. Clients send it their credential, too."""
+    """The parent URL of the index, below which its files and other APIs are. Clients send the credential there too."""
     base = index.url.rstrip("/")
     path = urlsplit(base).path
     return index if not path.strip("/") else replace(index, url=base.rpartition("/")[0] + "/")
 
 
 def json_api(index: Endpoint) -> str | None:
-    """Where the JSON API is, if the address of the index has the usual form."""
+    """The URL of the JSON API, if the index's URL has the usual form."""
     return f"{above_simple(index).url}pypi/" if index.url.endswith("/simple/") else None
 
 
@@ -138,7 +138,7 @@ def _uv_named(text: str, said_by: Origin, source: str) -> _Named:
 
 
 def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
-    """The files that uv reads, the winning one first."""
+    """The files uv reads, highest precedence first."""
     variables = settings.variables
     if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
         return
@@ -161,7 +161,7 @@ def _uv_document(found: _Found, document: Mapping[str, Any], said_by: Origin, so
     rows = document.get("index", [])
     for row in rows if isinstance(rows, list) else []:
         if not isinstance(row, dict) or not isinstance(row.get("url"), str):
-            _invalid(source, "an index without an address")
+            _invalid(source, "an index without a URL")
         named = _Named(url=row["url"], said_by=said_by, source=source, name=str(row.get("name", "")))
         if row.get("format") == "flat":
             found.notes.append(f"{source} names a page of links; it is not used")
@@ -201,7 +201,7 @@ def _pip_settings(found: _Found, settings: SettingsSources, system: Path) -> Non
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
-    for said_by, path in _pip_files(settings, system):  # what comes later wins
+    for said_by, path in _pip_files(settings, system):  # later ones take precedence
         for section, name, value in _pip_file(path):
             by_section[section][name] = (value, said_by, str(path))
     for section in ("global", "install"):
@@ -225,7 +225,7 @@ def _pip_settings(found: _Found, settings: SettingsSources, system: Path) -> Non
 
 
 def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
-    """The files that pip reads, the winning one last."""
+    """The files pip reads, highest precedence last."""
     variables, name = settings.variables, "pip.ini" if sys.platform == "win32" else "pip.conf"
     own = variables.get("PIP_CONFIG_FILE")
     if own == os.devnull:
@@ -248,7 +248,7 @@ def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin
 
 
 def _user_folders(settings: SettingsSources) -> list[Path]:
-    """The user's folders for settings, the winning one first."""
+    """The user's configuration folders, highest precedence first."""
     variables = settings.variables
     folders = [Path(variables["XDG_CONFIG_HOME"])] if variables.get("XDG_CONFIG_HOME") else [settings.home / ".config"]
     if sys.platform == "darwin":
@@ -263,8 +263,8 @@ def _pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
     try:
         reader.read_string(read_file(path, _MAX_BYTES).decode("utf-8-sig"))
     except (configparser.Error, UnicodeDecodeError) as err:
-        # The cause may quote a line that holds a credential, so only its kind is told.
-        raise PinwardenError("CONFIG_INVALID", f"{path} cannot be read: {type(err).__name__}") from None
+        # The cause may quote a line with a credential, so the message has only its type.
+        raise PinwardenError("CONFIG_INVALID", f"{path} is malformed: {type(err).__name__}") from None
     for section in ("global", "install"):
         if reader.has_section(section):
             for name, value in reader.items(section):
@@ -272,9 +272,9 @@ def _pip_file(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _existing(path: Path) -> Path:
-    """A file that somebody named. That it is missing must not lead to another index in silence."""
+    """A file named in the environment. If it is missing, another index must not be used silently."""
     if not path.is_file():
-        raise PinwardenError("FILE_UNREADABLE", f"{path}, which the environment names as settings, is not there")
+        raise PinwardenError("FILE_UNREADABLE", f"{path}, the settings file named in the environment, does not exist")
     return path
 
 
@@ -294,9 +294,9 @@ def _endpoint(
         url = urlunsplit((parts.scheme.lower(), place, f"{parts.path.rstrip('/')}/", parts.query, ""))
         HttpAddress.parse(url)
     except (ValueError, PinwardenError):
-        _invalid(named.source, "an index whose address is malformed")
+        _invalid(named.source, "an index with a malformed URL")
     if parts.query:
-        _invalid(named.source, "an index whose address has a query")
+        _invalid(named.source, "an index whose URL has a query")
     user, colon, password = userinfo.partition(":")
     pair = (unquote(user), unquote(password)) if userinfo else None
     if pair is None or not colon:
@@ -313,14 +313,14 @@ def _endpoint(
 def _kept_password(
     named: _Named, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """What the user keeps for a host. A repository could ask for it in the clear, or at another door, to listen."""
+    """The user's credential for a host, but not over plain HTTP or at another port, which a project could name."""
     if named.said_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
         return None
     return passwords.get(parts.hostname or "")
 
 
 def _named_credential(named: _Named, found: _Found, variables: Mapping[str, str]) -> tuple[str, str] | None:
-    """uv's credential for an index of that name, from the environment."""
+    """uv's credential for a named index, from the environment."""
     if not named.name:
         return None
     stem = f"UV_INDEX_{re.sub(r'[^A-Z0-9]', '_', named.name.upper())}"
@@ -328,7 +328,7 @@ def _named_credential(named: _Named, found: _Found, variables: Mapping[str, str]
     if not user and not password:
         return None
     if named.said_by == "project":
-        # The repository chose the name and the address: it would choose who gets the password.
+        # The project chose both name and URL, so it would choose who gets the password.
         found.notes.append(f"{named.source} names the index {named.name[:80]!a}; {stem}_PASSWORD is not sent to it")
         return None
     return user, password
@@ -339,7 +339,7 @@ def _basic(user: str, password: str) -> str:
 
 
 def _netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
-    """Credentials by host. An entry for any host is not used: it would go to whoever asks."""
+    """Credentials by host. A default entry for all hosts is not used, since any host would get it."""
     import netrc
 
     own = settings.variables.get("NETRC")
@@ -349,10 +349,10 @@ def _netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
             try:
                 hosts = netrc.netrc(str(place)).hosts
             except (netrc.NetrcParseError, OSError, UnicodeDecodeError):
-                return {}  # as pip and uv do; the index then says itself that it wants a credential
+                return {}  # like pip and uv; the index will then answer 401
             return {host: (entry[0], entry[2]) for host, entry in hosts.items() if host != "default"}
     return {}
 
 
-def _invalid(source: str, what: str) -> NoReturn:
-    raise PinwardenError("CONFIG_INVALID", f"{source} names {what}") from None
+def _invalid(source: str, problem: str) -> NoReturn:
+    raise PinwardenError("CONFIG_INVALID", f"{source} names {problem}") from None

@@ -1,7 +1,7 @@
-"""Container images in the store: OCI layouts by digest, audited blob by blob, handed to an engine without a network.
+"""Container images in the store: OCI layouts by digest, audited blob by blob, loaded into an engine without a network.
 
-An engine names what it has by content: by the digest that was locked, or by that of the platform's manifest or config.
-So whatever of these it knows is the image that was locked, and nothing else can be started by such a name.
+Engines identify images by content: by the locked digest, or by the digest of the platform's manifest or config. An
+image under one of these names is the locked one.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 
 
 class StoredImage(Record):
-    """An image whose blobs are all there and right."""
+    """An image whose blobs were all verified."""
 
     root: Digest
     manifest: Digest
-    """Of this machine's platform; the same as the root where there is no index."""
+    """For this machine's platform; equal to the root if there is no index."""
     config: Digest
     layers: tuple[Digest, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By what an engine may know it."""
+        """The names under which an engine may have it."""
         return tuple(dict.fromkeys((str(self.config), str(self.manifest), str(self.root))))
 
 
 def platform_here() -> str:
-    """The platform that engines of this machine run, as images name it: containers are Linux everywhere."""
+    """The platform that engines on this machine run. Containers are Linux everywhere."""
     processor = machine().lower()
     return f"linux/{_ARCHITECTURES.get(processor, processor)}"
 
 
 def stored_image(folder: Path, root: Digest) -> StoredImage | None:
-    """The image in a layout, every blob hashed; None if anything of it is missing or is not what its name says."""
+    """Verify every blob of an image layout. None if anything is missing or changed."""
     try:
         return _read(folder, root)
     except (PinwardenError, OSError, ValueError, KeyError, TypeError, StopIteration):
@@ -56,17 +56,17 @@ def stored_image(folder: Path, root: Digest) -> StoredImage | None:
 
 def _read(folder: Path, root: Digest) -> StoredImage | None:
     entries = json.loads(read_file(folder / "index.json"))["manifests"]
-    if [each["digest"] for each in entries] != [str(root)]:
+    if [entry["digest"] for entry in entries] != [str(root)]:
         return None
     document = _document(folder, root, entries[0]["mediaType"])
     digest = root
     if isinstance(document, ImageIndex):
-        entry = next(each for each in document.manifests if _is_here(folder, each))
+        entry = next(listed for listed in document.manifests if _is_here(folder, listed))
         digest, document = entry.digest, _document(folder, entry.digest, entry.media_type)
     if not isinstance(document, ImageManifest):
         return None
-    layers = tuple(each.digest for each in document.layers)
-    if any(file_digest(_blob(folder, each), each.algorithm) != each for each in (document.config.digest, *layers)):
+    layers = tuple(layer.digest for layer in document.layers)
+    if any(file_digest(_blob(folder, blob), blob.algorithm) != blob for blob in (document.config.digest, *layers)):
         return None
     return StoredImage(root=root, manifest=digest, config=document.config.digest, layers=layers)
 
@@ -88,13 +88,13 @@ def _blob(folder: Path, digest: Digest) -> Path:
 
 
 class Engine(Record):
-    """docker or podman, and what it is started with."""
+    """docker or podman, with its environment."""
 
     program: Path
     variables: Mapping[str, str]
 
     def knows(self, name: str) -> bool:
-        """Whether it has an image of that name."""
+        """Whether it has an image with this name."""
         try:
             self.ask(("image", "inspect", "--format", "{{.Id}}", name), _ASK_SECONDS)
         except PinwardenError:
@@ -102,35 +102,35 @@ class Engine(Record):
         return True
 
     def ask(self, words: Sequence[str], seconds: float) -> bytes:
-        """Have it do something, and hear what it says."""
+        """Run one of its commands and return the output."""
         task = BoundedTask(name=self.program.name, error_code="PROGRAM_UNKNOWN", timeout_seconds=seconds)
         return run_bounded((str(self.program), *words), Path("/"), self.variables, task)
 
 
 def ensure_loaded(engine: Engine, folder: Path, image: StoredImage, say: Callable[[str], None]) -> str | None:
-    """The name under which an engine can start the image; it is loaded if the engine does not have it.
+    """The name under which the engine can start the image. Loads the image if necessary.
 
-    None if the engine cannot load it: then it must fetch the locked digest itself.
+    None if loading fails; then the engine has to pull the locked digest itself.
     """
     known = next(filter(engine.knows, image.names), None)
     if known is not None:
         return known
-    say(f"the image is loaded into {engine.program.name}")
+    say(f"loading the image into {engine.program.name}")
     with TemporaryDirectory(prefix="pinwarden-image-") as made:
         archive = Path(made) / "image.tar"
         _pack(folder, image, archive)
         try:
             engine.ask(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)
         except PinwardenError as err:
-            say(f"{err.message}; it has to fetch the image itself")
+            say(f"{err.message}; it will pull the image itself")
             return None
     return next(filter(engine.knows, image.names), None)
 
 
 def _pack(folder: Path, image: StoredImage, archive: Path) -> None:
-    """The layout as one file, with the description that engines without a content store want."""
+    """Pack the layout into one file, with the manifest.json that older engines need."""
     blob = {digest: f"blobs/{digest.algorithm}/{digest.hex}" for digest in (image.config, *image.layers)}
-    about = [{"Config": blob[image.config], "RepoTags": None, "Layers": [blob[each] for each in image.layers]}]
+    about = [{"Config": blob[image.config], "RepoTags": None, "Layers": [blob[layer] for layer in image.layers]}]
     (archive.parent / "manifest.json").write_text(json.dumps(about))
     with tarfile.open(archive, "w") as tar:
         tar.add(archive.parent / "manifest.json", "manifest.json")

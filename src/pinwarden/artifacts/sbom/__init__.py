@@ -1,1 +1,1 @@
-"""A bill of materials as CycloneDX or SPDX. Pure."""
+"""SBOMs of a lock: ``bill.py`` collects the contents, ``cyclonedx.py`` and ``spdx.py`` write them. Pure."""

@@ -1,4 +1,4 @@
-"""What a bill of materials lists: every locked server, and every package of every closure once.
+"""The contents of an SBOM: every locked server, and every package of every closure once.
 
 The package that a server is made of is the server itself, so it is not listed a second time among its dependencies.
 Closures do not say which of their packages needs which other one; a server depends on all packages of its closure.
@@ -37,7 +37,7 @@ class Archive(Record):
     name: str
     digest: Digest
     url: str | None = None
-    """Where the resolver found it, without anything that could be a credential."""
+    """Where the resolver found it, without credentials."""
 
 
 class Package(Record):
@@ -49,12 +49,12 @@ class Package(Record):
     purl: str
     archives: tuple[Archive, ...]
     optional: bool = False
-    """Whether every closure that has it can do without it."""
+    """Whether it is optional in every closure that has it."""
     properties: Properties = ()
 
 
 class Server(Record):
-    """One locked server, for all clients that have it in the same way."""
+    """One locked server, for all clients that have the same entry."""
 
     ref: str
     name: str
@@ -64,43 +64,43 @@ class Server(Record):
     endpoint: str | None = None
     """The address of a remote server."""
     is_installed: bool = True
-    """Whether something is installed for it; a plain address needs nothing here."""
+    """Whether anything is installed for it. False for remote servers."""
     archives: tuple[Archive, ...] = ()
     properties: Properties = ()
     needs: tuple[str, ...] | None = None
-    """The packages that it depends on; None if its closure is not locked."""
+    """The packages it depends on; None if its closure is not locked."""
 
 
 class Bill(Record):
-    """All of a lock."""
+    """Everything in a lock."""
 
     serial: UUID
     lock_digest: str
-    """Of the whole file, and so of the digests of all closures too."""
+    """Digest of the lock file, which includes the digests of all closures."""
     servers: tuple[Server, ...]
     packages: tuple[Package, ...]
 
 
 def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str], str]) -> Bill:
-    """The bill of a lock; closures by the path that the lock pins. ``shown`` takes secrets out of an address."""
+    """Make the bill of a lock. ``closures`` are by the path in the lock; ``shown`` removes secrets from a URL."""
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _packages(closures.values())
     found: dict[Server, list[Entry]] = {}
-    for entry in sorted(lock.entries, key=lambda each: each.key):
+    for entry in sorted(lock.entries, key=lambda entry: entry.key):
         found.setdefault(_server(entry, closures, packages, shown), []).append(entry)
     servers = (
         replace(
             server,
             ref=f"server:{entries[0].key}",
-            properties=tuple(sorted({*server.properties, *(("pinwarden:client", each.client) for each in entries)})),
+            properties=tuple(sorted({*server.properties, *(("pinwarden:client", entry.client) for entry in entries)})),
         )
         for server, entries in found.items()
     )
     return Bill(
         serial=uuid5(NAMESPACE_URL, f"urn:pinwarden:lock:{digest}"),
         lock_digest=digest,
-        servers=tuple(sorted(servers, key=lambda each: each.ref)),
-        packages=tuple(sorted(packages.values(), key=lambda each: each.ref)),
+        servers=tuple(sorted(servers, key=lambda server: server.ref)),
+        packages=tuple(sorted(packages.values(), key=lambda package: package.ref)),
     )
 
 
@@ -135,7 +135,7 @@ def _server(
 def _runs(entry: Entry) -> Launch | None:
     try:
         return locked_launch(entry).runs
-    except PinwardenError:  # an address, or a configuration that only its own client understands
+    except PinwardenError:  # a remote server, or a configuration that only its client understands
         return None
 
 
@@ -150,7 +150,7 @@ def _purl_of(entry: Entry, package: Launch | None, record: Extension) -> str | N
 
 
 def _server_archives(record: Extension, closure: Closure | None) -> tuple[Archive, ...]:
-    """What is installed: the files of the closure's own package, the image, or else whatever was hashed."""
+    """What is installed: the files of the closure's root package, the image, or the hashed artifacts."""
     if closure is not None:
         files = [Archive(name=file.name, digest=file.digest, url=_url(file.url)) for file in closure.root.files]
     elif record.image is not None and record.image.index is not None:
@@ -159,7 +159,7 @@ def _server_archives(record: Extension, closure: Closure | None) -> tuple[Archiv
         files = [Archive(name=platform, digest=digest) for platform, digest in record.image.platforms.items()]
     else:
         files = [Archive(name=file.name, digest=file.digest) for file in record.artifacts]
-    return tuple(sorted(files, key=lambda each: (each.name, str(each.digest))))
+    return tuple(sorted(files, key=lambda file: (file.name, str(file.digest))))
 
 
 def _server_properties(
@@ -185,13 +185,13 @@ def _server_properties(
 
 def _needs(closure: Closure, packages: Mapping[_Key, Package]) -> tuple[str, ...]:
     root = closure.root
-    return tuple(sorted({packages[_key(closure, each)].ref for each in closure.packages if each is not root}))
+    return tuple(sorted({packages[_key(closure, package)].ref for package in closure.packages if package is not root}))
 
 
 # Packages
 
 _Key = tuple[str, str, str, tuple[str, ...]]
-"""Ecosystem, name, version, and the digests of its files: two registries may give the same name to other bytes."""
+"""Ecosystem, name, version, and the digests of its files, since registries may have different bytes under one name."""
 
 
 def _key(closure: Closure, package: ClosurePackage) -> _Key:
@@ -222,7 +222,7 @@ def _package(key: _Key, purl: str, same: list[ClosurePackage], *, is_shared: boo
         purl=purl,
         archives=tuple(
             Archive(name=file.name, digest=file.digest, url=_url(file.url))
-            for file in sorted(first.files, key=lambda each: (each.name, str(each.digest)))
+            for file in sorted(first.files, key=lambda file: (file.name, str(file.digest)))
         ),
         optional=all(package.optional for package in same),
         properties=(("pinwarden:install-scripts", "not run"),) if scripts else (),
@@ -238,7 +238,7 @@ def _purl(kind: str, name: str, version: str) -> str:
 
 
 def _url(url: str | None) -> str | None:
-    """An address without user, password and query; None for anything that is no web address."""
+    """A URL without user, password and query; None if it is not a web address."""
     if url is None:
         return None
     try:

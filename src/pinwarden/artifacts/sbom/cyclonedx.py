@@ -1,4 +1,4 @@
-"""A bill of materials as CycloneDX 1.6 JSON."""
+"""SBOM in CycloneDX 1.6 JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALGORITHMS = {"sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 
 def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
-    """The document: indented, with a final newline; equal bills at one time give equal bytes."""
+    """The document, indented and with a final newline. The same bill and time give the same bytes."""
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
         "bomFormat": "CycloneDX",
@@ -21,10 +21,10 @@ def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
         "version": 1,
         "metadata": _metadata(bill, lock_name, now, tool_version),
         "components": [
-            *(_server(each) for each in bill.servers if each.is_installed),
-            *(_package(each) for each in bill.packages),
+            *(_server(server) for server in bill.servers if server.is_installed),
+            *(_package(package) for package in bill.packages),
         ],
-        "services": [_service(each) for each in bill.servers if each.endpoint is not None],
+        "services": [_service(server) for server in bill.servers if server.endpoint is not None],
         "dependencies": _dependencies(bill),
         "compositions": _compositions(bill),
     }
@@ -84,7 +84,7 @@ def _package(package: Package) -> dict[str, Any]:
 
 
 def _hashes(archives: tuple[Archive, ...]) -> list[dict[str, str]]:
-    """Of the one file. Where a package has one for each platform, each hash stands beside its address."""
+    """The hash of the only file. If there is one file per platform, the hashes are next to their URLs instead."""
     return [_hash(archives[0])] if len(archives) == 1 else []
 
 
@@ -105,7 +105,7 @@ def _properties(rows: Properties) -> list[dict[str, str]]:
 
 
 def _dependencies(bill: Bill) -> list[dict[str, Any]]:
-    """What is known. In this format no row about a component means that its dependencies are not known."""
+    """The known dependencies. In CycloneDX a component without an entry has unknown dependencies."""
     roots = [ref for server in bill.servers for ref in _refs(server)]
     rows = [{"ref": LOCK_REF, "dependsOn": sorted(roots)}]
     rows += [
@@ -115,7 +115,7 @@ def _dependencies(bill: Bill) -> list[dict[str, Any]]:
 
 
 def _compositions(bill: Bill) -> list[dict[str, Any]]:
-    """How much is known of what: a closure is complete, what is inside it and what has none is not known."""
+    """How complete the information is: closures are complete; their inner edges and other servers are unknown."""
     complete = [server.ref for server in bill.servers if server.needs is not None]
     unknown = [server.ref for server in bill.servers if server.needs is None and server.is_installed]
     unknown += [package.ref for package in bill.packages]

@@ -1,4 +1,4 @@
-"""A bill of materials as SPDX 2.3 JSON."""
+"""SBOM in SPDX 2.3 JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALGORITHMS = {"sha256": "SHA256", "sha384": "SHA384", "sha512": "SHA512"}
 
 
 def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
-    """The document: indented, with a final newline; equal bills at one time give equal bytes."""
+    """The document, indented and with a final newline. The same bill and time give the same bytes."""
     document = {
         "spdxVersion": SPEC_VERSION,
         "dataLicense": "CC0-1.0",
@@ -27,17 +27,17 @@ def to_bytes(bill: Bill, lock_name: str, now: str, tool_version: str) -> bytes:
         "documentNamespace": bill.serial.urn,
         "comment": f"pinwarden:lock={bill.lock_digest}; {NO_EDGES}",
         "creationInfo": {
-            "created": re.sub(r"\.\d+", "", now),  # this format knows no parts of a second
+            "created": re.sub(r"\.\d+", "", now),  # SPDX has no fractions of a second
             "creators": [f"Tool: pinwarden-{tool_version}"],
         },
-        "packages": [_element_json(each) for each in _elements(bill)],
+        "packages": [_element_json(element) for element in _elements(bill)],
         "relationships": [*_relationships(bill)],
     }
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 class _Element(Record):
-    """What this format calls a package: a server, a package, or one file of a package."""
+    """An SPDX package: a server, a package, or one file of a package."""
 
     ref: str
     name: str
@@ -49,7 +49,7 @@ class _Element(Record):
 
 
 def _elements(bill: Bill) -> Iterator[_Element]:
-    yield from (_server(each) for each in bill.servers)
+    yield from (_server(server) for server in bill.servers)
     for package in bill.packages:
         yield from _package(package)
 
@@ -71,7 +71,7 @@ def _server(server: Server) -> _Element:
 
 
 def _package(package: Package) -> Iterator[_Element]:
-    """The package. Where it has a file for each platform, each file is a package too: only that has a checksum."""
+    """The package. If it has one file per platform, each file is an SPDX package too, to have a checksum."""
     whole = _Element(
         ref=package.ref,
         name=package.name,
@@ -136,6 +136,6 @@ def _archive_ref(package: Package, archive: Archive) -> str:
 
 
 def _id(ref: str) -> str:
-    """An identifier of the letters that this format allows; different things never share one."""
+    """A unique identifier with the characters SPDX allows."""
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", ref)[:60].strip("-")
     return f"SPDXRef-{readable}-{Digest.of_bytes(ref.encode('utf-8', 'surrogatepass')).hex[:16]}"
