@@ -138,7 +138,7 @@ def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
             hint=show_invisible(hint[:300]) if isinstance(hint, str) and hint else None,
             data={"status": status},
         )
-    from pinwarden.bundle.signatures import to_bytes
+    from pinwarden.bundle.document import document_bytes
     from pinwarden.system.net.network_errors import status_failed
 
     return status_failed(registry, status, document_bytes(value) if isinstance(value, dict) else b"")
