@@ -139,10 +139,10 @@ class Gateway:
     """A running gateway."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, hub: SessionManager, endpoint: Endpoint, serving: HttpServer
+        self, loop: asyncio.AbstractEventLoop, manager: SessionManager, endpoint: Endpoint, serving: HttpServer
     ) -> None:
         self.loop = loop
-        self.hub = hub
+        self.manager = manager
         self.endpoint = endpoint
         self.serving = serving
         self.host = "127.0.0.1"
@@ -152,11 +152,11 @@ class Gateway:
         """Let so much time pass at once: a wait would have to be short, and a busy machine is slower than that."""
 
         def passed() -> None:
-            before = self.hub.clock
-            self.hub.clock = lambda: before() + seconds
-            for each in self.hub.conversations():
-                each._clock = self.hub.clock  # type: ignore[attr-defined]
-            self.hub.tick()
+            before = self.manager.clock
+            self.manager.clock = lambda: before() + seconds
+            for each in self.manager.conversations():
+                each._clock = self.manager.clock  # type: ignore[attr-defined]
+            self.manager.tick()
 
         self.call(passed)
 
@@ -200,10 +200,10 @@ def gateway(
         upstreams = {
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
         }
-        hub = SessionManager(upstreams, limits, loop.time)
+        manager = SessionManager(upstreams, limits, loop.time)
         access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})
-        endpoint = Endpoint(hub, access, limits, merged_route())
-        made = Gateway(loop, hub, endpoint, HttpServer(endpoint, hub, limits))
+        endpoint = Endpoint(manager, access, limits, merged_route())
+        made = Gateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
         made.host, made.port = await made.serving.start(ListenAddress(port=0))
         return made
 

@@ -24,7 +24,7 @@ class Wire:
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self.heads: dict[bytes, Any] = {}
-        self.room: MemoryBudget | None = None
+        self.budget: MemoryBudget | None = None
         self.told: list[Any] = []
         self.ways: list[str] = []
         self.aborted = self.closed = False

@@ -61,7 +61,7 @@ class Scene:
 
     def let_the_unknown_pass(self) -> None:
         """Also methods that no revision knows."""
-        self.gateway.hub.upstreams["notes"].guard.set_policy(policy(unknown="allow_degraded"))
+        self.gateway.manager.upstreams["notes"].guard.set_policy(policy(unknown="allow_degraded"))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
         for number in range(3):
             params = {"name": f"x{number}" + "y" * 20_000, "_meta": {f"{META}protocolVersion": MODERN}}
             raw.send(json.dumps(rpc("prompts/get", params, 4 + number)).encode())
-    links = [each.link for each in at.gateway.hub.conversations() if isinstance(each, Conversation)]
+    links = [each.link for each in at.gateway.manager.conversations() if isinstance(each, Conversation)]
     heads = [head for link in links if isinstance(link, RemoteTransport) for head in link._heads.values()]
     assert len([each for each in at.world.bodies if b"prompts/get" in each]) == 3
     assert all(len(head) < 4096 for head in heads)
@@ -121,7 +121,7 @@ def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
 class Wire:
     """The way to a server, as a list of what was sent."""
 
-    gave_way = False
+    evicted = False
     shared = False
     private = True
 
@@ -455,7 +455,7 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
     lost: list[str] = []
 
     class Owner:
-        room = MemoryBudget(1_000_000)
+        budget = MemoryBudget(1_000_000)
         client = "tester"
 
         def server_lost(self, why: str) -> None:
@@ -472,10 +472,10 @@ def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_th
             while not lost and sent < 50:
                 link.send(Frame(json.dumps(told).encode(), told), b"")
                 sent += 1
-            waiting = link.waiting
+            waiting = link.pending_bytes
             link.expire(link._clock() + 1, ())
             pool.close()
-            return sent, waiting, link.waiting
+            return sent, waiting, link.pending_bytes
 
     sent, waiting, afterwards = asyncio.run(scene())
     assert (sent, lost, afterwards) == (10, ["the server does not read what it is sent"], 0)
@@ -506,7 +506,7 @@ def test_attack_a_conversation_that_fails_does_not_stop_the_clock_for_all_others
     """Attack: who is shut out stays in, because nobody looks at the tokens any more."""
     broken, told = Broken(), []
     at.gateway.call(lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"])))
-    at.gateway.call(lambda: at.gateway.hub._all.add(cast(Any, broken)))
+    at.gateway.call(lambda: at.gateway.manager._all.add(cast(Any, broken)))
     poll(lambda: broken.closed)
     assert (broken.ticks, [str(each) for each in told]) == (1, ["of a kind that nobody foresaw"])
     looked = threading.Event()
@@ -533,9 +533,9 @@ class Asking:
 
 def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
     """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
-    hub = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
-    merged, server, stream = MergedConversation(hub, Client(name="tester")), Asking(), OpenStream()
-    hear = partial(merged._heard, cast(Backend, server))
+    manager = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
+    merged, server, stream = MergedConversation(manager, Client(name="tester")), Asking(), OpenStream()
+    hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
     assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client does not listen")]

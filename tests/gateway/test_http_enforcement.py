@@ -426,7 +426,7 @@ def test_a_session_that_was_ended_is_gone_and_so_is_its_process(tmp_path: Path) 
         assert at.raw.send(b"", method="DELETE")[0] == 200
         at.raw.say("tools/list")
         assert at.raw.status == 404
-        poll(lambda: at.gateway.call(lambda: at.gateway.hub.counts) == (0, 0))
+        poll(lambda: at.gateway.call(lambda: at.gateway.manager.counts) == (0, 0))
 
 
 @pytest.fixture(scope="module")

@@ -154,9 +154,9 @@ def test_attack_a_client_with_too_much_to_judge_is_told_the_limit_and_another_cl
         clients = [stack.enter_context(Raw(at, "t")) for _ in range(4)]
         for client in clients:
             client.initialize()
-        at.call(lambda: at.hub.executor.submit("tester", lambda: free.wait(60)))
+        at.call(lambda: at.manager.executor.submit("tester", lambda: free.wait(60)))
         waiting = [threads.submit(client.say, "interceptor/invoke", judged(50), 7) for client in clients[:2]]
-        poll(lambda: at.call(lambda: at.hub.executor.waiting_of("tester")) == 2)
+        poll(lambda: at.call(lambda: at.manager.executor.waiting_of("tester")) == 2)
         error = clients[2].say("interceptor/invoke", judged(50), 7)["error"]
         assert error["code"] == -32000
         assert "the limit is 2; try again in 1 s" in error["message"]

@@ -45,7 +45,7 @@ class Echo:
         self.admitted: list[dict[bytes, bytes]] = []
         self.held: list[Reply] = []
         self.hold = False
-        self.ways: dict[bytes, Short] = {}
+        self.routes: dict[bytes, Short] = {}
         self.short = 0
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
@@ -55,7 +55,7 @@ class Echo:
     def answer(self, request: Request, reply: Reply) -> None:
         self.asked.append(request)
         if request.head:
-            self.ways[request.head] = Short(self, request)
+            self.routes[request.head] = Short(self, request)
         if self.hold:
             self.held.append(reply)
         else:
@@ -227,7 +227,7 @@ def test_an_idle_connection_is_closed_without_a_word() -> None:
 
 
 def _answered(connection: ClientConnection) -> bool:
-    return not connection.busy and len(cast(Echo, connection.owner.answering).asked) == 1
+    return not connection.busy and len(cast(Echo, connection.owner.handler).asked) == 1
 
 
 def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
@@ -299,7 +299,7 @@ class Door(Echo):
 
     def answer(self, request: Request, reply: Reply) -> None:
         if client := request.header(b"authorization"):
-            reply.is_for(client)
+            reply.set_client(client)
         super().answer(request, reply)
 
 
@@ -433,7 +433,7 @@ def test_attack_connections_that_are_never_secured_count_and_the_oldest_is_close
         for each in (*silent, *more, client):
             each.writer.close()
         async with asyncio.timeout(60):
-            while connections.open or connections.strangers:
+            while connections.open or connections.unauthenticated:
                 await asyncio.sleep(0.002)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

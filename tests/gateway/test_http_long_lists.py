@@ -225,7 +225,7 @@ def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_othe
         Raw(at, "talking", OTHER) as small,
         ThreadPoolExecutor(1) as waiting,
     ):
-        at.call(lambda: at.hub.executor.submit("tester", lambda: read.wait(60)))
+        at.call(lambda: at.manager.executor.submit("tester", lambda: read.wait(60)))
         asked = waiting.submit(large.ask, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
         for number in range(3):
             assert small.ask("ping", None, number)["id"] == number

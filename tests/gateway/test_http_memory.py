@@ -278,7 +278,7 @@ def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> 
 
 def test_attack_a_client_that_takes_every_process_loses_its_oldest_to_one_that_has_none() -> None:
     """Attack: as many sessions as processes may run, so that nobody else gets one."""
-    limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, place_seconds=60)
+    limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, slot_seconds=60)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     behind = Behind(guard("talking"), command=command)
     with gateway({"talking": behind}, limits=limits) as at, ExitStack() as stack:
@@ -290,7 +290,7 @@ def test_attack_a_client_that_takes_every_process_loses_its_oldest_to_one_that_h
         assert honest.initialize()["result"]
         assert honest.say("ping")["result"] is not None
         assert behind.supervisor is not None
-        assert behind.supervisor.places.taken == 4
+        assert behind.supervisor.slots.taken == 4
         alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
         assert alive == [200, 404, 200, 200], "the one that was not used for longest"
         with Raw(at, "talking") as again:
@@ -309,7 +309,7 @@ class Process:
         self.idle = idle
         self.told = 0
 
-    def make_way(self) -> None:
+    def evict(self) -> None:
         self.told += 1
 
 

@@ -151,8 +151,8 @@ def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest
         nonlocal now
         limits = HttpLimits()
         upstreams = {name: SimpleNamespace(name=name, slug=name, failing=name == "slow") for name in ("slow", "quick")}
-        hub = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
-        merged = MergedConversation(cast(SessionManager, hub), Client(name="tester"))
+        manager = SimpleNamespace(limits=limits, clock=lambda: now, upstreams=upstreams)
+        merged = MergedConversation(cast(SessionManager, manager), Client(name="tester"))
         for _ in range(3):
             for upstream in merged._seen().values():
                 merged._open(upstream)
@@ -180,9 +180,9 @@ def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_p
         raw.initialize()
         other.session = raw.session
         raw.say("tools/call", {"name": "echo", "arguments": {}})
-        at.call(lambda: at.hub.executor.submit("tester", lambda: free.wait(60)))  # as it has other long messages, too
+        at.call(lambda: at.manager.executor.submit("tester", lambda: free.wait(60)))
         slow = threads.submit(raw.say, "tools/call", {"name": "slow", "arguments": {"text": "x" * 2000}}, 7)
-        poll(lambda: at.call(lambda: at.hub.executor.waiting_of("tester")) == 1)
+        poll(lambda: at.call(lambda: at.manager.executor.waiting_of("tester")) == 1)
         wait([threads.submit(other.send, cancelled)], 0.5)
         free.set()
         assert slow.result(20)["result"]["content"][0]["text"] == "cancelled"

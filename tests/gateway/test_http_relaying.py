@@ -171,7 +171,7 @@ def hang_up(at: Scene, client: socket.socket) -> None:
 
 def says(at: Scene, session: str, frame: bytes) -> None:
     """The server of a session says something by itself."""
-    conversation = at.gateway.hub._sessions[session].conversation
+    conversation = at.gateway.manager._sessions[session].conversation
     assert isinstance(conversation, Conversation)
     at.gateway.call(lambda: conversation.from_server(frame))
 
@@ -347,7 +347,7 @@ def test_no_more_processes_run_than_may_and_a_place_that_is_free_is_used_again(t
         assert (made.behind.supervisor.starts, made.behind.supervisor.early_ends) == (2, 0)
         assert one.say("tools/call", {"name": "echo", "arguments": {}}, 3)["result"]
         two.send(b"", method="DELETE")
-        poll(lambda: made.behind.supervisor is not None and made.behind.supervisor.places.taken == 1)
+        poll(lambda: made.behind.supervisor is not None and made.behind.supervisor.slots.taken == 1)
         three.session = ""
         assert "result" in three.initialize()
 

@@ -307,7 +307,7 @@ def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> 
 class Line:
     """Connections of which the test sees what is sent, and answers it."""
 
-    room: MemoryBudget | None = None
+    budget: MemoryBudget | None = None
 
     def __init__(self) -> None:
         self.sent: list[UpstreamRequest] = []

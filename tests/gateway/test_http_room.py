@@ -49,8 +49,8 @@ def new_loop(request: pytest.FixtureRequest) -> NewLoop:
 class Owner:
     """Who has a link."""
 
-    def __init__(self, room: MemoryBudget) -> None:
-        self.room = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
         self.client = "tester"
         self.lost: list[str] = []
         self.on_lost: Callable[[], None] = lambda: None
@@ -82,23 +82,23 @@ def test_attack_servers_that_read_nothing_are_bounded_together_and_the_fullest_i
     limits = HttpLimits(max_all_waiting_bytes=20 * MB, grace_seconds=0.05)
 
     async def scene() -> None:
-        room = MemoryBudget(limits.max_all_waiting_bytes)
+        budget = MemoryBudget(limits.max_all_waiting_bytes)
         supervisor = ProcessSupervisor("deaf", lambda: DEAF, limits)
-        owners = [Owner(room) for _ in range(3)]
+        owners = [Owner(budget) for _ in range(3)]
         links = [supervisor.open(cast(TransportOwner, owner), lambda _: None) for owner in owners]
         if started:
             await until(lambda: all(link._stdin is not None for link in links))
         for link, size in zip(links, (6, 12, 6), strict=True):
             for _ in range(size):
                 link.send(told(MB), b"")
-                assert room.waiting <= limits.max_all_waiting_bytes
+                assert budget.pending_bytes <= limits.max_all_waiting_bytes
         assert [bool(owner.lost) for owner in owners] == [False, True, False]
         assert "more waits for servers than is kept" in owners[1].lost[0]
-        assert (room.overflows, links[1].waiting) == (1, 0)
-        assert 9 * MB < room.waiting < 13 * MB
+        assert (budget.overflows, links[1].pending_bytes) == (1, 0)
+        assert 9 * MB < budget.pending_bytes < 13 * MB
         for link in links:
             link.close()
-        await until(lambda: not room.waiting and not supervisor.places.taken)
+        await until(lambda: not budget.pending_bytes and not supervisor.slots.taken)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scene())
@@ -115,8 +115,8 @@ def test_attack_what_waits_for_a_process_that_is_ended_counts_until_it_is_gone(n
         await until(lambda: link._stdin is not None)
         link.send(told(8 * MB), b"")
         link.close()
-        assert owner.room.waiting > 6 * MB
-        await until(lambda: not owner.room.waiting and not supervisor.places.taken)
+        assert owner.budget.pending_bytes > 6 * MB
+        await until(lambda: not owner.budget.pending_bytes and not supervisor.slots.taken)
         assert owner.lost == []
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -130,13 +130,13 @@ def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             address = HttpAddress.parse(f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp")
             pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
-            server, room = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
-            few, many = Owner(room), Owner(room)
+            server, budget = RemoteServer.of(pool, address, {}), MemoryBudget(limits.max_all_waiting_bytes)
+            few, many = Owner(budget), Owner(budget)
             first, second = (RemoteTransport(server, cast(TransportOwner, owner), limits) for owner in (few, many))
             first.send(told(10_000), b"")
             for _ in range(9):
                 second.send(told(10_000), b"")
-            waiting = room.waiting
+            waiting = budget.pending_bytes
             for link in (first, second):
                 link.close()
             pool.close()
@@ -163,12 +163,12 @@ def test_attack_what_an_address_was_told_in_a_session_that_ended_counts_until_it
             for _ in range(4):
                 ended.send(told(10_000), b"")
             ended.close()
-            assert owner.room.waiting > 40_000
-            await until(lambda: not owner.room.waiting)
+            assert owner.budget.pending_bytes > 40_000
+            await until(lambda: not owner.budget.pending_bytes)
             for _ in range(10):
                 full.send(told(10_000), b"")
-            assert (len(owner.lost), owner.room.waiting) == (1, 0)
-            assert [len(each.data) for each in pool._line] == [0] * 14
+            assert (len(owner.lost), owner.budget.pending_bytes) == (1, 0)
+            assert [len(each.data) for each in pool._queue] == [0] * 14
             pool.close()
 
     asyncio.run(scene())
@@ -185,7 +185,7 @@ def test_a_session_that_ends_with_its_first_word_to_an_address_leaves_no_stream_
         owner.on_lost = link.close  # as a conversation does
         message = rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(message).encode(), message), b"")
-        sent = [each.data[:4] for each in pool._line]
+        sent = [each.data[:4] for each in pool._queue]
         pool.close()
         return sent
 
@@ -198,7 +198,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
     limits = HttpLimits(max_all_waiting_bytes=400_000)
 
     async def work() -> None:
-        room, judged = MemoryBudget(limits.max_all_waiting_bytes), Event()
+        budget, judged = MemoryBudget(limits.max_all_waiting_bytes), Event()
         with ThreadPoolExecutor(1) as threads:
             executor = FairExecutor(pool=threads)
             threads.submit(judged.wait, 60)  # so that everything behind it waits
@@ -210,7 +210,9 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
                 def gone(why: str, name: str = name) -> None:
                     closed.append((name, why))
 
-                made[name] = Conversation(desk.session, StepRecorder(Kept()), limits, lambda: 0.0, gone, executor, room)
+                made[name] = Conversation(
+                    desk.session, StepRecorder(Kept()), limits, lambda: 0.0, gone, executor, budget
+                )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()
             for _ in range(5):
@@ -224,10 +226,10 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
             assert [name for name, _ in closed] == ["greedy"]
             assert "than is kept, and most of it here" in closed[0][1]
             assert [code for code, _ in asks.got] == [-32000]
-            assert 0 < room.waiting < 200_000
+            assert 0 < budget.pending_bytes < 200_000
             judged.set()
-            await until(lambda: not made["modest"]._turns.busy and not made["greedy"]._turns.busy)
-            assert room.waiting == 0
+            await until(lambda: not made["modest"]._session_queue.busy and not made["greedy"]._session_queue.busy)
+            assert budget.pending_bytes == 0
             assert not made["modest"].closed
 
     asyncio.run(work())
@@ -235,7 +237,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
 
 def test_attack_messages_of_processes_that_never_end_are_bounded_together_and_the_longest_is_lost() -> None:
     """Attack: many processes that each print a little less than one message may have, and no end of the line."""
-    room = MemoryBudget(2 * MB)
+    budget = MemoryBudget(2 * MB)
     told: list[tuple[str, str]] = []
     lines = {
         name: LineReader(
@@ -244,20 +246,20 @@ def test_attack_messages_of_processes_that_never_end_are_bounded_together_and_th
             lambda why, name=name: told.append((name, why)),  # type: ignore[misc]
             128 * MB,
             HttpLimits(),
-            room,
+            budget,
         )
         for name in ("modest", "greedy", "other")
     }
     for name, size in (("modest", 6), ("greedy", 20), ("other", 8)):
         for _ in range(size):
             lines[name].data_received(b"x" * (1 << 16))
-            assert room.waiting <= 2 * MB
+            assert budget.pending_bytes <= 2 * MB
     assert told == [("greedy", TOO_MUCH)]
-    assert (room.overflows, lines["greedy"].waiting) == (1, 0)
-    assert room.waiting == 14 << 16
+    assert (budget.overflows, lines["greedy"].pending_bytes) == (1, 0)
+    assert budget.pending_bytes == 14 << 16
     lines["modest"].data_received(b"\n")
     lines["other"].connection_lost(None)
-    assert room.waiting == 0
+    assert budget.pending_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -272,21 +274,21 @@ def test_attack_answers_that_are_begun_and_never_end_are_bounded_together_and_th
     """Attack: calls whose answers come nearly to their end, a hundred megabytes each."""
 
     async def scene() -> None:
-        room = MemoryBudget(2 * MB)
+        budget = MemoryBudget(2 * MB)
         modest, greedy, other = wires = [Wire() for _ in range(3)]
         for wire, size in zip(wires, (6, 20, 8), strict=True):
-            wire.room = room
+            wire.budget = budget
             wire.answer(b"HTTP/1.1 200 OK\r\n" + head)
             for _ in range(size):
                 if not wire.aborted:
                     wire.connection.data_received(b"x" * (1 << 16))
                 await until(lambda wire=wire: not wire.paused)  # type: ignore[misc]
-                assert room.waiting <= 2 * MB
+                assert budget.pending_bytes <= 2 * MB
         assert [wire.aborted for wire in wires] == [False, True, False]
         assert "than is kept, and most of it is this one" in greedy.told[-1][1]
-        assert (room.overflows, room.waiting >> 16) == (1, 14)
+        assert (budget.overflows, budget.pending_bytes >> 16) == (1, 14)
         modest.connection.connection_lost(None)
         other.connection.connection_lost(None)
-        assert room.waiting == 0
+        assert budget.pending_bytes == 0
 
     asyncio.run(scene())

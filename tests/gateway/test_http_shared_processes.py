@@ -184,7 +184,7 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
         assert told["method"] == "notifications/tools/list_changed"
         assert told["params"]["_meta"][stateless_witness.META + "subscriptionId"] == "mine"
         scene.said(TOKENS[2], "stray", secret="s")
-        scene.at.call(scene.at.hub.end_streams)
+        scene.at.call(scene.at.manager.end_streams)
         assert (first.next(), last.next()) == (None, None)
 
 
@@ -207,7 +207,7 @@ def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> N
             assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
         assert scene.said(TOKENS[3], "seen")["pings"] == 1
         assert {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS} == {pid}
-        assert scene.at.hub.upstreams["witness"]._process._silence is None  # type: ignore[union-attr]
+        assert scene.at.manager.upstreams["witness"]._process._silence is None  # type: ignore[union-attr]
         assert sorted(scene.said(TOKENS[3], "seen")["cancelled"]) == TOKENS[:2]
         assert scene.processes == (1, 1)
 

@@ -80,7 +80,7 @@ def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_sam
     assert (fact.kind, fact.item, fact.client) == ("called", "search_notes", "tester")
     assert fact is not before
     assert at.gateway.endpoint.requests == 3
-    assert at.gateway.hub.upstreams["notes"].requests == 3
+    assert at.gateway.manager.upstreams["notes"].requests == 3
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_server_that_is_gone_from_the_lock_is_not_reached_by_a_known_way(at: S
     with Raw(at.gateway, "notes") as raw:
         known(raw)
         calls = at.world.calls("search_notes")
-        at.gateway.call(lambda: at.gateway.hub.replace({}))
+        at.gateway.call(lambda: at.gateway.manager.replace({}))
         assert raw.send(CALL, HEADERS)[0] == 503
     assert at.world.calls("search_notes") == calls
 
@@ -282,7 +282,7 @@ def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None
     ):
         for number in range(1, 8):
             assert "result" in raw.ask("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
-        assert made.call(lambda: made.hub.upstreams["notes"].recording.kinds["called"]) == 7
+        assert made.call(lambda: made.manager.upstreams["notes"].recording.kinds["called"]) == 7
     log.close()
     with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
         facts = [entry.fact for entry in entries(database)]

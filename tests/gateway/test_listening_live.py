@@ -86,7 +86,7 @@ def test_a_subscription_is_not_given_up_because_nothing_is_told() -> None:
         behind = Behind(guard("notes", approved(state)), url=there.url)
         with http_gateway({"notes": behind}) as made, Raw(made, "notes") as raw, socket.socket() as client:
             assert "result" in raw.ask("server/discover")
-            (conversation,) = made.call(lambda: list(made.hub.conversations()))
+            (conversation,) = made.call(lambda: list(made.manager.conversations()))
             assert isinstance(conversation, Conversation)
             body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
             client.connect((made.host, made.port))

@@ -96,10 +96,10 @@ class Backend:
     """A server, as one client sees it through the merged endpoint."""
 
     def __init__(
-        self, hub: SessionManager, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]
+        self, manager: SessionManager, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]
     ) -> None:
         self.slug = upstream.slug
-        self._hub = hub
+        self._manager = manager
         self.upstream = upstream
         self._client = client
         self._hear = hear
@@ -112,18 +112,20 @@ class Backend:
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
         # Half of the time is left for a try of this client.
-        async with self.upstream.finding_era(self._hub.limits.merged_opening_seconds / 2):
+        async with self.upstream.finding_era(self._manager.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_modern_client=for_modern_client)
 
     async def _open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
         upstream = self.upstream
-        shared = None if upstream.era == HANDSHAKE else self._hub.shared_if_open(upstream, self._client)
-        conversation = shared or self._hub.conversation(upstream, self._client, stateless=upstream.era == STATELESS)
+        shared = (
+            None if upstream.era == HANDSHAKE else self._manager.open_stateless_conversation(upstream, self._client)
+        )
+        conversation = shared or self._manager.conversation(upstream, self._client, stateless=upstream.era == STATELESS)
         try:
             if upstream.era != HANDSHAKE:
                 result = await self._discover(conversation, info, capabilities if for_modern_client else {})
                 if result is not None:
-                    self.conversation = self._hub.share(upstream, self._client, conversation)
+                    self.conversation = self._manager.adopt_stateless(upstream, self._client, conversation)
                     self.modern, self.about = True, result
                     upstream.is_stateless(self.conversation)
                     return
@@ -131,7 +133,7 @@ class Backend:
                 if shared is not None or conversation.closed or _shares_process(conversation):
                     if conversation is not shared:
                         conversation.close("the server is not stateless any more")
-                    conversation = self._hub.conversation(upstream, self._client)
+                    conversation = self._manager.conversation(upstream, self._client)
             self.about = await self._initialize(conversation, info, {} if for_modern_client else capabilities)
         except BaseException:
             if conversation is not shared:
@@ -203,7 +205,9 @@ class Backend:
             result = answer.members.get("result")
             if not isinstance(result, dict):
                 raise BackendError(INTERNAL_ERROR, f"no answer to {method}")
-            found += await self._hub.aside(self._client.name, len(answer.data), partial(_elements, answer.data, member))
+            found += await self._manager.offload_if_large(
+                self._client.name, len(answer.data), partial(_elements, answer.data, member)
+            )
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found

@@ -57,24 +57,24 @@ _LISTS = ("tools", "prompts", "resources")
 class Bridge:
     """A conversation of one client with servers of either era. Which of them a request goes to, others decide."""
 
-    def __init__(self, hub: SessionManager, client: Client) -> None:
-        self._hub = hub
-        self._limits = hub.limits
+    def __init__(self, manager: SessionManager, client: Client) -> None:
+        self._manager = manager
+        self._limits = manager.limits
         self._client = client
         self.closed = False
         self.ended = False
         self.stream_counts = True
-        self.used = hub.clock()
+        self.used = manager.clock()
         self._backends: dict[str, Backend] = {}
         self._openings: dict[str, _Opening] = {}
         self._tried: dict[str, float] = {}
         """When it was last tried to begin with a server."""
         self._failures: dict[str, str] = {}
         """Why it did not begin."""
-        self._again_seconds = hub.limits.merged_again_seconds
+        self._again_seconds = manager.limits.merged_again_seconds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ears = NotificationStream(hub.limits)
-        self._questions = ServerRequests(hub.limits.max_in_flight)
+        self._notifications = NotificationStream(manager.limits)
+        self._questions = ServerRequests(manager.limits.max_in_flight)
         self._work: dict[RequestId, RelayedRequest] = {}
         """By a number of our own: programs of one client may use the same id at once."""
         self._numbers = 0
@@ -85,19 +85,19 @@ class Bridge:
 
     # What clients do
 
-    def request(self, frame: Frame, waiting: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """A request, answered by us or by a server."""
-        self.used = self._hub.clock()
+        self.used = self._manager.clock()
         self._numbers += 1
         number: RequestId = (RelayedRequest, self._numbers)
         work = self._work[number] = RelayedRequest(frame)
-        work.task = self._begin(self._answer(frame, waiting, parameters, work))
+        work.task = self._begin(self._answer(frame, sink, parameters, work))
         work.task.add_done_callback(lambda _: self._work.pop(number, None))
         return number
 
     def tell(self, frame: Frame) -> None:
         """A notification goes to all servers, an answer to the one that asked."""
-        self.used = self._hub.clock()
+        self.used = self._manager.clock()
         if frame.is_answer:
             self._questions.answer(frame)
         elif frame.method == CANCELLED:
@@ -114,7 +114,7 @@ class Bridge:
 
     def listen(self, reply: EventSink) -> None:
         """Open the stream for what belongs to no request."""
-        self._ears.listen(reply)
+        self._notifications.listen(reply)
 
     def tick(self) -> None:
         """The conversations with the servers keep their own time."""
@@ -122,11 +122,11 @@ class Bridge:
     @property
     def idle(self) -> bool:
         """Whether no request is open and no stream is read."""
-        return not self._tasks and not self._ears.open
+        return not self._tasks and not self._notifications.open
 
     def end_stream(self) -> None:
         """End the stream that belongs to no request."""
-        self._ears.end()
+        self._notifications.end()
 
     def close(self, why: str) -> None:
         """End it, and what was opened for it."""
@@ -141,7 +141,7 @@ class Bridge:
 
     # Answering
 
-    async def _respond(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         """Answer a request."""
         raise NotImplementedError
 
@@ -151,26 +151,26 @@ class Bridge:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _answer(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         try:
             self._introduce(frame)
             if frame.method == "ping":
-                self._reply(frame, waiting, {})
+                self._reply(frame, sink, {})
             else:
-                await self._respond(frame, waiting, parameters, work)
+                await self._respond(frame, sink, parameters, work)
         except BackendError as err:
             if work.cancelled:
-                waiting.dropped()  # a client that cancelled a request is owed no answer
+                sink.dropped()  # a client that cancelled a request is owed no answer
             else:
-                waiting.failed(err.code, err.why)
+                sink.failed(err.code, err.why)
         except asyncio.CancelledError:
             if work.cancelled:
-                waiting.dropped()
+                sink.dropped()
             else:
-                waiting.failed(SERVER_AWAY, "the session was ended")
+                sink.failed(SERVER_AWAY, "the session was ended")
             raise
         except Exception as err:
-            waiting.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
+            sink.failed(INTERNAL_ERROR, f"the gateway failed ({type(err).__name__})")
             raise
 
     def _introduce(self, frame: Frame) -> None:
@@ -183,9 +183,9 @@ class Bridge:
             self._info = frame.meta.get(CLIENT_META, self._info)
             self._capabilities = frame.meta.get(CAPABILITIES_META, {})
 
-    def _reply(self, frame: Frame, waiting: ResponseSink, result: dict[str, Any]) -> None:
+    def _reply(self, frame: Frame, sink: ResponseSink, result: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "id": frame.members["id"], "result": result}
-        waiting.answered(Frame(data=encode(message), message=message), 0)
+        sink.answered(Frame(data=encode(message), message=message), 0)
 
     # Sessions with servers
 
@@ -203,12 +203,12 @@ class Bridge:
         if again:
             del self._backends[slug]
             self._tried.pop(slug, None)
-        now = self._hub.clock()
+        now = self._manager.clock()
         if slug in self._tried and now - self._tried[slug] < self._again_seconds:
             return
         waited_for = slug not in self._tried and not upstream.failing
         self._tried[slug] = now
-        made = Backend(self._hub, upstream, self._client, self._heard)
+        made = Backend(self._manager, upstream, self._client, self._on_server_message)
         task = asyncio.get_running_loop().create_task(self._opened(made, again=again))
         self._openings[slug] = _Opening(task, waited_for=waited_for)
         task.add_done_callback(lambda _: self._openings.pop(slug, None))
@@ -234,7 +234,7 @@ class Bridge:
         for capability in _LISTS:
             if not self._modern and backend.offers(capability):
                 note = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
-                self._ears.hear(encode(note))
+                self._notifications.hear(encode(note))
 
     async def _wait_for(self, *slugs: str) -> None:
         """Wait until it is known whether these servers began."""
@@ -257,20 +257,20 @@ class Bridge:
     # Requests that a server answers
 
     async def _relay(
-        self, upstream: Upstream, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest
+        self, upstream: Upstream, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest
     ) -> None:
         """Let a server answer a request, in the server's era; the answer is in the client's."""
         try:
-            made = await self._send(await self._backend(upstream), frame, waiting, parameters, work)
+            made = await self._send(await self._backend(upstream), frame, sink, parameters, work)
         except RefusedUnreadError:
-            made = await self._send(await self._backend(upstream), frame, waiting, parameters, work)
+            made = await self._send(await self._backend(upstream), frame, sink, parameters, work)
         result = made.members.get("result")
         if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
             raise BackendError(INVALID_PARAMS, "the server wants input in a way that this client's revision has not")
-        waiting.answered(as_stateless(made, frame.method) if self._modern else made, 0)
+        sink.answered(as_stateless(made, frame.method) if self._modern else made, 0)
 
     async def _send(
-        self, backend: Backend, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest
+        self, backend: Backend, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest
     ) -> Frame:
         if frame.method in SUBSCRIPTIONS and (self._modern or backend.modern):
             # In the newest revision a subscription is a request with a stream of its own.
@@ -280,7 +280,7 @@ class Bridge:
             frame = with_meta(frame, meta)
         elif self._modern and not backend.modern:
             frame = without_meta(frame)
-        answer = ResponseFuture(partial(self._on_the_way, backend, waiting))
+        answer = ResponseFuture(partial(self._on_the_way, backend, sink))
         work.backend, work.inner = backend, backend.relay(frame, answer, parameters)
         made: Frame = await answer
         return made
@@ -302,20 +302,20 @@ class Bridge:
 
     # What servers tell
 
-    def _heard(self, backend: Backend, frame: Frame) -> None:
+    def _on_server_message(self, backend: Backend, frame: Frame) -> None:
         """A message of a server that belongs to no request."""
-        if self._ears.open:
+        if self._notifications.open:
             told = self._told(backend, frame)
             if told is not None:
-                self._ears.hear(told.data)
+                self._notifications.hear(told.data)
         elif frame.is_request:
             refuse(backend, frame, "the client does not listen")
 
-    def _on_the_way(self, backend: Backend, waiting: ResponseSink, frame: Frame) -> None:
+    def _on_the_way(self, backend: Backend, sink: ResponseSink, frame: Frame) -> None:
         """A message of a server before its answer to a request."""
         told = self._told(backend, frame)
         if told is not None:
-            waiting.message(told)
+            sink.message(told)
 
     def _told(self, backend: Backend, frame: Frame) -> Frame | None:
         """A message of a server as the client gets it, on whichever stream; None if it gets none."""
@@ -335,20 +335,20 @@ class Bridge:
 class BridgedConversation(Bridge):
     """A conversation of one client with one server of the other era, on the server's own address."""
 
-    def __init__(self, hub: SessionManager, client: Client, upstream: Upstream) -> None:
-        super().__init__(hub, client)
+    def __init__(self, manager: SessionManager, client: Client, upstream: Upstream) -> None:
+        super().__init__(manager, client)
         self._upstream = upstream
         self._again_seconds = 0.0  # each request may be the first after the server came back
 
-    async def _respond(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         if frame.method in OPENINGS:
-            self._reply(frame, waiting, self._about(frame, await self._backend(self._upstream)))
+            self._reply(frame, sink, self._about(frame, await self._backend(self._upstream)))
         elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(await self._backend(self._upstream)))
         elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).modern:
-            self._reply(frame, waiting, {})  # the newest revision wants the level with each request
+            self._reply(frame, sink, {})  # the newest revision wants the level with each request
         else:
-            await self._relay(self._upstream, frame, waiting, parameters, work)
+            await self._relay(self._upstream, frame, sink, parameters, work)
 
     def _about(self, frame: Frame, backend: Backend) -> dict[str, Any]:
         """What the server says of itself, as far as it was approved, in the client's era."""

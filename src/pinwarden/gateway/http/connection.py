@@ -50,7 +50,7 @@ class RequestHandler(Protocol):
     """Who answers requests."""
 
     @property
-    def ways(self) -> Mapping[bytes, FastRoute]:
+    def routes(self) -> Mapping[bytes, FastRoute]:
         """Short ways by the exact bytes of a head."""
 
     def answer(self, request: Request, reply: Reply) -> None:
@@ -63,15 +63,15 @@ class RequestHandler(Protocol):
 class ClientConnections:
     """All connections of clients, their count and their bounds."""
 
-    def __init__(self, answering: RequestHandler, limits: HttpLimits) -> None:
-        self.answering = answering
-        self.ways = answering.ways
+    def __init__(self, handler: RequestHandler, limits: HttpLimits) -> None:
+        self.handler = handler
+        self.routes = handler.routes
         self.limits = limits
-        self.most = limits.max_connections
+        self.max_open = limits.max_connections
         self.open: set[ClientConnection] = set()
-        self.strangers: dict[OpenConnection, None] = {}
+        self.unauthenticated: dict[OpenConnection, None] = {}
         """Those that showed no token yet; the oldest are first."""
-        self._shaking: set[OpenConnection] = set()
+        self._handshaking: set[OpenConnection] = set()
         """Those that are being secured."""
         self.draining = False
         self.refused = 0
@@ -79,30 +79,30 @@ class ClientConnections:
         """How many were ended to let others in."""
         self.cut = 0
         """How many were ended because they did not read."""
-        self.on_cut: Callable[[str], None] = _untold
-        self.behind: set[ClientConnection] = set()
+        self.on_cut: Callable[[str], None] = _ignore
+        self.slow_readers: set[ClientConnection] = set()
         """Those whose reader is slower than we are."""
-        self.large = BodyBudget(limits)
+        self.body_budget = BodyBudget(limits)
 
     @property
     def unsent(self) -> int:
         """Bytes that wait for slow readers."""
-        return sum(each.unsent for each in self.behind)
+        return sum(each.unsent for each in self.slow_readers)
 
     @property
     def bodies(self) -> int:
         """Bytes of large requests that are not answered yet."""
-        return self.large.size
+        return self.body_budget.size
 
-    def make_room(self) -> None:
+    def cut_slowest(self) -> None:
         """Cut those that read slowest, until what waits for all of them is within bounds."""
-        while self.behind and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
-            slowest = min(self.behind, key=lambda each: (each.pace, -each.unsent))
+        while self.slow_readers and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
+            slowest = min(self.slow_readers, key=lambda each: (each.pace, -each.unsent))
             slowest.give_up(f"{unsent} bytes wait for slow readers, and it is the slowest")
 
     def tick(self) -> None:
         """Cut those that do not read at all. Called about once a second."""
-        for each in tuple(self.behind):
+        for each in tuple(self.slow_readers):
             if each.stalled:
                 each.give_up("it reads nothing of what waits for it")
 
@@ -110,31 +110,31 @@ class ClientConnections:
         """A protocol for the next connection."""
         return ClientConnection(self)
 
-    def enter(self, guest: OpenConnection) -> bool:
+    def enter(self, connection: OpenConnection) -> bool:
         """Let a connection in, in the place of another one if need be; False if there is none."""
-        if self.draining or (len(self.open) + len(self._shaking) >= self.most and not self._make_place()):
+        if self.draining or (len(self.open) + len(self._handshaking) >= self.max_open and not self._evict_one()):
             return False
-        self.strangers[guest] = None
-        if isinstance(guest, ClientConnection):
-            self.open.add(guest)
+        self.unauthenticated[connection] = None
+        if isinstance(connection, ClientConnection):
+            self.open.add(connection)
         else:
-            self._shaking.add(guest)
+            self._handshaking.add(connection)
         return True
 
-    def leave(self, guest: OpenConnection) -> None:
+    def leave(self, connection: OpenConnection) -> None:
         """It is gone, or another one took its place."""
-        self.strangers.pop(guest, None)
-        self._shaking.discard(guest)
-        self.open.discard(guest)
+        self.unauthenticated.pop(connection, None)
+        self._handshaking.discard(connection)
+        self.open.discard(connection)
 
-    def _make_place(self) -> bool:
+    def _evict_one(self) -> bool:
         """Close the oldest connection of a stranger; if there is none, an idle one of the client that has most."""
-        chosen: OpenConnection | None = next(iter(self.strangers), None)
+        chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
             of = Counter(each.client for each in self.open)
-            most = max(of, key=lambda each: of[each], default="")
+            max_open = max(of, key=lambda each: of[each], default="")
             chosen = min(
-                (each for each in self.open if each.client == most and not each.busy),
+                (each for each in self.open if each.client == max_open and not each.busy),
                 key=lambda each: each.used,
                 default=None,
             )
@@ -157,12 +157,12 @@ class ClientConnections:
         ):  # an answer that is given may still be on its way to a slow reader
             await asyncio.sleep(0.02)
         drained = not self.open
-        for guest in (*self.open, *self._shaking):
-            guest.abort()
+        for connection in (*self.open, *self._handshaking):
+            connection.abort()
         return drained
 
 
-def _untold(why: str) -> None:
+def _ignore(why: str) -> None:
     del why
 
 
@@ -174,17 +174,17 @@ class ClientConnection(asyncio.Protocol):
         self._limits = owner.limits
         self._reader = RequestReader(owner.limits, self)
         self._waiting: deque[Request] = deque()
-        self._reply: CurrentRequest | None = None
-        self._ways = owner.ways
+        self._current: CurrentRequest | None = None
+        self._routes = owner.routes
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pinger: asyncio.TimerHandle | None = None
         self._deadline = 0.0
         self._closing = False
         self._paused = False
-        self._behind: WriteBacklog | None = None
+        self._backlog: WriteBacklog | None = None
         self._reserved = 0
-        self.shake: OpenConnection | None = None
+        self.handshake: OpenConnection | None = None
         """What it was until it was secured."""
         self.client = ""
         """Who showed a token on it, last."""
@@ -195,24 +195,24 @@ class ClientConnection(asyncio.Protocol):
         """The later, the later something came or went."""
         return self._deadline
 
-    def is_of(self, client: str) -> None:
+    def set_client(self, client: str) -> None:
         """A client showed its token."""
         if client != self.client:
             if self._reserved:
-                self.owner.large.move(self.client, client, self._reserved)
+                self.owner.body_budget.move(self.client, client, self._reserved)
             self.client = client
-            self.owner.strangers.pop(self, None)
+            self.owner.unauthenticated.pop(self, None)
 
     @property
     def busy(self) -> bool:
         """Whether a request is not answered yet."""
-        return self._reply is not None or bool(self._waiting)
+        return self._current is not None or bool(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self._transport = cast(asyncio.Transport, transport)
-        if self.shake is not None:
-            self.owner.leave(self.shake)
+        if self.handshake is not None:
+            self.owner.leave(self.handshake)
         if not self.owner.enter(self):
             self.owner.refused += 1
             self._closing = True
@@ -225,8 +225,8 @@ class ClientConnection(asyncio.Protocol):
         """The client went away."""
         self._closing = True
         self.owner.leave(self)
-        self.owner.behind.discard(self)
-        reply, self._reply = self._reply, None
+        self.owner.slow_readers.discard(self)
+        reply, self._current = self._current, None
         if reply is not None:
             self._leave(reply)
         self._release()
@@ -240,10 +240,10 @@ class ClientConnection(asyncio.Protocol):
         """Bytes of a request."""
         if self._closing:
             return
-        if self._reply is None and not self._waiting and not self._reader.begun:
+        if self._current is None and not self._waiting and not self._reader.begun:
             end = data.find(_END) + 4
-            way = self._ways.get(data[:end])
-            if way is not None and len(data) - end == way.length and way.take(data[end:], self):
+            route = self._routes.get(data[:end])
+            if route is not None and len(data) - end == route.length and route.take(data[end:], self):
                 return
         was_in_body = self._reader.in_body
         try:
@@ -256,12 +256,12 @@ class ClientConnection(asyncio.Protocol):
             if len(self._waiting) > self._limits.max_pipelined and self._transport is not None:
                 self._transport.pause_reading()
                 self._paused = True
-            if self._reply is None:
+            if self._current is None:
                 self._next()
-        if self._reader.continues and self._reply is None:
+        if self._reader.continues and self._current is None:
             self._reader.continues = False
             self.write(_CONTINUE)
-        if self._reply is None:
+        if self._current is None:
             in_body = self._reader.in_body
             if in_body != was_in_body or (requests and self._reader.begun):
                 self._wait(self._limits.body_seconds if in_body else self._limits.head_seconds)
@@ -270,12 +270,12 @@ class ClientConnection(asyncio.Protocol):
         """The client sends no more; without that, it is gone for us."""
         return False
 
-    def in_work(self, reply: CurrentRequest) -> None:
+    def begin(self, reply: CurrentRequest) -> None:
         """What is answered next. It has its own time."""
-        self._reply = reply
+        self._current = reply
         self._deadline = 0.0
         if not self.client:
-            self.is_of(reply.client)
+            self.set_client(reply.client)
 
     def result(self, body: bytes) -> None:
         """The whole answer to a call: what nearly always is sent."""
@@ -284,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
             Reply(self, keep_alive=True).send(200, body)
             return
         transport.write(USUAL % len(body) + body)
-        self._reply = None
+        self._current = None
         self._deadline = self._loop.time() + self._limits.idle_seconds
         if self._timer is None:  # no other wait is longer, so one that is set is early enough
             self._timer = self._loop.call_at(self._deadline, self._overdue)
@@ -298,9 +298,9 @@ class ClientConnection(asyncio.Protocol):
             self.give_up(f"{transport.get_write_buffer_size()} bytes wait for it")
             return
         transport.write(data)
-        if self._behind is not None:
-            self._behind.given += len(data)
-            self.owner.make_room()
+        if self._backlog is not None:
+            self._backlog.given += len(data)
+            self.owner.cut_slowest()
 
     # A slow reader
 
@@ -308,15 +308,15 @@ class ClientConnection(asyncio.Protocol):
         """More waits than the system takes. Nothing is read from whoever does not read."""
         if self._transport is None or self._closing:
             return
-        self._behind = WriteBacklog(self._loop.time(), self.unsent)
-        self.owner.behind.add(self)
+        self._backlog = WriteBacklog(self._loop.time(), self.unsent)
+        self.owner.slow_readers.add(self)
         self._transport.pause_reading()
-        self.owner.make_room()
+        self.owner.cut_slowest()
 
     def resume_writing(self) -> None:
         """Nearly everything was read."""
-        self._behind = None
-        self.owner.behind.discard(self)
+        self._backlog = None
+        self.owner.slow_readers.discard(self)
         if self._transport is not None and not self._paused:
             self._transport.resume_reading()
 
@@ -328,20 +328,20 @@ class ClientConnection(asyncio.Protocol):
     @property
     def pace(self) -> float:
         """Bytes a second that were read since more waits than the system takes."""
-        behind = self._behind
-        return 0.0 if behind is None else behind.pace(self._loop.time(), self.unsent)
+        backlog = self._backlog
+        return 0.0 if backlog is None else backlog.pace(self._loop.time(), self.unsent)
 
     @property
     def stalled(self) -> bool:
         """Whether nothing was read for long."""
-        behind = self._behind
-        return behind is not None and behind.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
+        backlog = self._backlog
+        return backlog is not None and backlog.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
 
     def give_up(self, why: str) -> None:
         """Cut the connection of a reader that is too slow."""
         transport = self._transport
         self._closing = True
-        self.owner.behind.discard(self)
+        self.owner.slow_readers.discard(self)
         if transport is not None:
             peer = transport.get_extra_info("peername")
             self.owner.cut += 1
@@ -352,28 +352,28 @@ class ClientConnection(asyncio.Protocol):
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
         """Take a large request from clients only. What it announces is not counted: that costs its client nothing."""
-        self.is_of(self.owner.answering.admit(headers))
-        self.owner.large.check(self.client, size)
+        self.set_client(self.owner.handler.admit(headers))
+        self.owner.body_budget.check(self.client, size)
 
     def add(self, size: int) -> None:
         """Make room for a part of its body."""
-        self.owner.large.add(self.client, size)
+        self.owner.body_budget.add(self.client, size)
         self._reserved += size
 
     def _leave(self, reply: CurrentRequest) -> None:
         """The client is gone. In a session the request goes on without it, and so does its body in memory."""
         if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
             self._reserved -= reply.weight
-            reply.on_over = partial(self.owner.large.give_back, self.client)
+            reply.on_over = partial(self.owner.body_budget.give_back, self.client)
         reply.gone()
 
     def _release(self) -> None:
-        self.owner.large.give_back(self.client, self._reserved)
+        self.owner.body_budget.give_back(self.client, self._reserved)
         self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:
         """The request in work is answered; take the next one, in a turn of its own so that none starves others."""
-        self._reply = None
+        self._current = None
         if self._reserved and not self._waiting and not self._reader.begun:
             self._release()
         if self._pinger is not None:
@@ -408,25 +408,25 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _next(self) -> None:
-        if self._closing or self._reply is not None or not self._waiting:
+        if self._closing or self._current is not None or not self._waiting:
             return
         request = self._waiting.popleft()
         self._deadline = 0.0
         if self._paused and self._transport is not None and len(self._waiting) <= self._limits.max_pipelined:
             self._paused = False
-            if self._behind is None:
+            if self._backlog is None:
                 self._transport.resume_reading()
-        reply = self._reply = Reply(self, keep_alive=request.keep_alive)
+        reply = self._current = Reply(self, keep_alive=request.keep_alive)
         reply.bodiless = request.method == "HEAD"
         if len(request.body) > SMALL_BODY:
             reply.weight = len(request.body)
-        self.owner.answering.answer(request, reply)
+        self.owner.handler.answer(request, reply)
 
     def _refuse(self, refused: BadRequest) -> None:
         """Say why, and end the connection: where the next request begins is not known any more."""
         self.owner.refused += 1
         sending = self._reader.in_body
-        reply, self._reply = self._reply, None
+        reply, self._current = self._current, None
         if reply is None:
             why, more = refused.why.encode(), _MORE.get(refused.status)
             self.write(head_of(refused.status, len(why), "text/plain", more, keep=False) + why)

@@ -53,7 +53,7 @@ class Conversation:
         clock: Callable[[], float],
         on_closed: Callable[[str], None],
         executor: FairExecutor | None = None,
-        room: MemoryBudget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.session = session
         self._fast_path = session.fast_path
@@ -66,17 +66,19 @@ class Conversation:
         self._clock = clock
         self._on_closed = on_closed
         self._open = OpenRequests(session.name, limits.max_in_flight)
-        self._pending = self._open.by_number
+        self._pending = self._open.by_id
         self._abandoned = self._open.abandoned
-        self._ears = NotificationStream(limits)
-        self.room = room or MemoryBudget(limits.max_all_waiting_bytes)
+        self._notifications = NotificationStream(limits)
+        self.budget = budget or MemoryBudget(limits.max_all_waiting_bytes)
         self._executor = executor or FairExecutor()
-        self._turns = SessionQueue(self._executor, session.client, limits.max_unsent_bytes, self.room, self._overflow)
-        self._large = limits.max_bytes_at_once
-        self._effects = RecordThenSend(
-            self, session, recording, self._turns, self._json, limits.max_in_flight, self._abandoned
+        self._session_queue = SessionQueue(
+            self._executor, session.client, limits.max_unsent_bytes, self.budget, self._overflow
         )
-        self._take = self._effects.take
+        self._large = limits.max_bytes_at_once
+        self._steps = RecordThenSend(
+            self, session, recording, self._session_queue, self._json, limits.max_in_flight, self._abandoned
+        )
+        self._take = self._steps.take
         self._notices = ListChangedThrottle(session.guard.limits.notice_seconds, self._late_notice)
         self._stale: set[str] = set()
         """Methods of notices that the session has yet to hear of."""
@@ -89,7 +91,7 @@ class Conversation:
         """Whether the server ever said anything."""
         self.used = clock()
         self.stream_counts = True
-        self.heard = clock()
+        self.last_received = clock()
         self._pinged: float | None = None
         """Since when the server owes us a sign of life."""
 
@@ -105,71 +107,71 @@ class Conversation:
 
     # From clients
 
-    def request(self, frame: Frame, waiting: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """A request; its answer goes to whoever waits. Returns the id that it has on the way to the server."""
         now = self.used = self._clock()
         if self.closed or self._open.full:
-            waiting.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
+            sink.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
             return None
         if self.ended:
-            waiting.refused_unread("the server ended the session")
+            sink.refused_unread("the server ended the session")
             return None
-        number = frame.id
-        if number is None or not is_id(number[1]):
-            waiting.failed(INVALID_REQUEST, "the id of a request is a number, or a text of at most 1024 characters")
+        request_id = frame.id
+        if request_id is None or not is_id(request_id[1]):
+            sink.failed(INVALID_REQUEST, "the id of a request is a number, or a text of at most 1024 characters")
             return None
-        if parameters and frame.method == CALL and self._mismatch(frame, parameters, waiting):
+        if parameters and frame.method == CALL and self._mismatch(frame, parameters, sink):
             return None
-        if is_long_of_client(frame.message, len(frame.data)) and not self._admit_long(waiting):
+        if is_long_of_client(frame.message, len(frame.data)) and not self._admit_long(sink):
             return None
-        pending = PendingRequest(frame, waiting, parameters)
+        pending = PendingRequest(frame, sink, parameters)
         # A subscription is answered when it ends.
         pending.sent, pending.deadline = now, inf if frame.method == LISTEN else now + self._limits.answer_seconds
-        frame, number = self._open.add(frame, number, pending, shared=self.link is not None and self.link.shared)
+        frame, request_id = self._open.add(
+            frame, request_id, pending, shared=self.link is not None and self.link.shared
+        )
         if self._recording.tracing is not None:
-            call = f"{self.session.name}/{number[1]}"
-            traced = self._recording.tracing.traced(
-                waiting, frame, self.session.guard.server, self.session.client, call
-            )
-            pending.waiting, pending.given_up = traced, traced.given_up
+            call = f"{self.session.name}/{request_id[1]}"
+            traced = self._recording.tracing.traced(sink, frame, self.session.guard.server, self.session.client, call)
+            pending.sink, pending.given_up = traced, traced.given_up
         self._feed(frame)
-        return number
+        return request_id
 
     def call(  # noqa: PLR0913  what is known about it already
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, modern: bool
     ) -> bool:
         """A call of a tool. False if it has to be a request as any other."""
         link, own = self.link, message.get("id")
-        number = request_id_of(own)
-        if self.closed or self.ended or link is None or self._open.full or number is None:
+        request_id = request_id_of(own)
+        if self.closed or self.ended or link is None or self._open.full or request_id is None:
             return False
         if type(own) is str and len(own) > LONGEST_TEXT_ID:
             return False
         meta = message["params"].get("_meta")
         token = None if meta is None else request_id_of(meta.get("progressToken"))
-        if token is not None and (self._open.taken(number) or self._open.is_token(token)):
+        if token is not None and (self._open.taken(request_id) or self._open.is_token(token)):
             return False
         if link.shared and token is not None:
             return False
-        if link.shared or self._open.taken(number):
-            other = self._open.another_number() if type(own) is int else None
+        if link.shared or self._open.taken(request_id):
+            other = self._open.new_id() if type(own) is int else None
             changed = None if other is None else replace_id(body, own, other[1])
             if other is None or changed is None:
                 return False
-            number, body, message["id"] = other, changed, other[1]
+            request_id, body, message["id"] = other, changed, other[1]
         now = self.used = self._clock()
-        call = ToolCall(self, connection, number, own, parameters, now, modern=modern)
+        call = ToolCall(self, connection, request_id, own, parameters, now, modern=modern)
         call.deadline = now + self._limits.answer_seconds
-        connection.in_work(call)
-        self._open.add_call(number, call, token)
-        busy = self._turns.busy  # then what waits in line may be the news that the tool changed
+        connection.begin(call)
+        self._open.add_call(request_id, call, token)
+        busy = self._session_queue.busy  # then what waits in line may be the news that the tool changed
         if self._notes and not busy:
             event = self._fast_path.admit(message, now)
             if event is not None:
                 try:
-                    self._recording.note(event, number[1])
+                    self._recording.note(event, request_id[1])
                 except PinwardenError:
-                    self._fast_path.withdraw(number[1])  # the session finds out as well, and says why
+                    self._fast_path.withdraw(request_id[1])  # the session finds out as well, and says why
                 else:
                     link.call(call, body, message, name)
                     return True
@@ -185,7 +187,7 @@ class Conversation:
             try:
                 self._recording.soon(step)
             except PinwardenError as err:
-                self._effects.unrecorded(step, err)
+                self._steps.unrecorded(step, err)
                 return True
         link.call(call, body, message, name)
         return True
@@ -198,35 +200,35 @@ class Conversation:
                 self._open.cancel(frame.params.get("requestId"))
             self._feed(frame)
 
-    def give_up(self, number: RequestId | None) -> None:
+    def give_up(self, request_id: RequestId | None) -> None:
         """The client does not wait for an answer any more."""
-        pending = None if number is None else self._open.forget(number)
-        if pending is None or number is None:
+        pending = None if request_id is None else self._open.forget(request_id)
+        if pending is None or request_id is None:
             return
         if type(pending) is PendingRequest and pending.given_up is not None:
             pending.given_up()
         if self.closed:
             return
-        self._open.abandon(number)
-        self._turns.do(partial(self._cancel, number))
+        self._open.abandon(request_id)
+        self._session_queue.do(partial(self._cancel, request_id))
 
-    def _cancel(self, number: RequestId) -> None:
+    def _cancel(self, request_id: RequestId) -> None:
         if self.closed:
             return
         # The server may answer late or never. For the session this is the end of it.
-        if not self.session.abandon(number[1]):
+        if not self.session.abandon(request_id[1]):
             # It was held, or is answered. As long as the answer is on its way to the disk, the id is not free.
-            if not self._effects.after(partial(self._is_over, number)):
-                self._is_over(number)
+            if not self._steps.after(partial(self._is_over, request_id)):
+                self._is_over(request_id)
         elif self.link is not None:
-            self.link.cancel(number)
+            self.link.cancel(request_id)
 
-    def _is_over(self, number: RequestId) -> None:
-        self._abandoned.pop(number, None)
+    def _is_over(self, request_id: RequestId) -> None:
+        self._abandoned.pop(request_id, None)
 
     def _feed(self, frame: Frame) -> None:
         """Let the session have a message of the client, in its turn."""
-        if not self._turns.do(partial(self._from_client, frame), len(frame.data)):
+        if not self._session_queue.do(partial(self._from_client, frame), len(frame.data)):
             self.close("more waits for this server's list to be judged than is kept")
 
     def _from_client(self, frame: Frame) -> None:
@@ -237,16 +239,16 @@ class Conversation:
         if is_long and frame.is_request:
             self._leave_long(1)
         if is_long or self.session.heavy(now):
-            self._effects.aside(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
+            self._steps.offload(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
         else:
             self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
 
-    def _admit_long(self, waiting: ResponseSink) -> bool:
+    def _admit_long(self, sink: ResponseSink) -> bool:
         """Whether one more request that takes long to judge may wait; if not, who waits is told why."""
         try:
             self._executor.reserve(self.client)
         except OverloadedError as err:
-            waiting.failed(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
+            sink.failed(SERVER_AWAY, f"{err.message}; try again in {err.retry_after} s")
             return False
         self._long_waiting += 1
         return True
@@ -259,7 +261,7 @@ class Conversation:
     def listen(self, reply: EventSink) -> None:
         """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
         self.used = self._clock()
-        self._ears.listen(reply)
+        self._notifications.listen(reply)
 
     # From the server
 
@@ -267,26 +269,26 @@ class Conversation:
         """Whether a request with this id is open, or is one of the session's own."""
         return request_id in self._pending or self.session.is_own(request_id[1])
 
-    def from_server(self, data: bytes, *, asked: RequestId | None = None) -> bool:
+    def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
         """A message of the server, and all that it says in answer to what was asked."""
         if self.closed:
             return True
         if self._defers(data):
             return False
-        if len(data) > self._large or self._turns.busy:
-            self._queue(data, asked, 0, partial(self._if_not_answered, asked))
+        if len(data) > self._large or self._session_queue.busy:
+            self._queue(data, expected_id, 0, partial(self._if_not_answered, expected_id))
             return True
-        return self._heard(data, asked)
+        return self._received(data, expected_id)
 
     def _defers(self, data: bytes) -> bool:
         """Whether a message is a notice that waits; then the session knows at once that its list is old."""
         method = self._notices.deferred(data)
         if not method:
             return False
-        self.heard = self._clock()
+        self.last_received = self._clock()
         if method not in self._stale:
             self._stale.add(method)
-            self._turns.do(partial(self._expire, method))
+            self._session_queue.do(partial(self._expire, method))
         return True
 
     def _expire(self, method: str) -> None:
@@ -297,8 +299,8 @@ class Conversation:
         if not self.closed:
             self._queue(data, None, 0, lambda _: None)
 
-    def _heard(self, data: bytes, asked: RequestId | None) -> bool:
-        now = self.heard = self._clock()
+    def _received(self, data: bytes, expected_id: RequestId | None) -> bool:
+        now = self.last_received = self._clock()
         self.answered_once = True
         try:
             message = parse_json(data, self._json)
@@ -306,108 +308,110 @@ class Conversation:
             message = None  # the session judges it
         is_long = is_long_of_server(message, len(data))
         if type(message) is dict and "method" not in message:
-            number = request_id_of(message.get("id"))
-            call = None if number is None else self._pending.get(number)
-            if type(call) is ToolCall and (asked is None or asked == call.number) and not is_long:
+            request_id = request_id_of(message.get("id"))
+            call = None if request_id is None else self._pending.get(request_id)
+            if type(call) is ToolCall and (expected_id is None or expected_id == call.request_id) and not is_long:
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
         if is_long or self.session.heavy(now):
-            self._effects.judge_aside(data, now, asked, 0, partial(self._if_not_answered, asked))
+            self._steps.judge_offloaded(data, now, expected_id, 0, partial(self._if_not_answered, expected_id))
             return True
-        return self._take_frame(with_known_id(Frame(data, message), self._json), asked, 0)
+        return self._take_frame(with_known_id(Frame(data, message), self._json), expected_id, 0)
 
-    def part_from_server(self, data: bytes, asked: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
+    def part_from_server(
+        self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]
+    ) -> None:
         """A message of the server; who is to know whether it may be the answer is told, now or later."""
         if self._defers(data):
             then(False)
             return
-        self._queue(data, asked, status, then)
+        self._queue(data, expected_id, status, then)
 
-    def _queue(self, data: bytes, asked: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
-        self.heard = self._clock()
+    def _queue(self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
+        self.last_received = self._clock()
         self.answered_once = True
-        if not self._turns.do(partial(self._in_turn, data, asked, status, then), len(data)):
+        if not self._session_queue.do(partial(self._in_turn, data, expected_id, status, then), len(data)):
             self.close("the server sends faster than can be judged")
 
-    def _in_turn(self, data: bytes, asked: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
+    def _in_turn(self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]) -> None:
         if self.closed:
             then(True)
             return
         now = self._clock()
         frame = None if len(data) > self._large or self.session.heavy(now) else frame_from_server(data, self._json)
         if frame is None or is_long_of_server(frame.message, len(data)):
-            self._effects.judge_aside(data, now, asked, status, then)
+            self._steps.judge_offloaded(data, now, expected_id, status, then)
         else:
-            then(self._take_frame(frame, asked, status))
+            then(self._take_frame(frame, expected_id, status))
 
-    def _take_frame(self, frame: Frame, asked: RequestId | None, status: int) -> bool:
+    def _take_frame(self, frame: Frame, expected_id: RequestId | None, status: int) -> bool:
         """Let the session judge a message; whether it may be the answer."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
-        self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, asked, status)
-        return frame.may_answer(asked)
+        self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, expected_id, status)
+        return frame.may_answer(expected_id)
 
     def _answered(self, call: ToolCall, data: bytes, message: Any, now: float) -> None:
         """The answer to a call."""
         if self._fast_path.relays(data, message):
-            self._open.forget(call.number)
+            self._open.forget(call.request_id)
             call.result(data, message)
             return
         step = self.session.server_frame(data, now, message)
         sent = step.to_client
         if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:
-            self._take(step, Frame(data, message), call.number, 0)
+            self._take(step, Frame(data, message), call.request_id, 0)
             return
-        self._open.forget(call.number)
+        self._open.forget(call.request_id)
         call.result(data, message)
 
-    def unanswered(self, number: RequestId, why: str) -> None:
+    def unanswered(self, request_id: RequestId, why: str) -> None:
         """The server ended its answer without answering."""
-        self._turns.do(partial(self._unanswered, number, why))
+        self._session_queue.do(partial(self._unanswered, request_id, why))
 
-    def _unanswered(self, number: RequestId, why: str) -> None:
+    def _unanswered(self, request_id: RequestId, why: str) -> None:
         if not self.closed:
-            data = error_frame(number[1], SERVER_AWAY, why)
-            self._take_frame(Frame(data, parse_server(data, self._json)), number, 0)
+            data = error_frame(request_id[1], SERVER_AWAY, why)
+            self._take_frame(Frame(data, parse_server(data, self._json)), request_id, 0)
 
-    def _if_not_answered(self, asked: RequestId | None, answers: bool) -> None:
-        if asked is not None and not answers:
-            self.unanswered(asked, "no answer came")
+    def _if_not_answered(self, expected_id: RequestId | None, answers: bool) -> None:
+        if expected_id is not None and not answers:
+            self.unanswered(expected_id, "no answer came")
 
     def not_understood(self) -> None:
         """The server may be of another era than it was."""
         self.on_not_understood()
 
-    def refused_unread(self, number: RequestId, why: str) -> None:
+    def refused_unread(self, request_id: RequestId, why: str) -> None:
         """The server does not know the session, and so has not executed a request."""
-        self._turns.do(partial(self._refused_unread, number, why))
+        self._session_queue.do(partial(self._refused_unread, request_id, why))
 
-    def _refused_unread(self, number: RequestId, why: str) -> None:
-        pending = None if self.closed else self._open.forget(number)
+    def _refused_unread(self, request_id: RequestId, why: str) -> None:
+        pending = None if self.closed else self._open.forget(request_id)
         if pending is None:
             return
-        self.session.abandon(number[1])
+        self.session.abandon(request_id[1])
         if self._open.is_cancelled(pending):
-            pending.waiting.dropped()
+            pending.sink.dropped()
         else:
-            pending.waiting.refused_unread(why)
+            pending.sink.refused_unread(why)
 
     def session_ended(self, sent: Set[RequestId], why: str) -> None:
         """The server does not know the session: what was not sent to it may be sent in another session."""
         self.ended = True
-        for number in [each for each in self._pending if each not in sent]:
-            self.refused_unread(number, why)
+        for request_id in [each for each in self._pending if each not in sent]:
+            self.refused_unread(request_id, why)
 
     def server_lost(self, why: str) -> None:
         """Nothing more will come: everything that is open is answered, and the conversation is over."""
         if not self.closed:
-            self._turns.do(partial(self._lost, why))
+            self._session_queue.do(partial(self._lost, why))
 
     def _lost(self, why: str) -> None:
         if self.closed:
             return
-        if self._effects.after(partial(self._lost, why)):  # what the server said last is heard first, and no more of it
+        if self._steps.after(partial(self._lost, why)):  # what the server said last is heard first, and no more of it
             if self.link is not None:
                 self.link.close()
             return
@@ -423,23 +427,23 @@ class Conversation:
         if self.closed:
             return
         now = self._clock()
-        if not self._turns.busy:
+        if not self._session_queue.busy:
             if self.session.heavy(now):
-                self._effects.aside(lambda: (None, self.session.tick(now)))
+                self._steps.offload(lambda: (None, self.session.tick(now)))
             else:
                 self._take(self.session.tick(now), None, None, 0)
         hung = False
-        for number, pending in self._open.due(now):
+        for request_id, pending in self._open.due(now):
             if self._open.is_cancelled(pending):
-                self._open.forget(number)
-                pending.waiting.dropped()
-                if self.heard < pending.sent:
+                self._open.forget(request_id)
+                pending.sink.dropped()
+                if self.last_received < pending.sent:
                     self._ping(now)  # silence is what it was asked for, so it says nothing about the server
             else:
-                self.give_up(number)
-                hung = hung or self.heard < pending.sent
-                pending.waiting.failed(SERVER_AWAY, "the server did not answer in time")
-        if self._pinged is not None and self.heard >= self._pinged:
+                self.give_up(request_id)
+                hung = hung or self.last_received < pending.sent
+                pending.sink.failed(SERVER_AWAY, "the server did not answer in time")
+        if self._pinged is not None and self.last_received >= self._pinged:
             self._pinged = None
         if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
             self._pinged = None
@@ -458,19 +462,21 @@ class Conversation:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
-        return not self._pending and not self._turns.busy and not (self.stream_counts and self._ears.open)
+        return (
+            not self._pending and not self._session_queue.busy and not (self.stream_counts and self._notifications.open)
+        )
 
     def close(self, why: str) -> None:
         """End the conversation. Who still waits is told."""
         if self.closed:
             return
         self.closed = True
-        waiting = [(each.waiting, self._open.is_cancelled(each)) for each in self._pending.values()]
-        self._turns.drop()
+        sink = [(each.sink, self._open.is_cancelled(each)) for each in self._pending.values()]
+        self._session_queue.drop()
         self._notices.clear()
         self._leave_long(self._long_waiting)
         self._open.clear()
-        for each, cancelled in waiting:
+        for each, cancelled in sink:
             if cancelled:
                 each.dropped()
             else:
@@ -482,11 +488,11 @@ class Conversation:
 
     def end_stream(self) -> None:
         """End what would stay open for ever: the stream that belongs to no request, and subscriptions."""
-        self._ears.end()
-        for number in [number for number, each in self._pending.items() if each.deadline == inf]:
-            waiting = self._pending[number].waiting
-            self.give_up(number)
-            waiting.dropped()
+        self._notifications.end()
+        for request_id in [request_id for request_id, each in self._pending.items() if each.deadline == inf]:
+            sink = self._pending[request_id].sink
+            self.give_up(request_id)
+            sink.dropped()
 
     def _overflow(self) -> None:
         self.close("more waits for lists to be judged than is kept, and most of it here")
@@ -494,32 +500,32 @@ class Conversation:
     # What comes out of the session
 
     def send(
-        self, step: Step, frame: Frame | None, asked: RequestId | None, status: int, made: tuple[Frame, ...] = ()
+        self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
         """Send the messages of a step that is recorded."""
         if step.to_server and self.link is not None and not self.closed:
             for data in step.to_server:
                 sent = self._read(data, frame)
-                number = sent.id if sent.is_request else None
-                pending = None if number is None else self._pending.get(number)
-                if number is not None and self._is_cancelled(number, pending):
+                request_id = sent.id if sent.is_request else None
+                pending = None if request_id is None else self._pending.get(request_id)
+                if request_id is not None and self._is_cancelled(request_id, pending):
                     continue
                 if pending is None or not pending.parameters:
                     self.link.send(sent, b"")
                 else:
                     self._send_with(pending, sent, self.link)
         for own in made or [self._read(data, frame) for data in step.to_client]:
-            self._deliver(own, asked, status if own is frame else 0)
+            self._deliver(own, expected_id, status if own is frame else 0)
 
-    def _is_cancelled(self, number: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
+    def _is_cancelled(self, request_id: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
         """Whether a request was cancelled while it was recorded: the server was told so, and is not to get it now."""
-        if not self._open.is_over(number):
+        if not self._open.is_over(request_id):
             return False
-        self._abandoned.pop(number, None)  # no answer will come
-        self._open.forget(number)
-        self.session.abandon(number[1])
+        self._abandoned.pop(request_id, None)  # no answer will come
+        self._open.forget(request_id)
+        self.session.abandon(request_id[1])
         if pending is not None:
-            pending.waiting.dropped()
+            pending.sink.dropped()
         return True
 
     def _send_with(self, pending: PendingRequest | ToolCall, sent: Frame, link: UpstreamTransport) -> None:
@@ -530,16 +536,16 @@ class Conversation:
             if sent.id is not None:
                 self._open.forget(sent.id)
                 self.session.abandon(sent.id[1])
-            _refuse(pending.waiting, pending.own_id, err)
+            _refuse(pending.sink, pending.client_id, err)
         else:
             link.send(sent, lines)
 
-    def _mismatch(self, frame: Frame, parameters: bytes, waiting: ResponseSink) -> bool:
+    def _mismatch(self, frame: Frame, parameters: bytes, sink: ResponseSink) -> bool:
         """Whether a header of a call says something else than the call; then who waits is told."""
         try:
             self._declared(frame, parameters)
         except HeaderMismatch as err:
-            _refuse(waiting, frame.members.get("id"), err)
+            _refuse(sink, frame.members.get("id"), err)
             return True
         return False
 
@@ -551,31 +557,31 @@ class Conversation:
     def _read(self, data: bytes, known: Frame | None) -> Frame:
         return known if known is not None and data is known.data else Frame(data, parse_server(data, self._json))
 
-    def _deliver(self, frame: Frame, asked: RequestId | None, status: int) -> None:
+    def _deliver(self, frame: Frame, expected_id: RequestId | None, status: int) -> None:
         members = frame.members
         if "method" not in members:
-            number = frame.id
-            pending = None if number is None else self._open.forget(number)
+            request_id = frame.id
+            pending = None if request_id is None else self._open.forget(request_id)
             if pending is not None:
-                pending.waiting.answered(with_client_id(frame, pending), status)
+                pending.sink.answered(with_client_id(frame, pending), status)
             return
-        pending = self._open.of_message(frame, asked)
+        pending = self._open.of_message(frame, expected_id)
         link = self.link
         if link is not None and link.shared and (frame.is_request or (pending is None and not link.private)):
             return  # it may be meant for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
             frame = with_client_id(frame, pending)
-        if pending is not None and pending.waiting.open:
-            pending.waiting.message(frame)
-        elif not self._ears.hear(frame.data):
-            other = self._open.longest_open() if pending is None and asked is None else None
+        if pending is not None and pending.sink.open:
+            pending.sink.message(frame)
+        elif not self._notifications.hear(frame.data):
+            other = self._open.longest_open() if pending is None and expected_id is None else None
             if other is not None:
                 other.message(frame)
             else:
-                self._ears.keep(frame.data)
+                self._notifications.keep(frame.data)
 
 
-def _refuse(waiting: ResponseSink, number: Any, why: HeaderMismatch) -> None:
-    message = {"jsonrpc": "2.0", "id": number, "error": {"code": HEADER_MISMATCH, "message": str(why)}}
-    waiting.answered(Frame(encode(message), message), 400)
+def _refuse(sink: ResponseSink, request_id: Any, why: HeaderMismatch) -> None:
+    message = {"jsonrpc": "2.0", "id": request_id, "error": {"code": HEADER_MISMATCH, "message": str(why)}}
+    sink.answered(Frame(encode(message), message), 400)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
 _JSON = b"application/json"
-_NOTHING_PASSES = "the gateway lets nothing pass now; /readyz says why"
-_WITH_STATUS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
+_UNAVAILABLE = "the gateway lets nothing pass now; /readyz says why"
+_STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 
 
 class Page(Protocol):
@@ -63,42 +63,42 @@ class Endpoint:
 
     def __init__(
         self,
-        hub: SessionManager,
+        manager: SessionManager,
         access: Access,
         limits: HttpLimits,
         merged: Callable[[Client], Route] | None = None,
     ) -> None:
-        self._hub = hub
+        self._manager = manager
         self.access = access
-        access.on_revoked = hub.shut_out
+        access.on_revoked = manager.revoke
         self._limits = limits
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
         self.open_pages: dict[str, Page] = {}
         """Pages for which no token is needed."""
         self.pages: dict[str, Page] = {}
-        self.ways: dict[bytes, CachedRoute] = {}
+        self.routes: dict[bytes, CachedRoute] = {}
         """Where heads lead that came before."""
         self.requests = 0
         self.failures = 0
         """Requests that were answered with an error of ours."""
 
     @property
-    def turn(self) -> int:
+    def generation(self) -> int:
         """Changes with everything that decides who is let in, and where to."""
-        return self.access.generation + self._hub.turn
+        return self.access.generation + self._manager.generation
 
     def answer(self, request: Request, reply: Reply) -> None:
         """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
         self.requests += 1
-        self._guarded(reply, lambda: self._answer(request, reply))
+        self._answer_errors(reply, lambda: self._answer(request, reply))
 
-    def _guarded(self, reply: Reply, work: Callable[[], None]) -> None:
+    def _answer_errors(self, reply: Reply, work: Callable[[], None]) -> None:
         try:
             work()
         except AccessDenied as denied:
             code = SERVER_AWAY if denied.status == 503 else INVALID_REQUEST
-            reply.send(denied.status, _refusal(code, denied.why), headers=_WITH_STATUS.get(denied.status))
+            reply.send(denied.status, _refusal(code, denied.why), headers=_STATUS_HEADERS.get(denied.status))
         except PinwardenError as err:
             self.failures += 1
             reply.send(500, _refusal(SERVER_AWAY, err.message))
@@ -121,22 +121,22 @@ class Endpoint:
         page = self.open_pages.get(request.path)
         client = None if page is not None else self.access.client_of(request.headers)
         if client is not None:
-            reply.is_for(client.name)
+            reply.set_client(client.name)
         page = page or self.pages.get(request.path)
         if page is not None or client is None:
             self._page(page, request, reply, client)
             return
-        place = self._place(request.path, client)
-        if not self._hub.upstreams and (place is not None or request.path.startswith(_PREFIX)):
-            self._nothing_passes(request, reply)
-        elif place is None:
+        route = self._find_route(request.path, client)
+        if not self._manager.upstreams and (route is not None or request.path.startswith(_PREFIX)):
+            self._unavailable(request, reply)
+        elif route is None:
             reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
         elif request.method == "POST":
-            self._post(request, reply, client, place)
+            self._post(request, reply, client, route)
         elif request.method == "GET":
-            self._get(request, reply, client, place)
+            self._get(request, reply, client, route)
         elif request.method == "DELETE":
-            self._delete(request, reply, client, place)
+            self._delete(request, reply, client, route)
         else:
             reply.send(405, headers={"allow": "GET, POST, DELETE"})
 
@@ -147,7 +147,7 @@ class Endpoint:
         status, kind, body = page(client)
         reply.send(status, body, kind=kind)
 
-    def _nothing_passes(self, request: Request, reply: Reply) -> None:
+    def _unavailable(self, request: Request, reply: Reply) -> None:
         """There is no server, because the lock or the policy cannot be read. No client is to take that for its own
         session that ended, and older ones read the reason only where the status says that all is well."""
         number, modern = None, True
@@ -159,42 +159,42 @@ class Endpoint:
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
         status = 200 if number is not None and not modern else 503
-        reply.send(status, error_frame(number, SERVER_AWAY, _NOTHING_PASSES), headers=_WITH_STATUS.get(status))
+        reply.send(status, error_frame(number, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
 
-    def _place(self, path: str, client: Client) -> Route | None:
+    def _find_route(self, path: str, client: Client) -> Route | None:
         if path == "/mcp":
             return None if self._merged is None else self._merged(client)
         if not path.startswith(_PREFIX):
             return None
-        found = self._hub.upstreams.get(path[len(_PREFIX) :])
+        found = self._manager.upstreams.get(path[len(_PREFIX) :])
         return found if found is not None and client.sees(found.name) else None
 
     # One POST is one message.
 
-    def _post(self, request: Request, reply: Reply, client: Client, place: Route) -> None:
+    def _post(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
         kind = request.headers.get(b"content-type", b"")
         if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
             return
         if len(request.body) > self._limits.max_bytes_at_once:
-            self._read_aside(request, reply, client)
+            self._parse_offloaded(request, reply, client)
             return
         try:
             frame = read_client(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
-        if frame.method == CANCELLED and self._hub.executor.is_busy(client.name):
-            self._read_aside(request, reply, client)  # behind what it cancels, which may be a long message
+        if frame.method == CANCELLED and self._manager.executor.is_busy(client.name):
+            self._parse_offloaded(request, reply, client)  # behind what it cancels, which may be a long message
             return
-        self._take(request, reply, client, place, frame)
+        self._dispatch(request, reply, client, route, frame)
 
-    def _read_aside(self, request: Request, reply: Reply, client: Client) -> None:
+    def _parse_offloaded(self, request: Request, reply: Reply, client: Client) -> None:
         """Read a long message on a thread, and go on with who is let in and what is served then."""
 
-        def read_now(reading: asyncio.Future[Frame]) -> None:
+        def on_parsed(reading: asyncio.Future[Frame]) -> None:
             if reading.cancelled():
-                reply.send(503, _refusal(SERVER_AWAY, "the gateway ends"), headers=_WITH_STATUS[503])
+                reply.send(503, _refusal(SERVER_AWAY, "the gateway ends"), headers=_STATUS_HEADERS[503])
                 return
             err = reading.exception()
             if isinstance(err, OverloadedError):
@@ -202,29 +202,29 @@ class Endpoint:
             elif isinstance(err, PinwardenError):
                 reply.send(400, _refusal(PARSE_ERROR, err.message))
             else:  # or let the loop tell what went wrong
-                self._guarded(reply, partial(self._go_on, request, reply, reading.result()))
+                self._answer_errors(reply, partial(self._resume, request, reply, reading.result()))
 
         try:
-            doing = self._hub.executor.submit(client.name, partial(read_client, request.body, self._json))
+            doing = self._manager.executor.submit(client.name, partial(read_client, request.body, self._json))
         except OverloadedError as err:
             self._overloaded(reply, err)
         else:
-            doing.add_done_callback(read_now)
+            doing.add_done_callback(on_parsed)
 
     def _overloaded(self, reply: Reply, err: OverloadedError) -> None:
         reply.send(503, _refusal(SERVER_AWAY, err.message), headers={"retry-after": str(err.retry_after)})
 
-    def _go_on(self, request: Request, reply: Reply, frame: Frame) -> None:
+    def _resume(self, request: Request, reply: Reply, frame: Frame) -> None:
         client = self.access.client_of(request.headers)
-        place = self._place(request.path, client)
-        if place is None:
+        route = self._find_route(request.path, client)
+        if route is None:
             reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
         elif reply.open or b"mcp-session-id" in request.headers:
-            self._take(request, reply, client, place, frame)
+            self._dispatch(request, reply, client, route, frame)
         else:
             reply.send(400)  # to nobody: who hung up has cancelled it
 
-    def _take(self, request: Request, reply: Reply, client: Client, place: Route, frame: Frame) -> None:
+    def _dispatch(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
         if not isinstance(frame.message, dict):
             reply.send(400, _refusal(INVALID_REQUEST, "one message is expected, not a batch"))
             return
@@ -235,16 +235,16 @@ class Endpoint:
         if frame.is_request and frame.id is None:
             reply.send(400, _refusal(INVALID_REQUEST, "the id of a request is a number or a text"))
             return
-        place.requests += 1
+        route.requests += 1
         version = request.header(b"mcp-protocol-version")
         if version in STATELESS_VERSIONS or (
             frame.meta.get(VERSION_META) in STATELESS_VERSIONS and b"mcp-session-id" not in request.headers
         ):
-            self._post_modern(request, reply, client, place, frame)
+            self._post_modern(request, reply, client, route, frame)
         else:
-            self._post_in_session(request, reply, client, place, frame)
+            self._post_in_session(request, reply, client, route, frame)
 
-    def _post_modern(self, request: Request, reply: Reply, client: Client, place: Route, frame: Frame) -> None:
+    def _post_modern(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
         """A request of the newest revision stands for itself."""
         mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
@@ -256,78 +256,83 @@ class Endpoint:
             reply.send(202)
             return
         exchange = HttpResponseSink(reply, frame.members.get("id"), modern=True)
-        conversation, give_up = request_stateless(self._hub, place, client, frame, exchange, request.parameters)
+        conversation, give_up = request_stateless(self._manager, route, client, frame, exchange, request.parameters)
         if conversation is not None:
-            self._remember(request, place, conversation, frame, modern=True)
+            self._cache_route(request, route, conversation, frame, modern=True)
         if reply.open:
             reply.on_gone = give_up
 
-    def _post_in_session(self, request: Request, reply: Reply, client: Client, place: Route, frame: Frame) -> None:
+    def _post_in_session(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
         number = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
             if number:
                 reply.send(400, _refusal(INVALID_REQUEST, "a session begins only once"))
                 return
-            session = self._hub.open_session(place, client)
+            session = self._manager.open_session(route, client)
             if session is None:
                 reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
                 return
             exchange = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
-            initialize(self._hub, session, frame, exchange, request.parameters)
+            initialize(self._manager, session, frame, exchange, request.parameters)
             return
         if not number:
             reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))
             return
-        session = self._hub.session(number, client, place)
+        session = self._manager.session(number, client, route)
         if session is None:
             reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
         elif frame.is_request:
-            self._remember(request, place, session.conversation, frame, modern=False)
+            self._cache_route(request, route, session.conversation, frame, modern=False)
             exchange = HttpResponseSink(reply, frame.members.get("id"))
             session.conversation.request(frame, exchange, request.parameters)
         else:
             session.conversation.tell(frame)
             reply.send(202)
 
-    def _remember(
-        self, request: Request, place: Route, conversation: AnyConversation, frame: Frame, *, modern: bool
+    def _cache_route(
+        self, request: Request, route: Route, conversation: AnyConversation, frame: Frame, *, modern: bool
     ) -> None:
         """The next calls with the same head need not be looked at so closely."""
         head = request.head
-        if frame.method != CALL or not head or len(head) > LONGEST_HEAD or not isinstance(conversation, Conversation):
+        if (
+            frame.method != CALL
+            or not head
+            or len(head) > MAX_CACHED_HEAD_BYTES
+            or not isinstance(conversation, Conversation)
+        ):
             return
         if b"origin" in request.headers or request.parameters:
             return  # a browser wants to hear more than the short way says, and such headers are held against each call
         name = frame.params.get("name")
         if conversation.traced or type(name) is not str:
             return  # each is looked at
-        if len(self.ways) >= MOST_WAYS:
-            self.ways.clear()
-        way = CachedRoute(self, place, conversation, request.parameters, self._json, len(request.body))
+        if len(self.routes) >= MAX_CACHED_ROUTES:
+            self.routes.clear()
+        cached = CachedRoute(self, route, conversation, request.parameters, self._json, len(request.body))
         if modern:
-            way.only_for(frame.meta[VERSION_META], name)
-        self.ways[head] = way
+            cached.set_stateless(frame.meta[VERSION_META], name)
+        self.routes[head] = cached
 
     # The stream of what belongs to no request, and the end of a session.
 
-    def _get(self, request: Request, reply: Reply, client: Client, place: Route) -> None:
+    def _get(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
         number = request.header(b"mcp-session-id")
         if _EVENTS not in request.header(b"accept"):
             reply.send(406, _refusal(INVALID_REQUEST, f"the answer is {_EVENTS}"))
             return
-        session = self._hub.session(number, client, place) if number else None
+        session = self._manager.session(number, client, route) if number else None
         if session is None:
             reply.send(404 if number else 405, headers=None if number else {"allow": "POST"})
         else:
             session.conversation.listen(reply)
 
-    def _delete(self, request: Request, reply: Reply, client: Client, place: Route) -> None:
+    def _delete(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
         number = request.header(b"mcp-session-id")
-        session = self._hub.session(number, client, place) if number else None
+        session = self._manager.session(number, client, route) if number else None
         if session is None:
             reply.send(404)
         else:
-            self._hub.end_session(session)
+            self._manager.end_session(session)
             reply.send(200)
 
 
@@ -335,24 +340,34 @@ def _refusal(code: int, why: str) -> bytes:
     return error_frame(None, code, why)
 
 
-MOST_WAYS = 4096
+MAX_CACHED_ROUTES = 4096
 """Together they take a few megabytes."""
-LONGEST_HEAD = 2048
+MAX_CACHED_HEAD_BYTES = 2048
 """Of a head that is kept."""
-_LONGEST_BODY = 1 << 16  # longer ones have time for the general way
+_MAX_FAST_BODY_BYTES = 1 << 16  # longer ones have time for the general way
 
 
 class CachedRoute:
     """A head of a POST with a call of a tool, and where that leads."""
 
-    __slots__ = ("_conversation", "_endpoint", "_json", "_name", "_parameters", "_place", "_turn", "_version", "length")
+    __slots__ = (
+        "_conversation",
+        "_endpoint",
+        "_generation",
+        "_json",
+        "_name",
+        "_parameters",
+        "_route",
+        "_version",
+        "length",
+    )
 
     def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
-        self, endpoint: Endpoint, place: Route, conversation: Conversation, parameters: bytes, json: Limits, length: int
+        self, endpoint: Endpoint, route: Route, conversation: Conversation, parameters: bytes, json: Limits, length: int
     ) -> None:
         self._endpoint = endpoint
-        self._turn = endpoint.turn
-        self._place = place
+        self._generation = endpoint.generation
+        self._route = route
         self._conversation = conversation
         self._parameters = parameters
         self._json = json
@@ -361,7 +376,7 @@ class CachedRoute:
         self.length = length
         """Of the body."""
 
-    def only_for(self, version: str, name: str) -> None:
+    def set_stateless(self, version: str, name: str) -> None:
         """What the headers of the newest revision say, which the message has to say too."""
         self._version = version
         self._name = name
@@ -370,7 +385,7 @@ class CachedRoute:
         """Send a call on its way; False if the request has to go the general way, and nothing was done."""
         conversation = self._conversation
         endpoint = self._endpoint
-        if self._turn != endpoint.turn or conversation.closed or self.length > _LONGEST_BODY:
+        if self._generation != endpoint.generation or conversation.closed or self.length > _MAX_FAST_BODY_BYTES:
             return False
         try:
             message = parse_json(body, self._json)
@@ -392,5 +407,5 @@ class CachedRoute:
         if not conversation.call(body, message, name, connection, self._parameters, modern=bool(version)):
             return False
         endpoint.requests += 1
-        self._place.requests += 1
+        self._route.requests += 1
         return True

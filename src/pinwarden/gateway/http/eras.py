@@ -37,72 +37,72 @@ class BridgedRoute:
         self.slug = f"{upstream.slug}/bridged"
         self._upstream = upstream
 
-    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> BridgedConversation:
+    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> BridgedConversation:
         """A conversation with the server, in whichever era it speaks."""
         del stateless
-        return BridgedConversation(hub, client, self._upstream)
+        return BridgedConversation(manager, client, self._upstream)
 
 
-def stateless_place(place: Route, frame: Frame) -> Route:
+def stateless_place(route: Route, frame: Frame) -> Route:
     """Where a request of the stateless era goes: to the server itself, if it is of that era or is asked for its era."""
-    if not isinstance(place, Upstream) or place.era == STATELESS or frame.method == "server/discover":
-        return place
-    return place if frame.method == LISTEN and not place.era else BridgedRoute(place)
+    if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
+        return route
+    return route if frame.method == LISTEN and not route.era else BridgedRoute(route)
 
 
 def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
-    hub: SessionManager, place: Route, client: Client, frame: Frame, waiting: ResponseSink, parameters: bytes
+    manager: SessionManager, route: Route, client: Client, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
     """Send a request of the stateless era on its way.
 
     Returns the conversation, if it is known yet, and what to call if the client does not wait any more.
     """
-    discovers = isinstance(place, Upstream) and frame.method == "server/discover"
-    if discovers and isinstance(place, Upstream) and not place.era:
-        task = hub.run(_discover_first(hub, place, client, frame, waiting, parameters))
+    discovers = isinstance(route, Upstream) and frame.method == "server/discover"
+    if discovers and isinstance(route, Upstream) and not route.era:
+        task = manager.run(_discover_first(manager, route, client, frame, sink, parameters))
         return None, task.cancel
-    conversation = hub.shared(stateless_place(place, frame), client)
-    if discovers and isinstance(place, Upstream):
-        waiting = _Discovery(waiting, place, conversation)
-    number = conversation.request(frame, waiting, parameters)
-    return conversation, partial(conversation.give_up, number)
+    conversation = manager.stateless_conversation(stateless_place(route, frame), client)
+    if discovers and isinstance(route, Upstream):
+        sink = _Discovery(sink, route, conversation)
+    request_id = conversation.request(frame, sink, parameters)
+    return conversation, partial(conversation.give_up, request_id)
 
 
 async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a request
-    hub: SessionManager, upstream: Upstream, client: Client, frame: Frame, waiting: ResponseSink, parameters: bytes
+    manager: SessionManager, upstream: Upstream, client: Client, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> None:
     """Relay ``server/discover`` to a server whose era is not known: clients that come at once share one process."""
-    conversation, number = None, None
+    conversation, request_id = None, None
     try:
-        async with upstream.finding_era(hub.limits.merged_opening_seconds / 2):
-            conversation = hub.shared(upstream, client)
-            discovery = _Discovery(waiting, upstream, conversation)
-            number = conversation.request(frame, discovery, parameters)
+        async with upstream.finding_era(manager.limits.merged_opening_seconds / 2):
+            conversation = manager.stateless_conversation(upstream, client)
+            discovery = _Discovery(sink, upstream, conversation)
+            request_id = conversation.request(frame, discovery, parameters)
             await discovery.over.wait()
     except asyncio.CancelledError:
         if conversation is not None:
-            conversation.give_up(number)
-        if waiting.open:
-            waiting.failed(SERVER_AWAY, "the gateway ends")
+            conversation.give_up(request_id)
+        if sink.open:
+            sink.failed(SERVER_AWAY, "the gateway ends")
         raise
     except PinwardenError as err:
-        waiting.failed(SERVER_AWAY, err.message)
+        sink.failed(SERVER_AWAY, err.message)
 
 
 def initialize(
-    hub: SessionManager, session: ClientSession, frame: Frame, waiting: ResponseSink, parameters: bytes
+    manager: SessionManager, session: ClientSession, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> None:
     """Begin a session of a client. A server that refuses the handshake may be one of the stateless era."""
-    if isinstance(session.place, Upstream):
-        waiting = _Handshake(waiting, hub, session, frame)
-    session.conversation.request(frame, waiting, parameters)
+    if isinstance(session.route, Upstream):
+        sink = _Handshake(sink, manager, session, frame)
+    session.conversation.request(frame, sink, parameters)
 
 
 class _Passing:
     """Hands everything on."""
 
-    def __init__(self, waiting: ResponseSink) -> None:
-        self._waiting = waiting
+    def __init__(self, sink: ResponseSink) -> None:
+        self._waiting = sink
 
     @property
     def open(self) -> bool:
@@ -127,8 +127,8 @@ class _Passing:
 class _Discovery(_Passing):
     """Waits for a server to say who it is."""
 
-    def __init__(self, waiting: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
-        super().__init__(waiting)
+    def __init__(self, sink: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
+        super().__init__(sink)
         self._upstream = upstream
         self._conversation = conversation
         self.over = asyncio.Event()
@@ -155,21 +155,21 @@ class _Discovery(_Passing):
 class _Handshake(_Passing):
     """Waits for the answer to the handshake of a client."""
 
-    def __init__(self, waiting: ResponseSink, hub: SessionManager, session: ClientSession, frame: Frame) -> None:
-        super().__init__(waiting)
-        self._hub = hub
+    def __init__(self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: Frame) -> None:
+        super().__init__(sink)
+        self._manager = manager
         self._session = session
         self._frame = frame
 
     def answered(self, frame: Frame, status: int) -> None:
-        if "error" in frame.members and isinstance(self._session.place, Upstream):
-            asyncio.get_running_loop().call_soon(self._bridge, self._session.place, frame, status)
+        if "error" in frame.members and isinstance(self._session.route, Upstream):
+            asyncio.get_running_loop().call_soon(self._bridge, self._session.route, frame, status)
         else:
             super().answered(frame, status)
 
     def _bridge(self, upstream: Upstream, refusal: Frame, status: int) -> None:
         refused, session = self._session.conversation, self._session
-        session.conversation = self._hub.conversation(BridgedRoute(upstream), session.client)
+        session.conversation = self._manager.conversation(BridgedRoute(upstream), session.client)
         refused.close("the handshake failed")
         session.conversation.request(self._frame, _SecondTry(self._waiting, refusal, status))
 
@@ -177,8 +177,8 @@ class _Handshake(_Passing):
 class _SecondTry(_Passing):
     """Waits for the stateless era of a server that refused the handshake. What it refused it with counts otherwise."""
 
-    def __init__(self, waiting: ResponseSink, refusal: Frame, status: int) -> None:
-        super().__init__(waiting)
+    def __init__(self, sink: ResponseSink, refusal: Frame, status: int) -> None:
+        super().__init__(sink)
         self._refusal = refusal
         self._status = status
 

@@ -75,7 +75,7 @@ class HttpGateway:
         """Servers of which nobody can say what was approved."""
         self.endpoint: Endpoint | None = None
         self.serving: HttpServer | None = None
-        self._hub: SessionManager | None = None
+        self._manager: SessionManager | None = None
         self._shared: SharedApprovals | None = None
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
@@ -99,11 +99,11 @@ class HttpGateway:
                 f"no locked server can be served: {why}",
                 hint=CONSENT_HINT if locked.needs_consent else "pinwarden list shows what is locked.",
             )
-        hub = self._hub = SessionManager(locked.upstreams, settings.limits, loop.time)
+        manager = self._manager = SessionManager(locked.upstreams, settings.limits, loop.time)
         access = Access(self._hosts(), settings.origins, await clients.first())
-        endpoint = self.endpoint = Endpoint(hub, access, settings.limits, merged_route())
-        serving = self.serving = HttpServer(endpoint, hub, settings.limits)
-        figures = Figures(hub, endpoint, serving.connections, lambda: self.log.waiting)
+        endpoint = self.endpoint = Endpoint(manager, access, settings.limits, merged_route())
+        serving = self.serving = HttpServer(endpoint, manager, settings.limits)
+        figures = Figures(manager, endpoint, serving.connections, lambda: self.log.waiting)
         figures.problems = [
             audit_problem(lambda: self.log.refusal),
             lambda: self._lock_problem,
@@ -119,7 +119,7 @@ class HttpGateway:
         endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
         endpoint.pages = {"/metrics": figures.metrics}
         serving.every_second.append(self._look)
-        await self._look_at_approvals(hub)
+        await self._look_at_approvals(manager)
         if self._shared is not None:
             await loop.run_in_executor(None, self._shared.start, settings.limits.tokens_seconds)
         host, port = await serving.start(settings.listening)
@@ -178,10 +178,10 @@ class HttpGateway:
 
     async def _look(self) -> None:
         """Tokens, policy and lock, as they are now. What cannot be read changes nothing, and is told."""
-        if self.endpoint is None or self._hub is None or self._clients is None:
+        if self.endpoint is None or self._manager is None or self._clients is None:
             return
         await self._clients.look(self.endpoint.access)
-        await self._look_at_approvals(self._hub)
+        await self._look_at_approvals(self._manager)
         stamps = self._seen()
         if stamps == self._stamps:
             return
@@ -196,19 +196,19 @@ class HttpGateway:
             self._lock_problem = err.message
             self._tell(f"the lock or the policy cannot be read, so nothing passes: {err.message}")
             # The guards meet the same lock and refuse by themselves; a policy that is gone refuses here.
-            self._hub.replace({})
+            self._manager.replace({})
             return
         self._lock_problem = ""
         self._told.clear()
-        before = set(self._hub.upstreams)
-        self._hub.replace(locked.upstreams)
+        before = set(self._manager.upstreams)
+        self._manager.replace(locked.upstreams)
         self._locked.hang_up()
         for name, problem in locked.problems.items():
             self._tell(f"{name} is not served: {problem}")
         if set(locked.upstreams) != before:
             self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
 
-    async def _look_at_approvals(self, hub: SessionManager) -> None:
+    async def _look_at_approvals(self, manager: SessionManager) -> None:
         """Whether what was approved can be read, also of servers that nobody uses now."""
 
         def unread() -> dict[str, str]:
@@ -221,7 +221,7 @@ class HttpGateway:
                     found[upstream.name] = err.message
             return found
 
-        upstreams, now = tuple(hub.upstreams.values()), hub.clock()
+        upstreams, now = tuple(manager.upstreams.values()), manager.clock()
         problems = await asyncio.get_running_loop().run_in_executor(None, unread)
         for name in problems.keys() - self._unjudged:
             self._say(f"nothing of {name} passes, because what was approved cannot be read: {problems[name]}")

@@ -245,11 +245,11 @@ class Reply:
         self.on_over: Callable[[int], None] | None = None
         """Called with the weight when the request of a disconnected client is answered."""
 
-    def is_for(self, client: str) -> None:
+    def set_client(self, client: str) -> None:
         """Set the client that sent the request."""
         self.client = client
         if self._connection is not None:
-            self._connection.is_of(client)
+            self._connection.set_client(client)
 
     @property
     def open(self) -> bool:

@@ -50,7 +50,7 @@ class HttpLimits(Record):
     """For a shared process to answer a ping, after it answered no request in time. Then it is replaced."""
     max_shared_in_flight: int = 64
     """Requests of one client that such a process works on at once. Further ones wait, and those of others do not."""
-    place_seconds: float = 10.0
+    slot_seconds: float = 10.0
     """For that one to end; it is killed after `grace_seconds`."""
     max_in_flight: int = 1000
     """Unanswered requests of one conversation."""

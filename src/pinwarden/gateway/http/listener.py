@@ -44,9 +44,9 @@ class ListenAddress(Record):
 class HttpServer:
     """A gateway that runs on the event loop of whoever made it."""
 
-    def __init__(self, endpoint: Endpoint, hub: SessionManager, limits: HttpLimits) -> None:
+    def __init__(self, endpoint: Endpoint, manager: SessionManager, limits: HttpLimits) -> None:
         self._endpoint = endpoint
-        self._hub = hub
+        self._manager = manager
         self._limits = limits
         self.connections = ClientConnections(endpoint, limits)
         self._server: asyncio.Server | SecureServer | None = None
@@ -67,9 +67,9 @@ class HttpServer:
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
         OPEN_FILE_LIMIT.raise_limit()
-        most = self.connections.most = max_connections(self._limits.max_connections)
+        max_open = self.connections.max_open = max_connections(self._limits.max_connections)
         # Those are taken all at once, before one of them is counted.
-        backlog = max(1, min(_BACKLOG, most // 2))
+        backlog = max(1, min(_BACKLOG, max_open // 2))
         host, port = listening.host, listening.port
         try:
             if tls is None:
@@ -79,7 +79,7 @@ class HttpServer:
         except (OSError, OverflowError) as err:
             raise PinwardenError(
                 "GATEWAY_UNAVAILABLE",
-                f"{listening.host}:{listening.port} cannot be listened on: {why_not(err)}",
+                f"{listening.host}:{listening.port} cannot be listened on: {reason_of(err)}",
                 hint="Name another address with --listen HOST:PORT, or end the program that has this one.",
             ) from err
         self._timekeeper = loop.create_task(self._keep_time())
@@ -90,13 +90,13 @@ class HttpServer:
         """Take no more requests, let those in flight end, then end everything; whether all ended in time."""
         if self._server is not None:
             self._server.close()
-        self._hub.end_streams()
+        self._manager.end_streams()
         drained = await self.connections.drain(self._limits.drain_seconds if drain else 0.0, hurry)
         if self._timekeeper is not None:
             self._timekeeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._timekeeper
-        self._hub.close()
+        self._manager.close()
         return drained
 
     async def run_until_asked_to_end(self) -> bool:
@@ -109,9 +109,9 @@ class HttpServer:
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(self._limits.reload_seconds)
-            self._hub.tick()
+            self._manager.tick()
             self.connections.tick()
-            if self._certificate is not None and (problem := self._certificate.look()):
+            if self._certificate is not None and (problem := self._certificate.refresh()):
                 self.say(problem)
             for each in self.every_second:
                 try:
@@ -135,7 +135,7 @@ class Certificate:
         self._stamps = self._seen()
         self.context = self._loaded()
 
-    def look(self) -> str:
+    def refresh(self) -> str:
         """Use a renewed certificate from now on; why it cannot be used, if so. The old one stays then."""
         stamps = self._seen()
         if stamps == self._stamps:
@@ -147,7 +147,7 @@ class Certificate:
         except PinwardenError as err:
             return f"the old certificate is still used: {err.message}"
         except (OSError, ValueError) as err:
-            return f"the old certificate is still used: {why_not(err)}"
+            return f"the old certificate is still used: {reason_of(err)}"
         return ""
 
     def _seen(self) -> tuple[object, ...]:
@@ -162,13 +162,13 @@ class Certificate:
             try:
                 file.open("rb").close()
             except OSError as err:
-                raise _no_tls(f"{file} cannot be read: {why_not(err)}") from err
+                raise _no_tls(f"{file} cannot be read: {reason_of(err)}") from err
         files = str(certificate) if key is None else f"{certificate} with the key {key}"
         try:
             context.load_cert_chain(certificate, key, _no_password)
         except (OSError, ValueError) as err:  # an error of TLS is an OSError
             unfit = "it is not in PEM form, or certificate and key do not belong together"
-            why = unfit if isinstance(err, ssl.SSLError) else why_not(err)
+            why = unfit if isinstance(err, ssl.SSLError) else reason_of(err)
             raise _no_tls(f"the certificate {files} cannot be used: {why}") from err
         return context
 
@@ -195,7 +195,7 @@ def file_stamp(path: Path) -> object:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def why_not(err: Exception) -> str:
+def reason_of(err: Exception) -> str:
     """The system's word for it. Event loops put sentences of their own in its place."""
     if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
         return os.strerror(err.errno)
@@ -208,13 +208,13 @@ _AGAIN_SECONDS = 0.1  # after a connection that could not be taken, as when no m
 class TlsHandshake:
     """A client that has not said yet what it wants."""
 
-    def __init__(self, taken: socket.socket) -> None:
-        self._taken = taken
+    def __init__(self, accepted: socket.socket) -> None:
+        self._socket = accepted
 
     def abort(self) -> None:
         """End now: the loop, which has the socket, finds it closed."""
         with suppress(OSError):
-            self._taken.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class SecureServer:
@@ -225,7 +225,7 @@ class SecureServer:
         self._connections = connections
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._handshaking: set[asyncio.Task[None]] = set()
         self._accepting = [self._listen(each) for each in sockets]
 
     def close(self) -> None:
@@ -242,32 +242,32 @@ class SecureServer:
     async def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                taken, _ = await self._loop.sock_accept(listener)
+                accepted, _ = await self._loop.sock_accept(listener)
             except OSError:
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
-            shake = TlsHandshake(taken)
-            if self._connections.enter(shake):
-                task = self._loop.create_task(self._shake(shake, taken))
-                self._shaking.add(task)
-                task.add_done_callback(self._shaking.discard)
+            handshake = TlsHandshake(accepted)
+            if self._connections.enter(handshake):
+                task = self._loop.create_task(self._complete_handshake(handshake, accepted))
+                self._handshaking.add(task)
+                task.add_done_callback(self._handshaking.discard)
             else:
                 self._connections.refused += 1
-                taken.close()  # without a secret there is nothing that it could be told
+                accepted.close()  # without a secret there is nothing that it could be told
             await asyncio.sleep(0)  # whoever connects again and again is not the only one
 
-    async def _shake(self, shake: TlsHandshake, taken: socket.socket) -> None:
+    async def _complete_handshake(self, handshake: TlsHandshake, accepted: socket.socket) -> None:
         connection = self._connections()
-        connection.shake = shake
+        connection.handshake = handshake
         try:
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(
-                lambda: connection, taken, ssl=self._tls, ssl_handshake_timeout=self._connections.limits.head_seconds
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=self._connections.limits.head_seconds
             )
         except OSError:  # it hung up, took too long, or speaks something else
-            taken.close()
+            accepted.close()
         finally:
-            self._connections.leave(shake)
+            self._connections.leave(handshake)
 
 
 async def secure_server(

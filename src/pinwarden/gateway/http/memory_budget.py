@@ -16,7 +16,7 @@ class BudgetHolder(Protocol):
     """Something that keeps messages until somebody takes them."""
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that it keeps."""
 
     def overflow(self) -> None:
@@ -33,9 +33,9 @@ class MemoryBudget:
         """How often somebody had to let go."""
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that all of them keep."""
-        return sum(each.waiting for each in self._holders)
+        return sum(each.pending_bytes for each in self._holders)
 
     def enter(self, holder: BudgetHolder) -> None:
         """From now on it keeps something."""
@@ -47,8 +47,8 @@ class MemoryBudget:
 
     def make(self) -> None:
         """See that what waits is within bounds."""
-        while self._holders and self.waiting > self._most:
-            largest = max(self._holders, key=lambda each: each.waiting)
+        while self._holders and self.pending_bytes > self._most:
+            largest = max(self._holders, key=lambda each: each.pending_bytes)
             self.leave(largest)
             self.overflows += 1
             largest.overflow()

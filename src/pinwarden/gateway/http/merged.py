@@ -61,10 +61,10 @@ class MergedRoute:
     def __init__(self) -> None:
         self.requests = 0
 
-    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> MergedConversation:
+    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> MergedConversation:
         """A conversation with all servers that the client may see."""
         del stateless
-        return MergedConversation(hub, client)
+        return MergedConversation(manager, client)
 
 
 def merged_route() -> Callable[[Client], MergedRoute]:
@@ -76,8 +76,8 @@ def merged_route() -> Callable[[Client], MergedRoute]:
 class MergedConversation(Bridge):
     """A conversation of one client with all its servers."""
 
-    def __init__(self, hub: SessionManager, client: Client) -> None:
-        super().__init__(hub, client)
+    def __init__(self, manager: SessionManager, client: Client) -> None:
+        super().__init__(manager, client)
         self._late: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
         """Lists that were waited for long enough, by the server and the method."""
         self._long_names: dict[str, tuple[str, str]] = {}
@@ -88,27 +88,27 @@ class MergedConversation(Bridge):
         for task in self._late.values():
             task.cancel()
 
-    async def _respond(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         seen = self._seen()
         for upstream in seen.values():
             self._open(upstream)
         if frame.method in _ROUTED or frame.method not in (*OPENINGS, *_LISTS, "logging/setLevel"):
-            await self._route(frame, waiting, parameters, work)
+            await self._route(frame, sink, parameters, work)
             return
         await self._wait_for(*seen)
         if frame.method in OPENINGS or frame.method in _LISTS:
             self._refuse_if_all_are_missing()
         if frame.method in OPENINGS:
-            self._reply(frame, waiting, self._about(frame))
+            self._reply(frame, sink, self._about(frame))
         elif frame.method in _LISTS:
-            await self._list(frame, waiting)
+            await self._list(frame, sink)
         else:
             await self._everywhere(frame, "logging")
-            self._reply(frame, waiting, {})
+            self._reply(frame, sink, {})
 
     def _seen(self) -> dict[str, Upstream]:
         """The servers that the client may see."""
-        return {slug: each for slug, each in self._hub.upstreams.items() if self._client.sees(each.name)}
+        return {slug: each for slug, each in self._manager.upstreams.items() if self._client.sees(each.name)}
 
     def _refuse_if_all_are_missing(self) -> None:
         """An empty list would look as if there were no tools; the client is told what keeps it from them."""
@@ -145,7 +145,7 @@ class MergedConversation(Bridge):
         meta = {"_meta": {SERVER_META: info}}
         return {"supportedVersions": list(STATELESS_VERSIONS), **result, **meta, **fresh()}
 
-    async def _list(self, frame: Frame, waiting: ResponseSink) -> None:
+    async def _list(self, frame: Frame, sink: ResponseSink) -> None:
         """All items of all servers on one page."""
         capability, member, name = _LISTS[frame.method]
         meta = {CLIENT_META: self._info, CAPABILITIES_META: self._capabilities}
@@ -162,13 +162,13 @@ class MergedConversation(Bridge):
             if isinstance(each, BaseException):
                 raise each
             renamed = partial(self._renamed, backend.slug, each, name)
-            items += await self._hub.aside(self._client.name, sum(map(len, each)), renamed)
+            items += await self._manager.offload_if_large(self._client.name, sum(map(len, each)), renamed)
         more = {**(fresh() if self._modern else {}), **({"_meta": {UNAVAILABLE: missing}} if missing else {})}
         rest = b"," + encode(more)[1:-1] if more else b""
         result = b'{"' + member.encode() + b'":[' + b",".join(items) + b"]" + rest + b"}"
         number = encode(frame.members["id"])
         data = b'{"jsonrpc":"2.0","id":' + number + b',"result":' + result + b"}"
-        waiting.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
+        sink.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
     async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
         """The items of one server. All others wait for them too, so they are not waited for without end."""
@@ -200,7 +200,7 @@ class MergedConversation(Bridge):
         failed = task.cancelled() or task.exception() is not None
         if not failed and not self._modern:
             note = {"jsonrpc": "2.0", "method": f"notifications/{_LISTS[key[1]][0]}/list_changed"}
-            self._ears.hear(encode(note))
+            self._notifications.hear(encode(note))
 
     def _renamed(self, slug: str, items: list[bytes], member: str) -> list[bytes]:
         renamed: list[bytes] = []
@@ -226,12 +226,12 @@ class MergedConversation(Bridge):
 
     # Requests that name a server
 
-    async def _route(self, frame: Frame, waiting: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
+    async def _route(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         path, slug, own = self._target(frame)
         upstream = self._seen().get(slug)
         if upstream is None:
             raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it begins with no server's name")
-        await self._relay(upstream, _with(frame, path, own), waiting, parameters, work)
+        await self._relay(upstream, _with(frame, path, own), sink, parameters, work)
 
     def _target(self, frame: Frame) -> tuple[tuple[str, ...], str, str]:
         """Where in the request the name stands, the server that it names, and the server's own name for it."""

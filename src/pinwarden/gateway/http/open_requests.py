@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
     from pinwarden.gateway.http.remote_transport import RemoteTransport
 
-_NUMBERS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
+_NEW_IDS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
 # that are unique among all conversations: some of them share a process
 
 
@@ -36,76 +36,76 @@ class OpenRequests:
         """``conversation`` is its name, which is hard to guess; ``most`` may be open at once."""
         self._conversation = conversation
         self._most = most
-        self.by_number: dict[RequestId, PendingRequest | ToolCall] = {}
+        self.by_id: dict[RequestId, PendingRequest | ToolCall] = {}
         self.abandoned: dict[RequestId, None] = {}
         """Requests that nobody waits for, and that the server may still answer; the oldest are first."""
         self._tokens: dict[RequestId, RequestId] = {}
         self._cancelled: set[PendingRequest | ToolCall] = set()
         """Requests of which the client said that it does not wait any more. Most servers never answer these."""
-        self._numbers = 0
+        self._rewritten = 0
 
     @property
     def full(self) -> bool:
         """Whether there is room for none."""
-        return len(self.by_number) >= self._most
+        return len(self.by_id) >= self._most
 
-    def taken(self, number: RequestId) -> bool:
+    def taken(self, request_id: RequestId) -> bool:
         """Whether an answer under this id would be taken for another one's."""
-        return number in self.by_number or number in self.abandoned
+        return request_id in self.by_id or request_id in self.abandoned
 
     def add(
-        self, frame: Frame, number: RequestId, pending: PendingRequest, *, shared: bool = False
+        self, frame: Frame, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
     ) -> tuple[Frame, RequestId]:
         """One more, and the message and the id under which it goes to the server: another one, if its own is taken.
 
         In a process that others share, its own id and progress token may always be taken.
         """
         token = frame.progress_token
-        if shared or self.taken(number) or (token is not None and token in self._tokens):
-            self._numbers += 1
-            pending.renumbered = True
-            number = (str, f"pinwarden-{self._conversation}-{self._numbers}")
-            frame = with_rewritten_id(frame, number[1])
+        if shared or self.taken(request_id) or (token is not None and token in self._tokens):
+            self._rewritten += 1
+            pending.rewritten = True
+            request_id = (str, f"pinwarden-{self._conversation}-{self._rewritten}")
+            frame = with_rewritten_id(frame, request_id[1])
             token = frame.progress_token
         pending.token = token
-        self.by_number[number] = pending
+        self.by_id[request_id] = pending
         if token is not None:
-            self._tokens[token] = number
-        return frame, number
+            self._tokens[token] = request_id
+        return frame, request_id
 
     def is_token(self, token: RequestId) -> bool:
         """Whether progress under this token would be taken for another request's."""
         return token in self._tokens
 
-    def add_call(self, number: RequestId, call: ToolCall, token: RequestId | None) -> None:
+    def add_call(self, request_id: RequestId, call: ToolCall, token: RequestId | None) -> None:
         """A call whose id and token are not taken."""
-        self.by_number[number] = call
+        self.by_id[request_id] = call
         if token is not None:
             call.token = token
-            self._tokens[token] = number
+            self._tokens[token] = request_id
 
-    def another_number(self) -> RequestId | None:
+    def new_id(self) -> RequestId | None:
         """A whole number for a call whose own is taken, if there is one."""
-        number = (int, next(_NUMBERS))
-        return None if number in self.by_number else number
+        request_id = (int, next(_NEW_IDS))
+        return None if request_id in self.by_id else request_id
 
-    def forget(self, number: RequestId) -> PendingRequest | ToolCall | None:
+    def forget(self, request_id: RequestId) -> PendingRequest | ToolCall | None:
         """Whoever waits for an answer, which is here, or will not come."""
-        pending = self.by_number.pop(number, None)
+        pending = self.by_id.pop(request_id, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
         return pending
 
-    def abandon(self, number: RequestId) -> None:
+    def abandon(self, request_id: RequestId) -> None:
         """Nobody waits for an answer that may still come."""
         if len(self.abandoned) >= self._most:
             del self.abandoned[next(iter(self.abandoned))]  # most servers never answer these
-        self.abandoned[number] = None
+        self.abandoned[request_id] = None
 
-    def cancel(self, number: Any) -> None:
+    def cancel(self, request_id: Any) -> None:
         """The client says that it does not wait for the answer to a request."""
-        key = request_id_of(number)
-        pending = None if key is None else self.by_number.get(key)
+        key = request_id_of(request_id)
+        pending = None if key is None else self.by_id.get(key)
         if pending is not None:
             self._cancelled.add(pending)
 
@@ -113,36 +113,36 @@ class OpenRequests:
         """Whether the client said so of this one."""
         return pending in self._cancelled
 
-    def is_over(self, number: RequestId) -> bool:
+    def is_over(self, request_id: RequestId) -> bool:
         """Whether nobody waits for the answer to a request, whatever was told about that."""
-        pending = self.by_number.get(number)
-        return number in self.abandoned or (pending is not None and pending in self._cancelled)
+        pending = self.by_id.get(request_id)
+        return request_id in self.abandoned or (pending is not None and pending in self._cancelled)
 
     def due(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
         """Those whose answer should have come by now."""
-        self._cancelled.intersection_update(self.by_number.values())
-        return [(number, pending) for number, pending in self.by_number.items() if pending.deadline <= now]
+        self._cancelled.intersection_update(self.by_id.values())
+        return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
 
-    def of_message(self, frame: Frame, asked: RequestId | None) -> PendingRequest | ToolCall | None:
+    def of_message(self, frame: Frame, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
         """The request that a message of the server belongs to: by what it says itself, or by where it came."""
         token = frame.progress_token if frame.method == PROGRESS else None
-        number = self._tokens.get(token) if token is not None else None
-        if number is None:
-            number = request_id_of(frame.meta.get(SUBSCRIPTION_META))
-        if number is None or number not in self.by_number:
-            number = asked
-        return None if number is None else self.by_number.get(number)
+        request_id = self._tokens.get(token) if token is not None else None
+        if request_id is None:
+            request_id = request_id_of(frame.meta.get(SUBSCRIPTION_META))
+        if request_id is None or request_id not in self.by_id:
+            request_id = expected_id
+        return None if request_id is None else self.by_id.get(request_id)
 
     def longest_open(self) -> ResponseSink | ToolCall | None:
         """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
-        for pending in self.by_number.values():
-            if pending not in self._cancelled and pending.waiting.open:
-                return pending.waiting
+        for pending in self.by_id.values():
+            if pending not in self._cancelled and pending.sink.open:
+                return pending.sink
         return None
 
     def clear(self) -> None:
         """Forget all."""
-        self.by_number.clear()
+        self.by_id.clear()
         self._tokens.clear()
         self._cancelled.clear()
 
@@ -150,50 +150,60 @@ class OpenRequests:
 class PendingRequest:
     """Any request but a plain call."""
 
-    __slots__ = ("deadline", "given_up", "own_id", "own_token", "parameters", "renumbered", "sent", "token", "waiting")
+    __slots__ = (
+        "client_id",
+        "client_token",
+        "deadline",
+        "given_up",
+        "parameters",
+        "rewritten",
+        "sent",
+        "sink",
+        "token",
+    )
 
-    def __init__(self, frame: Frame, waiting: ResponseSink, parameters: bytes) -> None:
-        self.waiting = waiting
+    def __init__(self, frame: Frame, sink: ResponseSink, parameters: bytes) -> None:
+        self.sink = sink
         self.parameters = parameters
         self.sent = self.deadline = 0.0
-        self.own_id = frame.members.get("id")
-        self.own_token = frame.meta.get("progressToken")
+        self.client_id = frame.members.get("id")
+        self.client_token = frame.meta.get("progressToken")
         self.token: RequestId | None = None
         self.given_up: Callable[[], None] | None = None
         """Called if nobody waits any more."""
-        self.renumbered = False
+        self.rewritten = False
 
 
-def with_rewritten_id(frame: Frame, number: str) -> Frame:
+def with_rewritten_id(frame: Frame, request_id: str) -> Frame:
     """A request under another id; its progress is told by that id too."""
-    text = b'"' + number.encode() + b'"'
+    text = b'"' + request_id.encode() + b'"'
     data = replace_value(frame.data, ("id",), text)
     if frame.progress_token is not None:
         data = replace_value(data, ("params", "_meta", "progressToken"), text)
-    return Frame(data=data, message=_changed(frame, number))
+    return Frame(data=data, message=_changed(frame, request_id))
 
 
-def _changed(frame: Frame, number: str) -> dict[str, Any]:
-    message = {**frame.members, "id": number}
+def _changed(frame: Frame, request_id: str) -> dict[str, Any]:
+    message = {**frame.members, "id": request_id}
     if frame.progress_token is not None:
-        message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": number}}
+        message["params"] = {**frame.params, "_meta": {**frame.meta, "progressToken": request_id}}
     return message
 
 
 def with_client_id(frame: Frame, pending: PendingRequest | ToolCall) -> Frame:
     """A message of the server under the id and the progress token that the client chose, in bytes and in members."""
-    if not pending.renumbered:
+    if not pending.rewritten:
         return frame
     data, message = frame.data, {**frame.members}
     if "id" in message and "method" not in message:
-        data = replace_value(data, ("id",), encode(pending.own_id))
-        message["id"] = pending.own_id
+        data = replace_value(data, ("id",), encode(pending.client_id))
+        message["id"] = pending.client_id
     if frame.method == PROGRESS and "progressToken" in frame.params:
-        data = replace_value(data, ("params", "progressToken"), encode(pending.own_token))
-        message["params"] = {**frame.params, "progressToken": pending.own_token}
+        data = replace_value(data, ("params", "progressToken"), encode(pending.client_token))
+        message["params"] = {**frame.params, "progressToken": pending.client_token}
     if SUBSCRIPTION_META in frame.meta:
-        data = replace_value(data, ("params", "_meta", SUBSCRIPTION_META), encode(pending.own_id))
-        meta = {**frame.meta, SUBSCRIPTION_META: pending.own_id}
+        data = replace_value(data, ("params", "_meta", SUBSCRIPTION_META), encode(pending.client_id))
+        meta = {**frame.meta, SUBSCRIPTION_META: pending.client_id}
         message["params"] = {**message["params"], "_meta": meta}
     return Frame(data, frame.message if frame.message is None else message)
 
@@ -206,17 +216,17 @@ class ToolCall:
 
     __slots__ = (
         *("_connection", "_conversation", "_exchange", "_modern", "data", "deadline", "given_up", "link", "listener"),
-        *("number", "own_id", "parameters", "renumbered", "sent", "token", "upstream"),
+        *("request_id", "client_id", "parameters", "rewritten", "sent", "token", "upstream"),
     )
-    own_token = None
+    client_token = None
     stream = False
 
     def __init__(  # noqa: PLR0913, PLR0917  a value of many parts
         self,
         conversation: Conversation,
         connection: ClientConnection,
-        number: RequestId,
-        own_id: int | str,
+        request_id: RequestId,
+        client_id: int | str,
         parameters: bytes,
         sent: float,
         *,
@@ -226,11 +236,11 @@ class ToolCall:
         self._connection: ClientConnection | None = connection
         self._exchange: HttpResponseSink | None = None
         self._modern = modern
-        self.number = number
+        self.request_id = request_id
         """Its id on the way to the server."""
-        self.own_id = own_id
+        self.client_id = client_id
         """The id that the client chose."""
-        self.renumbered = number[1] is not own_id
+        self.rewritten = request_id[1] is not client_id
         self.token: RequestId | None = None
         """By which the server reports progress. A call with a token is never renumbered."""
         self.parameters = parameters
@@ -244,7 +254,7 @@ class ToolCall:
     # For the conversation
 
     @property
-    def waiting(self) -> ToolCall:
+    def sink(self) -> ToolCall:
         """Who waits."""
         return self
 
@@ -258,10 +268,10 @@ class ToolCall:
         connection = self._connection
         if connection is None:
             return  # nobody waits
-        if self.renumbered:
-            own_id = self.own_id
-            restored = replace_id(data, self.number[1], own_id) if type(own_id) is int else None
-            data = replace_value(data, ("id",), encode(self.own_id)) if restored is None else restored
+        if self.rewritten:
+            client_id = self.client_id
+            restored = replace_id(data, self.request_id[1], client_id) if type(client_id) is int else None
+            data = replace_value(data, ("id",), encode(self.client_id)) if restored is None else restored
         if self._exchange is not None:
             self._exchange.answered(Frame(data, message), 0)
         else:
@@ -293,8 +303,8 @@ class ToolCall:
             reply.on_gone = self.gone
             reply.client = self.client
             if self._connection is not None:
-                self._connection.in_work(reply)
-            self._exchange = HttpResponseSink(reply, self.own_id, modern=self._modern)
+                self._connection.begin(reply)
+            self._exchange = HttpResponseSink(reply, self.client_id, modern=self._modern)
         return self._exchange
 
     # For the connection of the client
@@ -303,7 +313,7 @@ class ToolCall:
         """The client went away. In the newest revision that is how a call is cancelled."""
         self._connection = None
         if self._modern:
-            self._conversation.give_up(self.number)
+            self._conversation.give_up(self.request_id)
 
     # For the connection to the server
 
@@ -326,9 +336,9 @@ class ToolCall:
             return
         conversation = self._conversation
         self.listener = NULL_LISTENER  # and so it is gone with its answer, without a search for circles
-        self.link.answered(self.number)
-        if not conversation.from_server(body, asked=self.number):
-            conversation.unanswered(self.number, "no answer came")
+        self.link.answered(self.request_id)
+        if not conversation.from_server(body, expected_id=self.request_id):
+            conversation.unanswered(self.request_id, "no answer came")
 
     def on_head(self, status: int, session: str) -> None:
         """The answer comes in parts."""
@@ -346,7 +356,7 @@ class ToolCall:
 
     def _general_listener(self) -> ResponseListener:
         if self.link is not None:
-            self.listener = self.link.listener(self.number)
+            self.listener = self.link.listener(self.request_id)
         return self.listener
 
 
@@ -379,10 +389,10 @@ class HttpResponseSink:
     __slots__ = ("_headers", "_id", "_modern", "_reply")
 
     def __init__(
-        self, reply: Reply, number: Any, *, modern: bool = False, headers: dict[str, str] | None = None
+        self, reply: Reply, request_id: Any, *, modern: bool = False, headers: dict[str, str] | None = None
     ) -> None:
         self._reply = reply
-        self._id = number
+        self._id = request_id
         self._modern = modern
         self._headers = headers
 

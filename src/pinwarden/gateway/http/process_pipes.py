@@ -26,22 +26,22 @@ class LineReader(asyncio.Protocol):
         too_long: Callable[[str], None] | None,
         most: int,
         limits: HttpLimits,
-        room: MemoryBudget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """``too_long`` is told why no line of more than ``most`` bytes is taken; without it the rest is left out."""
-        self._take = take
-        self._closed = closed
-        self._too_long = too_long
-        self._most = most
+        self._on_line = take
+        self._on_closed = closed
+        self._on_too_long = too_long
+        self._max_bytes = most
         self._limits = limits
-        self._room = room
+        self._budget = budget
         self._transport: asyncio.ReadTransport | None = None
-        self._begun = bytearray()
+        self._partial = bytearray()
         """A line without its end; a list of its parts might take twenty times as much."""
         self._counted = 0
         self._unread = b""
         """What came and was not looked at yet, from a place on."""
-        self._place = 0
+        self._offset = 0
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,43 +50,43 @@ class LineReader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take lines."""
-        if not self._begun and not self._paused and data[-1:] == b"\n" and data.count(b"\n") == 1:
+        if not self._partial and not self._paused and data[-1:] == b"\n" and data.count(b"\n") == 1:
             line = data.strip()  # what nearly always comes
             if line:
-                self._take(line)
+                self._on_line(line)
             return
         if self._paused:
-            self._unread, self._place = self._unread[self._place :] + data, 0
+            self._unread, self._offset = self._unread[self._offset :] + data, 0
             return
-        self._unread, self._place = data, 0
-        self._look()
+        self._unread, self._offset = data, 0
+        self._process()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The process ended, or closed its output."""
         self._transport = None
         self._drop()
-        self._closed()
+        self._on_closed()
 
-    def _look(self) -> None:
+    def _process(self) -> None:
         """Take so many lines as others can wait for, and come back."""
         frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
-        while (end := self._unread.find(b"\n", self._place)) >= 0:
+        while (end := self._unread.find(b"\n", self._offset)) >= 0:
             if frames <= 0 or size <= 0:
                 self._pause()
                 return
-            line = self._unread[self._place : end]
-            self._place = end + 1
-            if self._begun:
-                self._begun += line
-                line = bytes(self._begun)
+            line = self._unread[self._offset : end]
+            self._offset = end + 1
+            if self._partial:
+                self._partial += line
+                line = bytes(self._partial)
                 self._forget()
             line = line.strip()
             frames -= 1
             size -= len(line)
             if line:
-                self._take(line)
-        rest = self._unread[self._place :]
-        self._unread, self._place = b"", 0
+                self._on_line(line)
+        rest = self._unread[self._offset :]
+        self._unread, self._offset = b"", 0
         if rest:
             self._keep(rest)
         self._resume()
@@ -102,7 +102,7 @@ class LineReader(asyncio.Protocol):
             self._drop()
             return
         try:
-            self._look()
+            self._process()
         except BaseException:
             self._transport.close()  # nobody would read on
             raise
@@ -116,36 +116,36 @@ class LineReader(asyncio.Protocol):
     # A line without its end
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that are held of it."""
-        return len(self._begun)
+        return len(self._partial)
 
     def overflow(self) -> None:
         """All that is begun is too much together, and most of it is this line."""
         self._drop()
-        if self._too_long is not None:
-            self._too_long(TOO_MUCH)
+        if self._on_too_long is not None:
+            self._on_too_long(TOO_MUCH)
 
     def _keep(self, rest: bytes) -> None:
-        if len(self._begun) + len(rest) <= self._most:
-            self._begun += rest
-            if self._room is not None and len(self._begun) - self._counted >= _COUNTED:
-                self._counted = len(self._begun)
-                self._room.enter(self)
-                self._room.make()
-        elif self._too_long is not None:
+        if len(self._partial) + len(rest) <= self._max_bytes:
+            self._partial += rest
+            if self._budget is not None and len(self._partial) - self._counted >= _COUNTED:
+                self._counted = len(self._partial)
+                self._budget.enter(self)
+                self._budget.make()
+        elif self._on_too_long is not None:
             self._drop()
-            self._too_long(TOO_LONG)
+            self._on_too_long(TOO_LONG)
 
     def _forget(self) -> None:
-        self._begun = bytearray()
-        if self._counted and self._room is not None:
-            self._room.leave(self)
+        self._partial = bytearray()
+        if self._counted and self._budget is not None:
+            self._budget.leave(self)
         self._counted = 0
 
     def _drop(self) -> None:
         self._forget()
-        self._unread, self._place = b"", 0
+        self._unread, self._offset = b"", 0
 
 
 Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)

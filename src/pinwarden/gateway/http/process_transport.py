@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 _UNREAD = "the server does not read what it is sent"
-_DEAF = "the server takes no more messages"
+_INPUT_CLOSED = "the server takes no more messages"
 
 
 class ProcessSupervisor:
     """Starts the processes of one server, and waits longer each time that one ends soon after its start."""
 
     def __init__(
-        self, name: str, command: Callable[[], Command], limits: HttpLimits, places: ProcessSlots | None = None
+        self, name: str, command: Callable[[], Command], limits: HttpLimits, slots: ProcessSlots | None = None
     ) -> None:
         self.name = name
-        self.places = places or ProcessSlots(limits.max_children)
+        self.slots = slots or ProcessSlots(limits.max_children)
         self._command = command
         self.limits = limits
         self.running: set[ProcessTransport] = set()
@@ -72,10 +72,10 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._supervisor = supervisor
         self._limits = supervisor.limits
         self._owner = owner
-        self._room = owner.room
+        self._budget = owner.budget
         self.say = say
         self._on_writable: Callable[[], None] = _nothing
-        self._is_behind = False
+        self._write_paused = False
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._tree: ProcessTree | None = None
@@ -85,8 +85,8 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._unsent_bytes = 0
         self._begun = 0.0
         self._closed = False
-        self.gave_way = False
-        self._deaf = False
+        self.evicted = False
+        self._input_closed = False
         self._losing: asyncio.TimerHandle | None = None
         self._pausing = False
         self._task: asyncio.Task[None] | None = None
@@ -118,13 +118,13 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         """When it was last asked something."""
         return self._owner.used
 
-    def make_way(self) -> None:
+    def evict(self) -> None:
         """End, as another client needs the place."""
-        self._give_way("it was ended because another client needed its place, and this one has most of them")
+        self._evict("it was ended because another client needed its place, and this one has most of them")
 
-    def _give_way(self, why: str) -> None:
+    def _evict(self, why: str) -> None:
         """It is no fault of this server."""
-        self.gave_way = True
+        self.evicted = True
         if not self._closed:
             self._forget_unread()
             self._end(wanted=True)
@@ -138,7 +138,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
     @property
     def writable(self) -> bool:
         """Whether a message would be written at once. One that does not listen any more gets it, and is lost."""
-        return self._deaf or (self._stdin is not None and not self._is_behind)
+        return self._input_closed or (self._stdin is not None and not self._write_paused)
 
     def start_when_due(self) -> None:
         """Start the process, after the pause that its predecessors earned it."""
@@ -161,34 +161,34 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         stdin = self._stdin
         if stdin is None or stdin.is_closing():
             self._keep(data + b"\n")
-        elif not (waiting := stdin.get_write_buffer_size()):
+        elif not (pending_bytes := stdin.get_write_buffer_size()):
             stdin.write(data + b"\n")
-        elif waiting > self._limits.max_unsent_bytes:
+        elif pending_bytes > self._limits.max_unsent_bytes:
             self._lose(_UNREAD)
         else:
             stdin.write(data + b"\n")
-            self._room.make()
+            self._budget.make()
 
     def _keep(self, data: bytes) -> None:
         """Keep a line for a process that is being started. One that does not listen any more is likely to end; if it
         only stays, it is no use to anybody."""
         if self._closed:
             return
-        if self._deaf:
-            self._losing = self._losing or self._loop.call_later(self._limits.grace_seconds, self._lose, _DEAF)
+        if self._input_closed:
+            self._losing = self._losing or self._loop.call_later(self._limits.grace_seconds, self._lose, _INPUT_CLOSED)
             return
         self._unsent_bytes += len(data)
         if self._unsent_bytes > self._limits.max_unsent_bytes:
             self._lose(_UNREAD)
         else:
             self._unsent.append(data)
-            self._room.enter(self)
-            self._room.make()
+            self._budget.enter(self)
+            self._budget.make()
 
     # What waits until the server reads it
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that the server has not read."""
         return self._unsent_bytes + (0 if self._stdin is None else self._stdin.get_write_buffer_size())
 
@@ -197,21 +197,21 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._forget_unread()
         self._lose(f"{_UNREAD}, and more waits for servers than is kept")
 
-    def behind(self) -> None:
+    def write_paused(self) -> None:
         """More waits than the system takes."""
-        self._is_behind = True
-        self._room.enter(self)
-        self._room.make()
+        self._write_paused = True
+        self._budget.enter(self)
+        self._budget.make()
 
-    def caught_up(self) -> None:
+    def write_resumed(self) -> None:
         """Nearly everything was read."""
-        self._room.leave(self)
-        self._is_behind = False
+        self._budget.leave(self)
+        self._write_paused = False
         self._on_writable()
 
-    def cancel(self, number: RequestId) -> None:
+    def cancel(self, request_id: RequestId) -> None:
         """Tell the server that nobody waits."""
-        note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
+        note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
         self.send(Frame(data=encode(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
@@ -239,9 +239,9 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def input_closed(self) -> None:
         """The server takes no more. What it has said already is still read; then its output ends too."""
-        self._room.leave(self)
+        self._budget.leave(self)
         self._stdin = None
-        self._deaf = True
+        self._input_closed = True
         self._on_writable()
 
     def too_long(self, why: str) -> None:
@@ -260,15 +260,15 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._pausing = False
         if self._closed:
             return
-        if not await self._supervisor.places.take(self, self._limits.place_seconds):
-            self._give_way(self._supervisor.places.full)
+        if not await self._supervisor.slots.take(self, self._limits.slot_seconds):
+            self._evict(self._supervisor.slots.full)
             return
         try:
             # Building the command may mean hashing files.
             command = await self._loop.run_in_executor(None, self._supervisor.command)
             process, tree, ends = await self._loop.run_in_executor(None, _started, command)
         except Exception as err:  # noqa: BLE001  whatever it is, the server is not there, and that is what is told
-            self._supervisor.places.give_back(self)
+            self._supervisor.slots.give_back(self)
             self._begun = self._loop.time()
             self._lose(f"the server could not be started: {err}")
             return
@@ -290,7 +290,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         if self._closed:  # meanwhile: its end was begun without the pipes that were connected since
             self._close_transports()
             return
-        self._room.leave(self)
+        self._budget.leave(self)
         self._unsent_bytes = 0
         while self._unsent and self._stdin is not None:
             self._stdin.write(self._unsent.popleft())
@@ -301,7 +301,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._transports.append(
             await ends.stdout.read_with(
                 lambda: LineReader(
-                    self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._room
+                    self.line, self.pipe_closed, self.too_long, limits.max_answer_bytes, limits, self._budget
                 )
             )
         )
@@ -326,7 +326,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     def _forget_unread(self) -> None:
         """The server will not read it any more."""
-        self._room.leave(self)
+        self._budget.leave(self)
         self._unsent.clear()
         self._unsent_bytes = 0
         if self._stdin is not None and self._stdin.get_write_buffer_size():
@@ -355,7 +355,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             ending.add_done_callback(self._close_pipes)
 
     def _close_pipes(self, _: Any) -> None:
-        self._supervisor.places.give_back(self)
+        self._supervisor.slots.give_back(self)
         self._forget_unread()
         self._close_transports()
 
@@ -371,10 +371,10 @@ class _Input(asyncio.BaseProtocol):
         self._link = link
 
     def pause_writing(self) -> None:
-        self._link.behind()
+        self._link.write_paused()
 
     def resume_writing(self) -> None:
-        self._link.caught_up()
+        self._link.write_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._link.input_closed()
@@ -410,7 +410,7 @@ class SlotHolder(Protocol):
     def used(self) -> float:
         """When it was last asked something."""
 
-    def make_way(self) -> None:
+    def evict(self) -> None:
         """End, as another client needs the place."""
 
 
@@ -424,52 +424,52 @@ class ProcessSlots:
             "let the gateway's operator raise --max-processes"
         )
         """What a client gets to know that asks for one more."""
-        self._tenants: set[SlotHolder] = set()
+        self._holders: set[SlotHolder] = set()
         """Those that were not told to make way."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.taken = 0
         """Also by processes that are ending."""
 
-    async def take(self, tenant: SlotHolder, seconds: float) -> bool:
+    async def take(self, holder: SlotHolder, seconds: float) -> bool:
         """Take a place, if there is one; or that of whoever has most of them, if it is gone after so many seconds."""
         if self.taken < self._most:
             self.taken += 1
         else:
-            chosen = self._chosen(tenant.client)
-            if chosen is None or not await self._place_of(chosen, seconds):
+            chosen = self._victim(holder.client)
+            if chosen is None or not await self._slot_of(chosen, seconds):
                 return False
-        self._tenants.add(tenant)
+        self._holders.add(holder)
         return True
 
-    def give_back(self, tenant: SlotHolder) -> None:
+    def give_back(self, holder: SlotHolder) -> None:
         """The process is gone."""
-        self._tenants.discard(tenant)
+        self._holders.discard(holder)
         while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)  # it takes over the place
+            pending_bytes = self._waiting.popleft()
+            if not pending_bytes.done():
+                pending_bytes.set_result(None)  # it takes over the place
                 return
         self.taken -= 1
 
-    def _chosen(self, client: str) -> SlotHolder | None:
+    def _victim(self, client: str) -> SlotHolder | None:
         """Which process is missed least of the client that has most: an idle one; any, if it has more than half."""
-        of = Counter(each.client for each in self._tenants)
+        of = Counter(each.client for each in self._holders)
         most = max(of.values(), default=0)
         if most < of[client] + 2:
             return None
-        own = [each for each in self._tenants if of[each.client] == most]
+        own = [each for each in self._holders if of[each.client] == most]
         idle = [each for each in own if each.idle]
         if not idle and most * 2 <= self._most:
             return None
         return min(idle or own, key=lambda each: each.used)
 
-    async def _place_of(self, chosen: SlotHolder, seconds: float) -> bool:
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        self._tenants.discard(chosen)
-        chosen.make_way()
+    async def _slot_of(self, chosen: SlotHolder, seconds: float) -> bool:
+        pending_bytes = asyncio.get_running_loop().create_future()
+        self._waiting.append(pending_bytes)
+        self._holders.discard(chosen)
+        chosen.evict()
         try:
-            await asyncio.wait((waiting,), timeout=seconds)
+            await asyncio.wait((pending_bytes,), timeout=seconds)
         finally:
-            given = waiting.done() or not waiting.cancel()
+            given = pending_bytes.done() or not pending_bytes.cancel()
         return given

@@ -32,7 +32,7 @@ class StepSender(Protocol):
     """Who lets a step happen."""
 
     def send(
-        self, step: Step, frame: Frame | None, asked: RequestId | None, status: int, made: tuple[Frame, ...] = ()
+        self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
         """Send its messages. ``made`` are those for the client, if they were read already."""
 
@@ -48,7 +48,7 @@ class RecordThenSend:
         sender: StepSender,
         session: Session,
         recording: StepRecorder,
-        turns: SessionQueue,
+        session_queue: SessionQueue,
         json: Limits,
         most_waiting: int,
         abandoned: dict[RequestId, None],
@@ -57,7 +57,7 @@ class RecordThenSend:
         self._sender = sender
         self._session = session
         self._recording = recording
-        self._turns = turns
+        self._session_queue = session_queue
         self._json = json
         self._most_waiting = most_waiting
         self._abandoned = abandoned
@@ -72,19 +72,19 @@ class RecordThenSend:
         return bool(self._waiting)
 
     def take(
-        self, step: Step, frame: Frame | None, asked: RequestId | None, status: int, made: tuple[Frame, ...] = ()
+        self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
         """Record a step, and let it happen."""
         if step.facts or step.sightings:
             try:
                 if step.durable:
-                    self._refuse(step, lambda: self._sender.send(step, frame, asked, status, made))
+                    self._refuse(step, lambda: self._sender.send(step, frame, expected_id, status, made))
                     return
                 self._recording.soon(step)
             except PinwardenError as err:
                 self.unrecorded(step, err)
                 return
-        self._sender.send(step, frame, asked, status, made)
+        self._sender.send(step, frame, expected_id, status, made)
 
     def unrecorded(self, step: Step, err: PinwardenError) -> None:
         """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
@@ -104,7 +104,7 @@ class RecordThenSend:
 
         def failed(err: PinwardenError) -> None:
             self._waiting -= 1
-            self._turns.do(partial(self.unrecorded, step, err))
+            self._session_queue.do(partial(self.unrecorded, step, err))
             self._go_on()
 
         self._recording.durably(step, recorded, failed)
@@ -113,20 +113,22 @@ class RecordThenSend:
         if not self._waiting:
             after, self._after = self._after, []
             for work in after:
-                self._turns.do(work)
+                self._session_queue.do(work)
 
     # What takes long
 
-    def judge_aside(self, data: bytes, now: float, asked: RequestId | None, status: int, then: Then) -> None:
+    def judge_offloaded(self, data: bytes, now: float, expected_id: RequestId | None, status: int, then: Then) -> None:
         """Let the session judge a message of the server on a thread."""
-        self.aside(partial(self._judged, data, now), asked, status, then)
+        self.offload(partial(self._judged, data, now), expected_id, status, then)
 
-    def aside(
-        self, work: OffloadedWork, asked: RequestId | None = None, status: int = 0, then: Then | None = None
+    def offload(
+        self, work: OffloadedWork, expected_id: RequestId | None = None, status: int = 0, then: Then | None = None
     ) -> None:
         """Let the session do its work on a thread, and take what comes out of it."""
         on_thread = partial(run_offloaded, work, self._recording, self._json)
-        self._turns.aside(on_thread, partial(self._worked_out, asked, status, then), self._not_worked_out)
+        self._session_queue.offload(
+            on_thread, partial(self._worked_out, expected_id, status, then), self._not_worked_out
+        )
 
     def _judged(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
         """On a thread."""
@@ -135,7 +137,7 @@ class RecordThenSend:
             return frame, None
         return frame, self._session.server_frame(data, now, frame.message)
 
-    def _worked_out(self, asked: RequestId | None, status: int, then: Then | None, done: OffloadResult) -> None:
+    def _worked_out(self, expected_id: RequestId | None, status: int, then: Then | None, done: OffloadResult) -> None:
         frame, step = done.frame, done.step
         if step is None:
             if frame is not None and frame.id is not None:
@@ -144,11 +146,11 @@ class RecordThenSend:
             self.unrecorded(step, done.problem)
         elif done.recorded:
             self._recording.count(step)
-            self._sender.send(step, frame, asked, status, done.made)
+            self._sender.send(step, frame, expected_id, status, done.made)
         else:
-            self.take(step, frame, asked, status, done.made)
+            self.take(step, frame, expected_id, status, done.made)
         if then is not None and frame is not None:
-            then(step is None or frame.may_answer(asked))
+            then(step is None or frame.may_answer(expected_id))
 
     def _not_worked_out(self) -> None:
         self._sender.close("a message could not be judged")
@@ -198,21 +200,31 @@ _PER_ENTRY = 512  # bytes of memory, beside the message itself
 class SessionQueue:
     """The work on one session, in the order in which it came."""
 
-    __slots__ = ("_away", "_client", "_executor", "_line", "_most", "_room", "busy", "overflow", "waiting")
+    __slots__ = (
+        "_budget",
+        "_client",
+        "_executor",
+        "_most",
+        "_offloaded",
+        "_queue",
+        "busy",
+        "overflow",
+        "pending_bytes",
+    )
 
     def __init__(
-        self, executor: FairExecutor, client: str, most_bytes: int, room: MemoryBudget, overflow: Callable[[], None]
+        self, executor: FairExecutor, client: str, max_bytes: int, budget: MemoryBudget, overflow: Callable[[], None]
     ) -> None:
         """``overflow`` is called if this is the line that has to go because all of them together are too long."""
         self._executor = executor
         self._client = client
-        self._most = most_bytes
-        self._room = room
+        self._most = max_bytes
+        self._budget = budget
         self.overflow = overflow
-        self._line: deque[tuple[int, Callable[[], None]]] = deque()
-        self.waiting = 0
+        self._queue: deque[tuple[int, Callable[[], None]]] = deque()
+        self.pending_bytes = 0
         """Bytes that wait."""
-        self._away = False
+        self._offloaded = False
         self.busy = False
         """Whether new work has to wait for other work."""
 
@@ -221,30 +233,30 @@ class SessionQueue:
         if not self.busy:
             work()
             return True
-        if size and self.waiting + size > self._most:
+        if size and self.pending_bytes + size > self._most:
             return False
-        if not self._line:
-            self._room.enter(self)
-        self.waiting += size + _PER_ENTRY
-        self._line.append((size + _PER_ENTRY, work))
+        if not self._queue:
+            self._budget.enter(self)
+        self.pending_bytes += size + _PER_ENTRY
+        self._queue.append((size + _PER_ENTRY, work))
         if size:
-            self._room.make()
+            self._budget.make()
         return True
 
     def drop(self) -> None:
         """Nobody needs what waits any more."""
-        self._line.clear()
-        self.waiting = 0
-        self._room.leave(self)
+        self._queue.clear()
+        self.pending_bytes = 0
+        self._budget.leave(self)
 
-    def aside(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
+    def offload(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
         """Do something long on the executor, and go on with what comes out. For work that has its turn."""
-        self.busy = self._away = True
+        self.busy = self._offloaded = True
         doing = self._executor.submit(self._client, work, required=True)  # one of each session at most
         doing.add_done_callback(lambda done: self._back(done, then, failed))
 
     def _back(self, done: asyncio.Future[T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
-        self._away = False
+        self._offloaded = False
         try:
             if done.cancelled() or done.exception() is not None:
                 failed()
@@ -255,15 +267,15 @@ class SessionQueue:
 
     def _go_on(self) -> None:
         """One after the other, with room for the work on other sessions between them."""
-        if self._away:
+        if self._offloaded:
             return
-        if not self._line:
+        if not self._queue:
             self.busy = False
             return
-        size, work = self._line.popleft()
-        self.waiting -= size
-        if not self._line:
-            self._room.leave(self)
+        size, work = self._queue.popleft()
+        self.pending_bytes -= size
+        if not self._queue:
+            self._budget.leave(self)
         asyncio.get_running_loop().call_soon(self._go_on)
         work()
 

@@ -72,13 +72,13 @@ class RemoteServer(Record):
 class RemoteTransport:
     """One conversation with a remote server."""
 
-    gave_way = False
+    evicted = False
     shared = False
     private = True
 
     def __init__(self, server: RemoteServer, owner: TransportOwner, limits: HttpLimits) -> None:
         self._server = server
-        server.pool.room = owner.room
+        server.pool.budget = owner.budget
         self._owner = owner
         self.json = Limits(max_bytes=limits.max_answer_bytes)
         self._session = b""
@@ -86,23 +86,23 @@ class RemoteTransport:
         self._handshaken = False
         """Whether the server answered initialize, so that later messages belong to a session, named or not."""
         self._session_ended = False
-        self._doubted: list[_Post] = []
+        self._unknown_session_posts: list[_Post] = []
         """Posts that the server refused in a way that may mean that it does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._calls: dict[tuple[str, bytes, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
-        self._told: dict[_Post, tuple[UpstreamRequest, float]] = {}
+        self._notifications: dict[_Post, tuple[UpstreamRequest, float]] = {}
         """Notifications and answers of the client that the server has not taken yet."""
-        self.waiting = 0
+        self.pending_bytes = 0
         """Their bytes."""
-        self._room = owner.room
-        self._most_told = limits.max_unsent_bytes
+        self._budget = owner.budget
+        self._max_notification_bytes = limits.max_unsent_bytes
         self._grace = limits.grace_seconds
         self._beginning: _Post | None = None
         """That the handshake is done, as long as the server has not answered that it knows."""
-        self._held: list[UpstreamRequest] = []
+        self._deferred: list[UpstreamRequest] = []
         """What is sent after that: on another connection it might come first, and servers refuse what does."""
-        self._longest_hold = limits.connect_seconds
+        self._max_hold_seconds = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._later = asyncio.get_running_loop().call_later
         self._soon = asyncio.get_running_loop().call_soon
@@ -120,45 +120,45 @@ class RemoteTransport:
         """Post one message."""
         if self._closed:
             return
-        number = frame.id if frame.is_request else None
+        request_id = frame.id if frame.is_request else None
         if self._session_ended:
-            if number is not None:
-                self._soon(self._owner.refused_unread, number, _SESSION_ENDED)
+            if request_id is not None:
+                self._soon(self._owner.refused_unread, request_id, _SESSION_ENDED)
             return
-        post = _Post(self, self._owner, number, initialize=frame.method == "initialize")
+        post = _Post(self, self._owner, request_id, initialize=frame.method == "initialize")
         head = self._post + self._headers_of(frame) + parameters
         data = head + b"content-length: %d\r\n\r\n" % len(frame.data) + frame.data
-        if number is None and self.waiting + len(data) > self._most_told:
+        if request_id is None and self.pending_bytes + len(data) > self._max_notification_bytes:
             self._owner.server_lost(_UNREAD)
             return
         # A subscription is answered when it ends.
         stream = frame.method == LISTEN
-        if stream and number is not None and not self._server.pool.takes_stream(self._owner.client):
-            self._soon(self._owner.unanswered, number, _TOO_MANY_STREAMS)
+        if stream and request_id is not None and not self._server.pool.takes_stream(self._owner.client):
+            self._soon(self._owner.unanswered, request_id, _TOO_MANY_STREAMS)
             return
         outgoing = QueuedRequest(data, post, self._owner.client, stream=stream)
         if frame.method and not stream:
             self._start(outgoing)
         else:
             self._server.pool.start(outgoing)  # who asks something may wait for that with all else
-        if number is None:
-            self.waiting += len(data)
-            self._told[post] = outgoing, self._clock()
-            self._room.enter(self)
-            self._room.make()
+        if request_id is None:
+            self.pending_bytes += len(data)
+            self._notifications[post] = outgoing, self._clock()
+            self._budget.enter(self)
+            self._budget.make()
         else:
-            self._posts[number] = outgoing, inf if stream else self._clock()
+            self._posts[request_id] = outgoing, inf if stream else self._clock()
         begins = frame.method == INITIALIZED and self._beginning is None
         if begins and not self._closed:  # there may have been no room
             self._beginning = post
-            self._later(self._longest_hold, self.begun, post)
+            self._later(self._max_hold_seconds, self.begun, post)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Post a call. Its head is the one of the last call of the same tool."""
         if self._closed:
             return
         if self._session_ended:
-            self._soon(self._owner.refused_unread, call.number, _SESSION_ENDED)
+            self._soon(self._owner.refused_unread, call.request_id, _SESSION_ENDED)
             return
         meta = message["params"].get("_meta")
         key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
@@ -171,12 +171,12 @@ class RemoteTransport:
         call.link = self
         call.listener = call
         call.data = b"%b%d\r\n\r\n%b" % (head, len(body), body)
-        self._posts[call.number] = call, call.sent
+        self._posts[call.request_id] = call, call.sent
         self._start(call)
 
     def _start(self, outgoing: UpstreamRequest) -> None:
         if self._beginning is not None:
-            self._held.append(outgoing)
+            self._deferred.append(outgoing)
         else:
             self._server.pool.start(outgoing)
 
@@ -185,20 +185,20 @@ class RemoteTransport:
         if post is not self._beginning:
             return
         self._beginning = None
-        held, self._held = self._held, []
+        deferred, self._deferred = self._deferred, []
         if not self._closed:
             self._listen()
-        for each in held:
+        for each in deferred:
             if not each.given_up:
                 self._server.pool.start(each)
 
-    def cancel(self, number: RequestId) -> None:
+    def cancel(self, request_id: RequestId) -> None:
         """Hang up, which cancels a request of the newest revision. Older servers go on without a notification."""
-        sent = self._posts.pop(number, None)
+        sent = self._posts.pop(request_id, None)
         if sent is not None:
             sent[0].give_up()
             if self._handshaken:
-                note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": number[1]}}
+                note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
                 self.send(Frame(encode(note), note), b"")
 
     def hangs(self, since: float) -> bool:
@@ -208,10 +208,10 @@ class RemoteTransport:
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Hang up on questions of our own that are not answered."""
-        for number in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
-            self.cancel(number)
-        for post in [each for each, (_, sent) in self._told.items() if sent < before]:
-            outgoing = self._told[post][0]
+        for request_id in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
+            self.cancel(request_id)
+        for post in [each for each, (_, sent) in self._notifications.items() if sent < before]:
+            outgoing = self._notifications[post][0]
             self.taken(post)
             outgoing.give_up()
 
@@ -223,7 +223,7 @@ class RemoteTransport:
         for outgoing, _ in self._posts.values():
             outgoing.give_up()
         self._posts.clear()
-        if self._told:
+        if self._notifications:
             self._later(self._grace, self._let_go)  # the last word may still be on its way, and counts until then
         if self._stream is not None:
             self._stream.give_up()
@@ -231,20 +231,20 @@ class RemoteTransport:
             head = b"DELETE " + self._server.path + self._fixed + self._session + self._version
             self._server.pool.send(head + b"content-length: 0\r\n\r\n", NULL_LISTENER, self._owner.client)
 
-    def answered(self, number: RequestId) -> None:
+    def answered(self, request_id: RequestId) -> None:
         """The answer to a post is complete."""
-        self._posts.pop(number, None)
+        self._posts.pop(request_id, None)
         if self._session_ended and not self._posts:
             self._over()
 
     def taken(self, post: _Post) -> None:
         """The server has what it was told, or nobody waits until it does."""
         self.begun(post)
-        told = self._told.pop(post, None)
-        if told is not None:
-            self.waiting -= len(told[0].data)
-            if not self._told:
-                self._room.leave(self)
+        notification = self._notifications.pop(post, None)
+        if notification is not None:
+            self.pending_bytes -= len(notification[0].data)
+            if not self._notifications:
+                self._budget.leave(self)
 
     def overflow(self) -> None:
         """More waits for all servers together than is kept, and most of it for this one."""
@@ -253,15 +253,15 @@ class RemoteTransport:
 
     def _let_go(self) -> None:
         """The server will not be told any more."""
-        for outgoing, _ in self._told.values():
+        for outgoing, _ in self._notifications.values():
             outgoing.give_up()
-        self._told.clear()
-        self.waiting = 0
-        self._room.leave(self)
+        self._notifications.clear()
+        self.pending_bytes = 0
+        self._budget.leave(self)
 
-    def listener(self, number: RequestId) -> ResponseListener:
+    def listener(self, request_id: RequestId) -> ResponseListener:
         """Who listens to the answer to a call that is not as plain as the call."""
-        return _Post(self, self._owner, number, initialize=False)
+        return _Post(self, self._owner, request_id, initialize=False)
 
     def named_session(self, session: str) -> None:
         """The server named a session in its answer to initialize."""
@@ -301,26 +301,26 @@ class RemoteTransport:
         if self.has_session and status == _NOT_FOUND:
             post.session_is(known=False)
             return True
-        self._doubted.append(post)
-        if len(self._doubted) == 1:
+        self._unknown_session_posts.append(post)
+        if len(self._unknown_session_posts) == 1:
             head = self._post + self._session + self._version
             data = head + b"content-length: %d\r\n\r\n" % len(_PING) + _PING
             ping = self._server.pool.send(data, _Ping(self), self._owner.client)
-            self._later(self._longest_hold, self._not_answered, ping)
+            self._later(self._max_hold_seconds, self._not_answered, ping)
         return True
 
     def _not_answered(self, ping: QueuedRequest) -> None:
-        if not ping.given_up and self._doubted:
+        if not ping.given_up and self._unknown_session_posts:
             ping.give_up()
             self.session_is(known=True)
 
     def session_is(self, *, known: bool) -> None:
         """Whether the server knows the session."""
-        doubted, self._doubted = self._doubted, []
-        for post in doubted:
+        posts, self._unknown_session_posts = self._unknown_session_posts, []
+        for post in posts:
             post.session_is(known=known)
 
-    def session_ended(self, number: RequestId | None) -> None:
+    def session_ended(self, request_id: RequestId | None) -> None:
         """The server does not know our session, and has not executed the request that it refused with that.
 
         Other requests that were sent may have been executed. They are waited for a moment, as the server will refuse
@@ -332,16 +332,16 @@ class RemoteTransport:
             self._session_ended = True
             self._session = b""
             self._beginning = None
-            held, self._held = self._held, []
-            for unsent in [each for each, (outgoing, _) in self._posts.items() if outgoing in held]:
+            deferred, self._deferred = self._deferred, []
+            for unsent in [each for each, (outgoing, _) in self._posts.items() if outgoing in deferred]:
                 del self._posts[unsent]
             if self._stream is not None:
                 self._stream.give_up()
             self._owner.session_ended(frozenset(self._posts), _SESSION_ENDED)
             self._later(self._grace, self._over)
-        if number is not None:
-            self._posts.pop(number, None)
-            self._owner.refused_unread(number, _SESSION_ENDED)
+        if request_id is not None:
+            self._posts.pop(request_id, None)
+            self._owner.refused_unread(request_id, _SESSION_ENDED)
         if not self._posts:
             self._over()
 
@@ -405,14 +405,14 @@ class _Ping(NullListener):
 class _Post(NullListener):
     """Waits for the answer to one message."""
 
-    __slots__ = ("_answered", "_initialize", "_link", "_number", "_owner", "_parts", "_refusal", "_status", "_why")
+    __slots__ = ("_answered", "_initialize", "_link", "_owner", "_parts", "_refusal", "_request_id", "_status", "_why")
 
     def __init__(
-        self, link: RemoteTransport, owner: TransportOwner, number: RequestId | None, *, initialize: bool
+        self, link: RemoteTransport, owner: TransportOwner, request_id: RequestId | None, *, initialize: bool
     ) -> None:
         self._link = link
         self._owner = owner
-        self._number = number
+        self._request_id = request_id
         self._initialize = initialize
         self._status = 0
         self._refusal = b""
@@ -425,7 +425,7 @@ class _Post(NullListener):
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
-        if self._number is None and status != _NOT_FOUND:  # which may be the end of the session
+        if self._request_id is None and status != _NOT_FOUND:  # which may be the end of the session
             self._link.begun(self)
         elif self._initialize and status < 300:
             self._link.named_session(session)
@@ -437,8 +437,8 @@ class _Post(NullListener):
             self._take(frame)
 
     def _take(self, frame: bytes) -> None:
-        number = self._number
-        if number is None:
+        request_id = self._request_id
+        if request_id is None:
             if self._status < 300:
                 self._owner.from_server(frame)
             return
@@ -449,10 +449,10 @@ class _Post(NullListener):
         if self._initialize:
             self._look_at(frame)
         self._parts += 1
-        self._owner.part_from_server(frame, number, self._status if self._status >= 400 else 0, self._told)
+        self._owner.part_from_server(frame, request_id, self._status if self._status >= 400 else 0, self._notifications)
 
     def on_end(self) -> None:
-        if self._number is None and self._status != _NOT_FOUND:
+        if self._request_id is None and self._status != _NOT_FOUND:
             self._link.taken(self)
         elif self._initialize or not self._link.may_be_unknown(self, self._status):
             self._complete()
@@ -462,29 +462,29 @@ class _Post(NullListener):
         if known:
             self._complete()
         else:
-            self._link.session_ended(self._number)
+            self._link.session_ended(self._request_id)
 
     def _complete(self) -> None:
-        number = self._number
+        request_id = self._request_id
         if self._refusal:
             self._take(self._refusal)
-        if number is None:
+        if request_id is None:
             self._link.taken(self)
         else:
-            self._link.answered(number)
+            self._link.answered(request_id)
             self._end(
                 f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
             )
 
     def on_lost(self, why: str, *, sent: bool) -> None:
         del sent
-        if self._number is None:
+        if self._request_id is None:
             self._link.taken(self)
         else:
-            self._link.answered(self._number)
+            self._link.answered(self._request_id)
             self._end(why)
 
-    def _told(self, answers: bool) -> None:
+    def _notifications(self, answers: bool) -> None:
         self._parts -= 1
         self._answered = self._answered or answers
         if self._why:
@@ -493,9 +493,9 @@ class _Post(NullListener):
     def _end(self, why: str) -> None:
         """There is no more; if none of it was the answer, there will be none."""
         self._why = why
-        if not self._parts and not self._answered and self._number is not None:
+        if not self._parts and not self._answered and self._request_id is not None:
             self._answered = True
-            self._owner.unanswered(self._number, why)
+            self._owner.unanswered(self._request_id, why)
 
     def _look_at(self, data: bytes) -> None:
         """The revision, for the header that every later request has."""
@@ -509,11 +509,11 @@ class _Post(NullListener):
         frame = Frame(data, parse_server(data, self._link.json))
         if "error" not in frame.members:
             return b""
-        if frame.id == self._number:
+        if frame.id == self._request_id:
             return data
         self._link.refused_early()
-        number = None if self._number is None else self._number[1]
-        return encode({"jsonrpc": "2.0", "id": number, "error": frame.members["error"]})
+        request_id = None if self._request_id is None else self._request_id[1]
+        return encode({"jsonrpc": "2.0", "id": request_id, "error": frame.members["error"]})
 
 
 class _Stream(NullListener):

@@ -33,7 +33,7 @@ HANDSHAKE = "handshake"
 """Revisions in which a client begins a session with initialize."""
 STATELESS = "stateless"
 """Revisions in which every request stands for itself."""
-_SHUT_OUT = "the token is good no more"
+_REVOKED = "the token is good no more"
 
 
 class AnyConversation(Protocol):
@@ -46,7 +46,7 @@ class AnyConversation(Protocol):
     stream_counts: bool
     """Whether an open stream for what belongs to no request counts as use."""
 
-    def request(self, frame: Frame, waiting: ResponseSink, parameters: bytes = b"") -> RequestId | None:
+    def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
         """Ask something."""
 
     def tell(self, frame: Frame) -> None:
@@ -79,7 +79,7 @@ class Route(Protocol):
     slug: str
     requests: int
 
-    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> AnyConversation:
+    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> AnyConversation:
         """A new conversation with it; ``stateless`` if each request in it stands for itself."""
 
 
@@ -105,17 +105,19 @@ class Upstream:
         """Whether the server ever had a capability that clients cannot share."""
         self._process: SharedProcess | None = None
 
-    def converse(self, hub: SessionManager, client: Client, *, stateless: bool = False) -> Conversation:
+    def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> Conversation:
         """A session with the server, over a new link or in the process that stateless conversations share."""
         session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
 
         def closed(why: str) -> None:
             self.losses += 1
             self._record(STOPPED, session, why)
-            self.failing = not made.answered_once and not (made.link is not None and made.link.gave_way)
+            self.failing = not made.answered_once and not (made.link is not None and made.link.evicted)
 
-        made = Conversation(session, self.recording, hub.limits, hub.clock, closed, hub.executor, hub.room)
-        made.on_not_understood = partial(self._doubt_era, hub)
+        made = Conversation(
+            session, self.recording, manager.limits, manager.clock, closed, manager.executor, manager.budget
+        )
+        made.on_not_understood = partial(self._doubt_era, manager)
         self._record(STARTED, session, "")
         if stateless and self.era == STATELESS and self._process is not None and not self._process.closed:
             made.link = self._process.attach(made)
@@ -169,11 +171,11 @@ class Upstream:
         )
         conversation.link = self._process.founder_link
 
-    def _doubt_era(self, hub: SessionManager) -> None:
+    def _doubt_era(self, manager: SessionManager) -> None:
         """Find out again of which era the server is: another release of it may have been started."""
         if self.era == STATELESS:
             self.era = ""
-            hub.turn += 1  # what leads straight to the server does not any more
+            manager.generation += 1  # what leads straight to the server does not any more
 
     def _record(self, kind: str, session: Session, why: str) -> None:
         fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
@@ -186,10 +188,10 @@ class Upstream:
 class ClientSession:
     """A session of the handshake era: it belongs to one client, and nobody else may use it."""
 
-    def __init__(self, number: str, client: Client, place: Route, conversation: AnyConversation) -> None:
+    def __init__(self, number: str, client: Client, route: Route, conversation: AnyConversation) -> None:
         self.id = number
         self.client = client
-        self.place = place
+        self.route = route
         self.conversation = conversation
 
 
@@ -202,52 +204,52 @@ class SessionManager:
         self.clock = clock
         self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
         """For everything that judges or reads long input."""
-        self.room = MemoryBudget(limits.max_all_waiting_bytes)
+        self.budget = MemoryBudget(limits.max_all_waiting_bytes)
         self._shared: dict[tuple[str, Client], AnyConversation] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[AnyConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.turn = 0
+        self.generation = 0
         """Counts the changes of what is served."""
 
-    def shared(self, place: Route, client: Client) -> AnyConversation:
+    def stateless_conversation(self, route: Route, client: Client) -> AnyConversation:
         """The conversation for all requests with one token that stand for themselves."""
-        key = place.slug, client
+        key = route.slug, client
         found = self._shared.get(key)
         if found is None or found.closed:
-            found = self._shared[key] = self.conversation(place, client, stateless=True)
+            found = self._shared[key] = self.conversation(route, client, stateless=True)
         return found
 
-    def shared_if_open(self, place: Route, client: Client) -> AnyConversation | None:
+    def open_stateless_conversation(self, route: Route, client: Client) -> AnyConversation | None:
         """That conversation, if there is one."""
-        found = self._shared.get((place.slug, client))
+        found = self._shared.get((route.slug, client))
         return None if found is None or found.closed else found
 
-    def share(self, place: Route, client: Client, made: AnyConversation) -> AnyConversation:
+    def adopt_stateless(self, route: Route, client: Client, made: AnyConversation) -> AnyConversation:
         """Let all such requests use a conversation, unless there is one for them already."""
-        found = self.shared_if_open(place, client)
+        found = self.open_stateless_conversation(route, client)
         if found is None:
-            found = self._shared[place.slug, client] = made
+            found = self._shared[route.slug, client] = made
         elif found is not made:
             made.close("another conversation is used instead")
         return found
 
-    def open_session(self, place: Route, client: Client) -> ClientSession | None:
+    def open_session(self, route: Route, client: Client) -> ClientSession | None:
         """A new session, or None if there are too many."""
         own = [each for each in self._sessions.values() if each.client.name == client.name]
-        if len(own) >= self.limits.max_client_sessions and not self._make_room(own):
+        if len(own) >= self.limits.max_client_sessions and not self._end_idle(own):
             return None
-        if len(self._sessions) >= self.limits.max_sessions and not self._make_room(self._most_of_one()):
+        if len(self._sessions) >= self.limits.max_sessions and not self._end_idle(self._of_busiest_client()):
             return None
         number = secrets.token_urlsafe(24)
-        made = ClientSession(number, client, place, self.conversation(place, client))
+        made = ClientSession(number, client, route, self.conversation(route, client))
         self._sessions[number] = made
         return made
 
-    def session(self, number: str, client: Client, place: Route) -> ClientSession | None:
+    def session(self, number: str, client: Client, route: Route) -> ClientSession | None:
         """A session, if it is this client's."""
         found = self._sessions.get(number)
-        if found is None or found.client != client or found.place.slug != place.slug:
+        if found is None or found.client != client or found.route.slug != route.slug:
             return None
         return None if found.conversation.closed or found.conversation.ended else found
 
@@ -256,17 +258,17 @@ class SessionManager:
         self._sessions.pop(session.id, None)
         session.conversation.close("the session was ended")
 
-    def shut_out(self, clients: Set[Client]) -> None:
+    def revoke(self, clients: Set[Client]) -> None:
         """End everything that was opened with the tokens of these clients, with every stream in it."""
         for session in [each for each in self._sessions.values() if each.client in clients]:
             del self._sessions[session.id]
-            session.conversation.close(_SHUT_OUT)
+            session.conversation.close(_REVOKED)
         for key in [each for each in self._shared if each[1] in clients]:
-            self._shared.pop(key).close(_SHUT_OUT)
+            self._shared.pop(key).close(_REVOKED)
 
-    def conversation(self, place: Route, client: Client, *, stateless: bool = False) -> AnyConversation:
+    def conversation(self, route: Route, client: Client, *, stateless: bool = False) -> AnyConversation:
         """A new conversation, which ends with the gateway."""
-        made = place.converse(self, client, stateless=stateless)
+        made = route.converse(self, client, stateless=stateless)
         self._all.add(made)
         return made
 
@@ -281,7 +283,7 @@ class SessionManager:
         """Every conversation that is open."""
         yield from tuple(self._all)
 
-    async def aside(self, client: str, size: int, work: Callable[[], T]) -> T:
+    async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
         """Do something with so many bytes for a client: on the executor, if others would have to wait for it."""
         if size <= self.limits.max_bytes_at_once:
             return work()
@@ -307,7 +309,7 @@ class SessionManager:
         """Other servers from now on. Conversations with those that are gone or changed end."""
         gone = [each for slug, each in self.upstreams.items() if upstreams.get(slug) is not each]
         self.upstreams = dict(upstreams)
-        self.turn += 1
+        self.generation += 1
         for conversation in self.conversations():
             if isinstance(conversation, Conversation):
                 changed = any(conversation.session.guard is each.guard for each in gone)
@@ -334,14 +336,14 @@ class SessionManager:
         """How many sessions and how many conversations are open."""
         return len(self._sessions), len(self._all)
 
-    def _most_of_one(self) -> list[ClientSession]:
+    def _of_busiest_client(self) -> list[ClientSession]:
         """The sessions of the client that has most of them."""
         by_client: dict[str, list[ClientSession]] = {}
         for each in self._sessions.values():
             by_client.setdefault(each.client.name, []).append(each)
         return max(by_client.values(), key=len)
 
-    def _make_room(self, sessions: list[ClientSession]) -> bool:
+    def _end_idle(self, sessions: list[ClientSession]) -> bool:
         """End the one of these that nobody has used for longest, if it is idle."""
         idle = [each for each in sessions if each.conversation.idle]
         if not idle:

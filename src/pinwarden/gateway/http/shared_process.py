@@ -42,7 +42,7 @@ class SharedTransportOwner(TransportOwner, Protocol):
     """A conversation that can use a shared process."""
 
     @property
-    def heard(self) -> float:
+    def last_received(self) -> float:
         """When the server last said something in it."""
 
     def waits_for(self, request_id: RequestId) -> bool:
@@ -67,7 +67,7 @@ class SharedProcess:
         """``founder`` may have requests open in the process, under ids of its own. Notices to all are coalesced for so
         many seconds."""
         self.name = name
-        self.room = founder.room
+        self.budget = founder.budget
         self.child = child
         self.limits = limits
         self.closed = False
@@ -145,7 +145,7 @@ class SharedProcess:
     def hangs(self, since: float) -> None:
         """A conversation got nothing since that time. If that is true of all, ping the process; it is replaced if it
         stays silent. A process that is alive is left to its clients: only the late request failed."""
-        if self._silence is None and not self.closed and all(link.owner.heard < since for link in self._links):
+        if self._silence is None and not self.closed and all(link.owner.last_received < since for link in self._links):
             self.child.write(encode({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
             loop = asyncio.get_running_loop()
             self._silence = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
@@ -163,9 +163,9 @@ class SharedProcess:
 
     # From the process
 
-    def from_server(self, data: bytes, *, asked: RequestId | None = None) -> bool:
+    def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
         """Route a message to the conversation that it belongs to, which judges it."""
-        del asked
+        del expected_id
         if self._silence is not None:
             self._silence.cancel()  # any message is a sign of life
             self._silence = None
@@ -230,10 +230,10 @@ class SharedProcess:
         for link in tuple(self._links):
             link.owner.from_server(data)
 
-    def _is_founders(self, request_id: RequestId, asking: SharedTransport | None = None) -> bool:
+    def _is_founders(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
         """Whether the first conversation sent a request under this id before the process was shared."""
         founder = self._founder
-        return founder in self._links and founder is not asking and founder.owner.waits_for(request_id)
+        return founder in self._links and founder is not sender and founder.owner.waits_for(request_id)
 
     def _not_delivered(self) -> None:
         self.undelivered += 1
@@ -274,9 +274,9 @@ class SharedTransport:
         return self.process.private
 
     @property
-    def gave_way(self) -> bool:
+    def evicted(self) -> bool:
         """Whether the process was ended, or not started, because too many run."""
-        return self.process.child.gave_way
+        return self.process.child.evicted
 
     def send(self, frame: Frame, parameters: bytes) -> None:
         """Send a request, or cancel one. A stateless client sends nothing else."""
@@ -292,22 +292,22 @@ class SharedTransport:
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a call of a tool."""
         del name
-        self._request(call.number, "tools/call", Frame(body, message).meta, body)
+        self._request(call.request_id, "tools/call", Frame(body, message).meta, body)
 
-    def cancel(self, number: RequestId) -> None:
+    def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of this conversation."""
-        if number not in self.open_ids:
+        if request_id not in self.open_ids:
             return
-        waiting = [entry for entry in self._queue if entry[0] == number]
-        self._over(number, written=not waiting)
-        if waiting:
-            self._queue.remove(waiting[0])
-            self._queued_bytes -= len(waiting[0][1])
+        pending_bytes = [entry for entry in self._queue if entry[0] == request_id]
+        self._over(request_id, written=not pending_bytes)
+        if pending_bytes:
+            self._queue.remove(pending_bytes[0])
+            self._queued_bytes -= len(pending_bytes[0][1])
             if not self._queue:
-                self.process.room.leave(self)
-            self._take_turn()
+                self.process.budget.leave(self)
+            self._request_turn()
         else:
-            self._enqueue(None, _cancellation(number))
+            self._enqueue(None, _cancellation(request_id))
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Nothing is kept here longer than the conversation waits."""
@@ -346,13 +346,13 @@ class SharedTransport:
             self._written += 1
         child.write(data)
         if not self._queue:
-            self.process.room.leave(self)
-        self._take_turn()
+            self.process.budget.leave(self)
+        self._request_turn()
 
     # For the memory budget
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that wait for the server to read them."""
         return self._queued_bytes
 
@@ -385,17 +385,17 @@ class SharedTransport:
             return
         self._queue.append((request_id, data))
         self._queued_bytes += len(data)
-        self._take_turn()
+        self._request_turn()
         if not self._queue:
             return
         if self._queued_bytes > self.process.limits.max_unsent_bytes:
             self._drop_queue()
             asyncio.get_running_loop().call_soon(self.owner.server_lost, _UNREAD)
         else:
-            self.process.room.enter(self)
-            self.process.room.make()
+            self.process.budget.enter(self)
+            self.process.budget.make()
 
-    def _take_turn(self) -> None:
+    def _request_turn(self) -> None:
         if self._queue and not self._in_turn and not self._closed and self._may_write():
             self._in_turn = True
             self.process.enqueue(self)
@@ -413,12 +413,12 @@ class SharedTransport:
             self._streams.discard(request_id)
         elif written:
             self._written -= 1
-            self._take_turn()
+            self._request_turn()
 
     def _drop_queue(self) -> None:
         self._queue.clear()
         self._queued_bytes = 0
-        self.process.room.leave(self)
+        self.process.budget.leave(self)
 
 
 def _cancellation(request_id: RequestId) -> bytes:

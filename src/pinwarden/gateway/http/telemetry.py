@@ -27,9 +27,9 @@ class Figures:
     """What is known about a running gateway."""
 
     def __init__(
-        self, hub: SessionManager, endpoint: Endpoint, connections: ClientConnections, waiting: Callable[[], int]
+        self, manager: SessionManager, endpoint: Endpoint, connections: ClientConnections, waiting: Callable[[], int]
     ) -> None:
-        self._hub = hub
+        self._manager = manager
         self._endpoint = endpoint
         self._connections = connections
         self._waiting = waiting
@@ -56,11 +56,11 @@ class Figures:
 
     def metrics(self, client: Client | None) -> tuple[int, str, bytes]:
         """What is counted, in the text format of Prometheus; of servers only those that the client may see."""
-        seen = [each for each in self._hub.upstreams.values() if client is not None and client.sees(each.name)]
+        seen = [each for each in self._manager.upstreams.values() if client is not None and client.sees(each.name)]
         return 200, _TEXT, "".join(self._lines(sorted(seen, key=lambda each: each.name))).encode()
 
     def _lines(self, servers: Sequence[Upstream]) -> Iterator[str]:
-        sessions, conversations = self._hub.counts
+        sessions, conversations = self._manager.counts
         yield from _metric("http_requests_total", "counter", "Requests of clients.", [({}, self._endpoint.requests)])
         about = "Requests that the gateway itself could not answer."
         yield from _metric("http_failures_total", "counter", about, [({}, self._endpoint.failures)])
@@ -87,11 +87,11 @@ class Figures:
         yield from _metric(
             "http_body_bytes", "gauge", "Bytes of large requests in work.", [({}, self._connections.bodies)]
         )
-        room = self._hub.room
+        budget = self._manager.budget
         about = "Bytes that wait for servers, for lists to be judged, and for the end of messages that servers began."
-        yield from _metric("waiting_bytes", "gauge", about, [({}, room.waiting)])
+        yield from _metric("waiting_bytes", "gauge", about, [({}, budget.pending_bytes)])
         about = "Conversations that were ended because most of that waited in them."
-        yield from _metric("waiting_ended_total", "counter", about, [({}, room.overflows)])
+        yield from _metric("waiting_ended_total", "counter", about, [({}, budget.overflows)])
         yield from _metric("sessions", "gauge", "Open sessions of the handshake era.", [({}, sessions)])
         yield from _metric("conversations", "gauge", "Open conversations with servers.", [({}, conversations)])
         yield from _metric(

@@ -43,7 +43,7 @@ class ConnectionPool(Protocol):
     """Who has connections to one server."""
 
     heads: dict[bytes, CachedHead]
-    room: MemoryBudget | None
+    budget: MemoryBudget | None
     """Where answers count that are not complete."""
 
     def made(self, connection: UpstreamConnection) -> None:
@@ -76,7 +76,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head = b""
         self._unread = b""
         """What came and was not looked at yet, from a place on."""
-        self._place = 0
+        self._offset = 0
         self._frames: deque[bytes] = deque()
         """Messages that nobody was told of yet."""
         self._paused = False
@@ -173,14 +173,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._begin()
             self._head = data[:end]
         if self._paused:  # some transports have more to say all the same
-            self._unread, self._place = self._unread[self._place :] + data, 0
+            self._unread, self._offset = self._unread[self._offset :] + data, 0
             return
         self._unread = data
-        self._look(outgoing)
+        self._process(outgoing)
 
     # So much at once, and then it is the turn of others.
 
-    def _look(self, outgoing: UpstreamRequest) -> None:
+    def _process(self, outgoing: UpstreamRequest) -> None:
         """Look at what came, for no longer than others can wait."""
         frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
         while self._outgoing is outgoing and not outgoing.given_up:
@@ -191,7 +191,7 @@ class UpstreamConnection(asyncio.Protocol):
                 frame = self._frames.popleft()
                 frames -= 1
                 size -= len(frame)
-                self._tell(outgoing, frame)
+                self._deliver(outgoing, frame)
             elif self._unread:
                 if size <= 0:
                     self._pause(outgoing)
@@ -205,7 +205,7 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         self._forget()
 
-    def _tell(self, outgoing: UpstreamRequest, frame: bytes) -> None:
+    def _deliver(self, outgoing: UpstreamRequest, frame: bytes) -> None:
         try:
             outgoing.listener.on_frame(frame)
         except BaseException:
@@ -221,7 +221,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _go_on(self, outgoing: UpstreamRequest) -> None:
         if self._outgoing is outgoing:
-            self._look(outgoing)
+            self._process(outgoing)
 
     def _resume(self) -> None:
         if self._paused:
@@ -231,21 +231,21 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Nobody waits for the rest of it."""
-        self._unread, self._place, self._body = b"", 0, b""
+        self._unread, self._offset, self._body = b"", 0, b""
         self._frames.clear()
         self._events = None
         self._uncount()
 
     def _feed(self) -> int:
         """Let the next bytes be read; how many they were."""
-        data, place = self._unread, self._place
+        data, offset = self._unread, self._offset
         step = self._limits.max_bytes_at_once if self._in_body else _HEAD_SLICE
         if self._events is not None:
             step = _EVENT_SLICE
-        piece = data[place : place + step] if place or len(data) > step else data
-        self._place = place + len(piece)
-        if self._place >= len(data):
-            self._unread, self._place = b"", 0
+        piece = data[offset : offset + step] if offset or len(data) > step else data
+        self._offset = offset + len(piece)
+        if self._offset >= len(data):
+            self._unread, self._offset = b"", 0
         self._size += len(piece)
         self._bare += len(piece)
         if self._size > self._limits.max_answer_bytes:
@@ -269,7 +269,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Refuse what is neither an answer nor the end of one."""
         if self._bare > self._limits.max_upstream_head_bytes:
             self._refuse("the head of the server's answer is too long")
-        elif self._complete and self._unread[self._place :].strip(b"\r\n"):
+        elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
             self._refuse(_SURPLUS)
         else:
             self._count()
@@ -281,7 +281,7 @@ class UpstreamConnection(asyncio.Protocol):
     # What is held of an answer that is not complete
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes that are held of an answer."""
         return len(self._body) + (0 if self._events is None else self._events.held)
 
@@ -291,15 +291,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._refuse("more is held of answers that are not complete than is kept, and most of it is this one")
 
     def _count(self) -> None:
-        room = self._pool.room
-        if room is not None and self.waiting - self._counted >= _COUNTED:
-            self._counted = self.waiting
-            room.enter(self)
-            room.make()
+        budget = self._pool.budget
+        if budget is not None and self.pending_bytes - self._counted >= _COUNTED:
+            self._counted = self.pending_bytes
+            budget.enter(self)
+            budget.make()
 
     def _uncount(self) -> None:
-        if self._counted and self._pool.room is not None:
-            self._pool.room.leave(self)
+        if self._counted and self._pool.budget is not None:
+            self._pool.budget.leave(self)
         self._counted = 0
 
     def _remember(self) -> None:

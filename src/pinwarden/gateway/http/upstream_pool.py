@@ -31,15 +31,15 @@ class UpstreamPool:
         self._idle: list[UpstreamConnection] = []
         self._open: set[UpstreamConnection] = set()
         self._opening = 0
-        self._line: deque[UpstreamRequest] = deque()
-        self._share = limits.max_client_upstream_connections
+        self._queue: deque[UpstreamRequest] = deque()
+        self._max_per_client = limits.max_client_upstream_connections
         self._held_back: deque[UpstreamRequest] = deque()
         """Requests of clients that have as many connections as one of them may have."""
-        self._places: tuple[Destination, ...] = ()
+        self._destinations: tuple[Destination, ...] = ()
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.room: MemoryBudget | None = None
+        self.budget: MemoryBudget | None = None
         """Where answers count that are not complete."""
         self.heads: dict[bytes, CachedHead] = {}
         """What heads mean that httptools has read before, by their exact bytes: servers repeat theirs, and reading one
@@ -53,14 +53,14 @@ class UpstreamPool:
 
     def takes_stream(self, client: str) -> bool:
         """Whether a client may open one more request that has no end. Nobody waits in line for that."""
-        used = [*(each.outgoing for each in self._open), *self._line, *self._held_back]
+        used = [*(each.outgoing for each in self._open), *self._queue, *self._held_back]
         streams = [each.client for each in used if each is not None and each.stream and not each.given_up]
         limits = self._limits
         return len(streams) < limits.max_upstream_streams and streams.count(client) < limits.max_client_streams
 
     def start(self, outgoing: UpstreamRequest) -> None:
         """Send one request that whoever asks keeps by himself."""
-        if len(self._open) >= self._share and self._in_use()[outgoing.client] >= self._share:
+        if len(self._open) >= self._max_per_client and self._in_use()[outgoing.client] >= self._max_per_client:
             self._held_back.append(outgoing)
             return
         while self._idle:
@@ -68,7 +68,7 @@ class UpstreamPool:
             if connection.usable():
                 connection.start(outgoing)
                 return
-        self._line.append(outgoing)
+        self._queue.append(outgoing)
         self._open_one()
 
     def _open_one(self) -> None:
@@ -79,19 +79,19 @@ class UpstreamPool:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _see_to_line(self) -> None:
+    def _open_for_queue(self) -> None:
         """There is room again: whoever came when there was none may have nobody else to wait for."""
-        if len(self._line) > self._opening:
+        if len(self._queue) > self._opening:
             self._open_one()
 
     def free(self, connection: UpstreamConnection) -> None:
         """A connection has nothing to do."""
-        while self._line:
-            outgoing = self._line.popleft()
+        while self._queue:
+            outgoing = self._queue.popleft()
             if not outgoing.given_up:
                 connection.start(outgoing)
                 return
-        if self._held_back and (next_one := self._let_in()) is not None:
+        if self._held_back and (next_one := self._next_held_back()) is not None:
             connection.start(next_one)
             return
         self._idle.append(connection)
@@ -101,13 +101,13 @@ class UpstreamPool:
         """How many connections each client has."""
         return Counter(each.outgoing.client for each in self._open if each.outgoing is not None)
 
-    def _let_in(self) -> UpstreamRequest | None:
+    def _next_held_back(self) -> UpstreamRequest | None:
         """The first request that was held back whose client has fewer connections now."""
         used = self._in_use()
         for _ in range(len(self._held_back)):
             outgoing = self._held_back.popleft()
             if not outgoing.given_up:
-                if used[outgoing.client] < self._share:
+                if used[outgoing.client] < self._max_per_client:
                     return outgoing
                 self._held_back.append(outgoing)
         return None
@@ -117,9 +117,9 @@ class UpstreamPool:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-        if self._held_back and (next_one := self._let_in()) is not None:
-            self._line.append(next_one)
-        self._see_to_line()
+        if self._held_back and (next_one := self._next_held_back()) is not None:
+            self._queue.append(next_one)
+        self._open_for_queue()
 
     def made(self, connection: UpstreamConnection) -> None:
         """A connection is up."""
@@ -138,37 +138,37 @@ class UpstreamPool:
         try:
             connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
-            self._places = ()  # the next try looks the name up anew, and checks what it finds
+            self._destinations = ()  # the next try looks the name up anew, and checks what it finds
             self._fail_one(_why_not(err, self.address))
         finally:
             self._opening -= 1
         if connection is not None:
             self.free(connection)
-        self._see_to_line()
+        self._open_for_queue()
 
     def _fail_one(self, why: str) -> None:
-        while self._line:
-            outgoing = self._line.popleft()
+        while self._queue:
+            outgoing = self._queue.popleft()
             if not outgoing.given_up:
                 outgoing.listener.on_lost(why, sent=False)
                 return
 
     async def _connected(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
-        if not self._places:
-            self._places = await loop.run_in_executor(None, resolve_destinations, self.address, self._rules)
+        if not self._destinations:
+            self._destinations = await loop.run_in_executor(None, resolve_destinations, self.address, self._rules)
         # The name of the host stays what the certificate is checked against.
         name = self.address.host if self._tls is not None else None
         last: OSError = ConnectionRefusedError("no address")
-        for place in self._places:
+        for destination in self._destinations:
             try:
                 # The loop makes the socket, so that nothing but the loop ever closes it.
                 _, protocol = await loop.create_connection(
                     lambda: UpstreamConnection(self, self._limits),
-                    _numeric_host(place),
-                    place.sockaddr[1],
+                    _numeric_host(destination),
+                    destination.sockaddr[1],
                     ssl=self._tls,
-                    family=place.family,
+                    family=destination.family,
                     flags=socket.AI_NUMERICHOST,
                     server_hostname=name,
                 )
@@ -179,9 +179,9 @@ class UpstreamPool:
         raise last
 
 
-def _numeric_host(place: Destination) -> str:
+def _numeric_host(destination: Destination) -> str:
     """The checked address, with the zone that a link-local one needs."""
-    host, _, *more = place.sockaddr
+    host, _, *more = destination.sockaddr
     return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 
 

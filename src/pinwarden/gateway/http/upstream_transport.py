@@ -25,7 +25,7 @@ class UpstreamTransport(Protocol):
         """Whether no other client ever used it: then a message that names no request is for this client."""
 
     @property
-    def gave_way(self) -> bool:
+    def evicted(self) -> bool:
         """Whether it was ended, or not started, for want of a process: that says nothing about the server."""
 
     def send(self, frame: Frame, parameters: bytes) -> None:
@@ -34,7 +34,7 @@ class UpstreamTransport(Protocol):
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Send a plain call of the tool of that name."""
 
-    def cancel(self, number: RequestId) -> None:
+    def cancel(self, request_id: RequestId) -> None:
         """Nobody waits for the answer to a request any more."""
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
@@ -53,7 +53,7 @@ class UpstreamTransport(Protocol):
 class ProcessOwner(Protocol):
     """Gets what comes from a process."""
 
-    room: MemoryBudget
+    budget: MemoryBudget
     """Where what waits for the server counts."""
 
     @property
@@ -68,8 +68,8 @@ class ProcessOwner(Protocol):
     def idle(self) -> bool:
         """Whether nobody waits for anything."""
 
-    def from_server(self, data: bytes, *, asked: RequestId | None = None) -> bool:
-        """A message came. ``asked`` is the request that it is the whole answer to, as far as is known.
+    def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
+        """A message came. ``expected_id`` is the request that it is the whole answer to, as far as is known.
 
         Returns whether it may be that. If it takes longer to tell, the owner sees to it that the request is answered.
         """
@@ -81,17 +81,17 @@ class ProcessOwner(Protocol):
 class TransportOwner(ProcessOwner, Protocol):
     """Gets what comes from a server."""
 
-    def part_from_server(self, data: bytes, asked: RequestId, status: int, then: Callable[[bool], None]) -> None:
+    def part_from_server(self, data: bytes, expected_id: RequestId, status: int, then: Callable[[bool], None]) -> None:
         """A message came on the stream of the answer to a request, or with a status. ``then`` is told whether it may be
         the answer."""
 
-    def unanswered(self, number: RequestId, why: str) -> None:
+    def unanswered(self, request_id: RequestId, why: str) -> None:
         """The server ended its answer to a request without answering it."""
 
     def not_understood(self) -> None:
         """The server refused a request of the stateless era without having read it: it may be of another era."""
 
-    def refused_unread(self, number: RequestId, why: str) -> None:
+    def refused_unread(self, request_id: RequestId, why: str) -> None:
         """The server did not execute a request, because it does not know the session that it belongs to."""
 
     def session_ended(self, sent: Set[RequestId], why: str) -> None:

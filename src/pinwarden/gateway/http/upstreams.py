@@ -99,7 +99,7 @@ class UpstreamFactory:
         self._pools: dict[str, UpstreamPool] = {}
         self._replaced: list[UpstreamPool] = []
         """Connections to where servers were before. The loop has them, so that no other thread may end them."""
-        self._places = ProcessSlots(limits.max_children)
+        self._slots = ProcessSlots(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
         self.tracing: Tracing | None = None
         self.shared: SharedApprovals | None = None
@@ -168,7 +168,7 @@ class UpstreamFactory:
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
         _refuse_missing(command())  # what cannot be started is told now, and not to the first client
-        supervisor = ProcessSupervisor(name, command, self._limits, self._places)
+        supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
