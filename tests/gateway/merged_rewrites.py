@@ -35,7 +35,7 @@ ANSWERED = OPENINGS | LISTS.keys() | {"ping", "logging/setLevel", "notifications
 """What the gateway answers itself, or keeps."""
 _INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 _NONSENSE = (ValueError, KeyError, IndexError, AssertionError, AttributeError, StopIteration)
-_UNHEARD = "the client does not listen"
+_UNHEARD = "the client has no stream open"
 _FRESH = b'"resultType":"complete","ttlMs":0,"cacheScope":"private"'
 
 

@@ -466,7 +466,7 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
             for address in ("notes", ""):
                 status, answer = at.ask(address, at.token)
                 assert status == 503, "a policy that cannot be read allows nothing"
-                error = {"code": -32000, "message": "the gateway lets nothing pass now; /readyz says why"}
+                error = {"code": -32000, "message": "The gateway blocks all requests; see /readyz."}
                 assert (answer["id"], answer["error"]) == (1, error)
                 assert at.hello(address, at.token)[::2] == (200, error), "which is all that older clients look at"
             (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcement = "block"\n')

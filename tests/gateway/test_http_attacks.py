@@ -179,7 +179,7 @@ class Waits:
 class Answered:
     """The connection of a client that makes plain calls."""
 
-    def in_work(self, reply: Any) -> None:
+    def begin(self, reply: Any) -> None:
         """It waits."""
 
     def result(self, body: bytes) -> None:
@@ -538,7 +538,7 @@ def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobo
     hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
-    assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client does not listen")]
+    assert [(each["id"], each["error"]["message"]) for each in server.told] == [("q", "the client has no stream open")]
     assert len(merged._questions) == 0
     merged.listen(cast(Reply, stream))
     for number in range(20):

@@ -38,7 +38,7 @@ from tests.support.waiting import poll
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 TURNED: dict[str, Any] = {"tools": [POISONED, DELETE]}
-SHUT_OUT = "the token is good no more"
+SHUT_OUT = "the token was revoked"
 NOTICE = ["notifications/tools/list_changed"]
 FAST = policy(**{"relist-calls": 1})
 

@@ -212,7 +212,7 @@ def test_a_long_message_that_is_not_the_answer_leaves_nobody_waiting(
     ):
         for number in (1, 2, 3):
             error = raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)["error"]
-            assert (error["code"], error["message"]) == (-32000, "no answer came")
+            assert (error["code"], error["message"]) == (-32000, "the response was empty")
 
 
 def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_others() -> None:

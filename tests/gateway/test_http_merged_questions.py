@@ -146,7 +146,10 @@ def test_a_question_to_a_client_of_the_newest_revision_is_refused_at_once(at: Sc
         answered.set()
         thread.join(60)
     (refusal,) = answers_to(at.evil)
-    assert (refusal["id"], refusal["error"]["message"]) == (7, "the newest revision has no questions of this kind")
+    assert (refusal["id"], refusal["error"]["message"]) == (
+        7,
+        "requests of servers are not supported in this protocol revision",
+    )
     assert done[0]["result"]["content"] == []
 
 

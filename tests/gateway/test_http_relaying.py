@@ -367,7 +367,7 @@ def test_a_server_that_closes_its_input_and_stays_is_told_and_replaced() -> None
         client.initialize()
         assert "result" in client.say("tools/call", {"name": "deaf", "arguments": {}}, 1)
         told = client.say("tools/call", {"name": "echo", "arguments": {}}, 2)
-        assert told["error"]["message"] == "the server takes no more messages"
+        assert told["error"]["message"] == "the server closed its input"
         client.session = ""
         client.initialize()
         assert "result" in client.say("tools/call", {"name": "echo", "arguments": {}}, 3)

@@ -1,4 +1,4 @@
-"""One server behind the merged endpoint: the gateway introduces itself to it in whichever era it speaks."""
+"""One server behind a bridge or the merged address: opens a session in the server's era."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _LONGEST_REASON = 500  # characters
 _OWN = "pinwarden-merged-"
 _CACHE = {"ttlMs": 0, "cacheScope": "private"}
 _CACHEABLE = frozenset({*LIST_METHODS, "resources/read"})
-"""Methods whose results say in the newest revision for how long they may be kept."""
+"""Methods whose results have cache hints in the stateless era."""
 
 
 class BackendError(Exception):
-    """A server that did not do its part, and why."""
+    """A server failed, with a JSON-RPC error code and the reason."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)
@@ -48,11 +48,11 @@ class BackendError(Exception):
 
 
 class RefusedUnreadError(BackendError):
-    """A server that did not execute a request, because it does not know the session."""
+    """A server did not execute a request, because it does not know the session."""
 
 
 class ResponseFuture:
-    """Waits for one answer, and hands on what comes before it."""
+    """A response that can be awaited. Messages before it go to a callback."""
 
     def __init__(self, on_message: Callable[[Frame], None] | None = None) -> None:
         self._future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
@@ -60,32 +60,32 @@ class ResponseFuture:
 
     @property
     def open(self) -> bool:
-        """Whether anybody still waits."""
+        """Whether there is no response yet."""
         return not self._future.done()
 
     def message(self, frame: Frame) -> None:
-        """A message before the answer."""
+        """A message before the response."""
         if self._on_message is not None:
             self._on_message(frame)
 
     def answered(self, frame: Frame, status: int) -> None:
-        """The answer."""
+        """The response."""
         del status
         if not self._future.done():
             self._future.set_result(frame)
 
     def failed(self, code: int, why: str) -> None:
-        """There will be none."""
+        """There will be no response."""
         if not self._future.done():
             self._future.set_exception(BackendError(code, why))
 
     def refused_unread(self, why: str) -> None:
-        """There will be none in this session, and the server did not execute the request."""
+        """The server did not execute the request, because it does not know the session."""
         if not self._future.done():
             self._future.set_exception(RefusedUnreadError(SERVER_AWAY, why))
 
     def dropped(self) -> None:
-        """There will be none, and the client does not wait any more."""
+        """The request was cancelled."""
         self.failed(SERVER_AWAY, "the request was cancelled")
 
     def __await__(self) -> Any:
@@ -93,7 +93,7 @@ class ResponseFuture:
 
 
 class Backend:
-    """A server, as one client sees it through the merged endpoint."""
+    """A session of one client with a server, in the server's era."""
 
     def __init__(
         self, manager: SessionManager, upstream: Upstream, client: Client, hear: Callable[[Backend, Frame], None]
@@ -106,12 +106,12 @@ class Backend:
         self.conversation: AnyConversation | None = None
         self.modern = False
         self.about: dict[str, Any] = {}
-        """What the server says of itself, as far as that was approved."""
+        """The server's approved self-description."""
         self._number = 0
 
     async def open(self, info: Any, capabilities: Any, *, for_modern_client: bool) -> None:
-        """Find the era of the server, and begin. What a client of the other era can do is of no use to the server."""
-        # Half of the time is left for a try of this client.
+        """Detect the server's era and open a session. A client's capabilities of the other era are not passed on."""
+        # Half of the time is left for this client's own attempt.
         async with self.upstream.finding_era(self._manager.limits.merged_opening_seconds / 2):
             await self._open(info, capabilities, for_modern_client=for_modern_client)
 
@@ -129,10 +129,10 @@ class Backend:
                     self.modern, self.about = True, result
                     upstream.is_stateless(self.conversation)
                     return
-                # The process that was asked serves this session too, unless others use it or the question ended it.
+                # The same process serves this session, unless it is shared or ended.
                 if shared is not None or conversation.closed or _shares_process(conversation):
                     if conversation is not shared:
-                        conversation.close("the server is not stateless any more")
+                        conversation.close("the server is no longer stateless")
                     conversation = self._manager.conversation(upstream, self._client)
             self.about = await self._initialize(conversation, info, {} if for_modern_client else capabilities)
         except BaseException:
@@ -143,58 +143,58 @@ class Backend:
         upstream.era, upstream.failing = HANDSHAKE, False
 
     async def _discover(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any] | None:
-        """What a server of the newest revision says of itself; None if it is an older one."""
+        """The self-description of a stateless server; None if the server is of the handshake era."""
         failing = self.upstream.failing
         meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: info, CAPABILITIES_META: capabilities}
         try:
             answer = await self._ask(conversation, "server/discover", {"_meta": meta})
         except BackendError as err:
             if err.why == SERVER_ENDED and not failing:
-                return None  # some older servers end when the first message is not the handshake
+                return None  # some servers exit if the first message is not initialize
             raise
         result = answer.members.get("result")
         return result if isinstance(result, dict) else None
 
     async def _initialize(self, conversation: AnyConversation, info: Any, capabilities: Any) -> dict[str, Any]:
-        """Begin a session, and hear what the server tells in it; what the server says of itself."""
+        """Open a session and its notification stream. Returns the server's self-description."""
         hello = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": capabilities, "clientInfo": info}
         answer = await self._ask(conversation, "initialize", hello)
         result = answer.members.get("result")
         if not isinstance(result, dict):
-            self.upstream.era = ""  # another release of it may have been started
+            self.upstream.era = ""  # another release may have started
             error = answer.members.get("error")
             why = str(error.get("message")) if isinstance(error, dict) else "no handshake"
             raise BackendError(SERVER_AWAY, why[:_LONGEST_REASON])
         note = {"jsonrpc": "2.0", "method": INITIALIZED}
         conversation.tell(Frame(data=encode(note), message=note))
         conversation.listen(_Ear(self, self._hear))
-        conversation.stream_counts = False  # it is ours, and the session begins again when it is needed
+        conversation.stream_counts = False  # the gateway's own stream does not keep an unused session open
         return result
 
     @property
     def failing(self) -> bool:
-        """Whether the server did not even begin the last time."""
+        """Whether the last session failed to open."""
         return self.upstream.failing
 
     def did_not_begin(self) -> None:
-        """It took too long: nobody else waits for it, until it begins after all."""
+        """The server took too long. Requests do not wait for it until it responds."""
         self.upstream.failing = True
 
     @property
     def open_now(self) -> bool:
-        """Whether the server can be asked."""
+        """Whether the session is open."""
         conversation = self.conversation
         if conversation is None or conversation.closed or conversation.ended:
             return False
         return not self.modern or self.upstream.era == STATELESS
 
     def offers(self, capability: str) -> bool:
-        """Whether the server says that it can do something."""
+        """Whether the server announces a capability."""
         capabilities = self.about.get("capabilities")
         return isinstance(capabilities, dict) and capability in capabilities
 
     async def items(self, method: str, member: str, meta: Mapping[str, Any]) -> list[bytes]:
-        """The text of every item of a list, from all its pages."""
+        """The JSON of every item of a list, from all its pages."""
         found: list[bytes] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
@@ -204,37 +204,37 @@ class Backend:
             answer = await self.ask(method, params)
             result = answer.members.get("result")
             if not isinstance(result, dict):
-                raise BackendError(INTERNAL_ERROR, f"no answer to {method}")
+                raise BackendError(INTERNAL_ERROR, f"no result of {method}")
             found += await self._manager.offload_if_large(
                 self._client.name, len(answer.data), partial(_elements, answer.data, member)
             )
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found
-        raise BackendError(INTERNAL_ERROR, f"the answer to {method} does not end")
+        raise BackendError(INTERNAL_ERROR, f"{method} has too many pages")
 
     async def ask(self, method: str, params: dict[str, Any]) -> Frame:
-        """A question of the gateway's own."""
+        """Send a request of the gateway itself."""
         if self.conversation is None:
-            raise BackendError(SERVER_AWAY, "the server is not there")
+            raise BackendError(SERVER_AWAY, "the server is not available")
         return await self._ask(self.conversation, method, params)
 
     def relay(self, frame: Frame, answer: ResponseFuture, parameters: bytes) -> RequestId | None:
-        """A request of the client, under the client's id."""
+        """Forward a request of the client."""
         if self.conversation is None or self.conversation.closed:
-            answer.failed(SERVER_AWAY, "the server is not there")
+            answer.failed(SERVER_AWAY, "the server is not available")
             return None
         if frame.method == "resources/subscribe":
-            self.conversation.stream_counts = True  # the client waits for what the server has to tell
+            self.conversation.stream_counts = True  # the client waits for updates
         return self.conversation.request(frame, answer, parameters)
 
     def tell(self, frame: Frame) -> None:
-        """A notification or an answer of the client. The newest revision has no notifications of clients."""
+        """Send a notification or a response of the client. Stateless servers get no notifications."""
         if self.conversation is not None and (frame.is_answer or not self.modern):
             self.conversation.tell(frame)
 
     def close(self) -> None:
-        """Let go of the server. What is shared with the server's own endpoint stays."""
+        """Close the session, unless other requests of the client share it."""
         if self.conversation is not None and not self.modern:
             self.conversation.close("the session was ended")
 
@@ -248,7 +248,7 @@ class Backend:
 
 
 class _Ear:
-    """Hears what a server tells without being asked."""
+    """Receives messages that belong to no request."""
 
     open = True
 
@@ -275,11 +275,11 @@ def _elements(data: bytes, member: str) -> list[bytes]:
         result = dict(object_members(data))["result"]
         return array_elements(dict(object_members(result))[member])
     except (PinwardenError, KeyError) as err:
-        raise BackendError(INTERNAL_ERROR, f"the answer has no list of {member}") from err
+        raise BackendError(INTERNAL_ERROR, f"the result has no list of {member}") from err
 
 
 def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
-    """A request of a client of the older era as the newest revision wants it."""
+    """A request with the ``_meta`` members that stateless servers require."""
     text = frame.data.decode()
     params = splice.member(text, 0, "params")
     value = encode(dict(meta)).decode()
@@ -297,7 +297,7 @@ def with_meta(frame: Frame, meta: Mapping[str, Any]) -> Frame:
 
 
 def without_meta(frame: Frame) -> Frame:
-    """A request of a client of the newest revision as older servers want it: who asks was said in the handshake."""
+    """A request without the ``_meta`` members of the stateless era; the handshake contained them."""
     if not any(name in frame.meta for name in META_KEYS):
         return frame
     text = frame.data.decode()
@@ -305,7 +305,7 @@ def without_meta(frame: Frame) -> Frame:
     params = splice.member(text, 0, "params")
     meta = None if params is None else splice.member(text, params.start, "_meta")
     if params is None or meta is None:
-        raise PinwardenError("JSON_PARSE_ERROR", "there is no member _meta")
+        raise PinwardenError("JSON_PARSE_ERROR", "the member _meta is missing")
     if kept:
         edits = splice.without_members(text, meta.start, META_KEYS)
         message = {**frame.members, "params": {**frame.params, "_meta": kept}}
@@ -316,7 +316,7 @@ def without_meta(frame: Frame) -> Frame:
 
 
 def as_stateless(frame: Frame, method: str) -> Frame:
-    """An answer of a server with a handshake as the newest revision wants it: with what it demands of results."""
+    """A response with the members that results of the stateless era require."""
     result = frame.members.get("result")
     wanted = {"resultType": "complete", **(_CACHE if method in _CACHEABLE else {})}
     added = {name: value for name, value in wanted.items() if isinstance(result, dict) and name not in result}
@@ -329,23 +329,23 @@ def as_stateless(frame: Frame, method: str) -> Frame:
     return Frame(data=splice.edited(text, [(place, end, members)]).encode(), message=frame.message)
 
 
-_RANDOM_BYTES = 16  # of an id: what nobody can guess in the life of a session
+_RANDOM_BYTES = 16  # of an unguessable id
 
 
 class ServerRequests:
-    """The open questions of the servers behind one conversation."""
+    """Open requests of several servers to one client, under ids that no server can guess or choose."""
 
     def __init__(self, most: int) -> None:
-        """``most`` of one server are kept. A server that asks more loses its own oldest, and no other's."""
+        """Keeps at most ``most`` per server, dropping the oldest of the same server."""
         self._most = most
         self._open: dict[str, tuple[Backend, Any]] = {}
-        """By the id that the client sees: who asked, and its own id."""
+        """By the id that the client sees: the server and its own id."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def asked(self, backend: Backend, frame: Frame) -> Frame:
-        """A question of a server as the client gets it."""
+        """A request of a server under its id for the client."""
         own = [number for number, (asker, _) in self._open.items() if asker is backend]
         if len(own) >= self._most:
             del self._open[own[0]]
@@ -355,7 +355,7 @@ class ServerRequests:
         return Frame(replace_value(frame.data, ("id",), encode(number)), {**frame.members, "id": number})
 
     def answer(self, frame: Frame) -> None:
-        """Give an answer of the client to the server that asked; one to no question goes nowhere."""
+        """Pass a response of the client to the server that sent the request. Other responses are dropped."""
         number = frame.members.get("id")
         found = self._open.pop(number, None) if type(number) is str else None
         if found is not None:
@@ -363,7 +363,7 @@ class ServerRequests:
             backend.tell(Frame(replace_value(frame.data, ("id",), encode(own)), {**frame.members, "id": own}))
 
     def withdrawn(self, backend: Backend, frame: Frame) -> Frame | None:
-        """A server does not wait for an answer any more: what the client is told; None if it did not ask."""
+        """The cancellation of a server's request, for the client; None if the server sent no such request."""
         own = request_id_of(frame.params.get("requestId"))
         number = None if own is None else self._number_of(backend, own)
         if number is None:
@@ -381,6 +381,6 @@ class ServerRequests:
 
 
 def refuse(backend: Backend, frame: Frame, why: str) -> None:
-    """Answer a question in place of the client: nobody else ever would, and the server would wait."""
+    """Answer a request of a server with an error, in place of the client."""
     answer = {"jsonrpc": "2.0", "id": frame.members.get("id"), "error": {"code": SERVER_AWAY, "message": why}}
     backend.tell(Frame(encode(answer), answer))

@@ -1,9 +1,9 @@
-"""A conversation between a client of one protocol era and servers of either.
+"""Translates between protocol eras: a conversation of a client of one era with servers of either.
 
-A client of the stateless era sends requests that stand for themselves; a server of the handshake era wants `initialize`
-first, and may name a session. The gateway does the handshake in place of such a client, and adds what a stateless
-server wants to the requests of a client that did one. A request that a server refuses unread, because it does not know
-the session (HTTP 400 or 404), goes once more into a new session. No other request is ever sent twice.
+For a stateless client, the gateway does the handshake with a server of the handshake era. For a client that did a
+handshake, it adds the metadata that a stateless server needs to each request. A request that a server rejects unread,
+because it does not know the session (HTTP 400 or 404), is sent once more in a new session. No other request is ever
+sent twice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LISTS = ("tools", "prompts", "resources")
 
 
 class Bridge:
-    """A conversation of one client with servers of either era. Which of them a request goes to, others decide."""
+    """A conversation of one client with servers of either era. Subclasses choose the server of a request."""
 
     def __init__(self, manager: SessionManager, client: Client) -> None:
         self._manager = manager
@@ -68,25 +68,25 @@ class Bridge:
         self._backends: dict[str, Backend] = {}
         self._openings: dict[str, _Opening] = {}
         self._tried: dict[str, float] = {}
-        """When it was last tried to begin with a server."""
+        """When a session with a server was last attempted, by slug."""
         self._failures: dict[str, str] = {}
-        """Why it did not begin."""
+        """Why the last attempt failed, by slug."""
         self._again_seconds = manager.limits.merged_again_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._notifications = NotificationStream(manager.limits)
         self._questions = ServerRequests(manager.limits.max_in_flight)
         self._work: dict[RequestId, RelayedRequest] = {}
-        """By a number of our own: programs of one client may use the same id at once."""
+        """By an id of the gateway, because several programs of one client may use the same id."""
         self._numbers = 0
         self._info: Any = {"name": client.name, "version": "0"}
         self._capabilities: Any = {}
         self._modern = False
         """Whether the client is of the stateless era."""
 
-    # What clients do
+    # From clients
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """A request, answered by us or by a server."""
+        """Answer a request, or forward it to a server."""
         self.used = self._manager.clock()
         self._numbers += 1
         number: RequestId = (RelayedRequest, self._numbers)
@@ -96,7 +96,7 @@ class Bridge:
         return number
 
     def tell(self, frame: Frame) -> None:
-        """A notification goes to all servers, an answer to the one that asked."""
+        """Send a notification to all servers, or a response to the server that sent the request."""
         self.used = self._manager.clock()
         if frame.is_answer:
             self._questions.answer(frame)
@@ -113,23 +113,23 @@ class Bridge:
             work.give_up()
 
     def listen(self, reply: EventSink) -> None:
-        """Open the stream for what belongs to no request."""
+        """Attach the notification stream."""
         self._notifications.listen(reply)
 
     def tick(self) -> None:
-        """The conversations with the servers keep their own time."""
+        """Nothing: the conversations with the servers have their own deadlines."""
 
     @property
     def idle(self) -> bool:
-        """Whether no request is open and no stream is read."""
+        """Whether no request and no stream is open."""
         return not self._tasks and not self._notifications.open
 
     def end_stream(self) -> None:
-        """End the stream that belongs to no request."""
+        """End the notification stream."""
         self._notifications.end()
 
     def close(self, why: str) -> None:
-        """End it, and what was opened for it."""
+        """End the conversation and its sessions with servers."""
         del why
         if not self.closed:
             self.closed = True
@@ -139,7 +139,7 @@ class Bridge:
             for task in (*self._tasks, *(each.task for each in self._openings.values())):
                 task.cancel()
 
-    # Answering
+    # Requests
 
     async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         """Answer a request."""
@@ -160,7 +160,7 @@ class Bridge:
                 await self._respond(frame, sink, parameters, work)
         except BackendError as err:
             if work.cancelled:
-                sink.dropped()  # a client that cancelled a request is owed no answer
+                sink.dropped()  # a cancelled request gets no response
             else:
                 sink.failed(err.code, err.why)
         except asyncio.CancelledError:
@@ -174,7 +174,7 @@ class Bridge:
             raise
 
     def _introduce(self, frame: Frame) -> None:
-        """What the client says about itself, for the servers."""
+        """Remember what the client says about itself, for the servers."""
         if frame.method == "initialize":
             self._info = frame.params.get("clientInfo", self._info)
             self._capabilities = frame.params.get("capabilities", {})
@@ -190,10 +190,10 @@ class Bridge:
     # Sessions with servers
 
     def _open(self, upstream: Upstream) -> None:
-        """Begin with a server, unless that is done or was just tried.
+        """Open a session with a server, unless it is open or was just attempted.
 
-        The first try is waited for, and the one after a session was lost. A server that does not answer is left out,
-        and tried again now and then.
+        Requests wait for the first attempt, and for the one after a lost session. A server that does not respond is
+        left out, and tried again later.
         """
         slug = upstream.slug
         backend = self._backends.get(slug)
@@ -221,7 +221,7 @@ class Bridge:
             self._failures[backend.slug] = err.why
             return
         except TimeoutError:
-            self._failures[backend.slug] = "it did not answer in time"
+            self._failures[backend.slug] = "the server did not respond in time"
             backend.did_not_begin()
             return
         self._backends[backend.slug] = backend
@@ -230,20 +230,20 @@ class Bridge:
             self._tell_of_new_session(backend)
 
     def _tell_of_new_session(self, backend: Backend) -> None:
-        """Another release may have been started: clients with a stream list again."""
+        """Send ``list_changed``: another release of the server may have started."""
         for capability in _LISTS:
             if not self._modern and backend.offers(capability):
                 note = {"jsonrpc": "2.0", "method": f"notifications/{capability}/list_changed"}
                 self._notifications.hear(encode(note))
 
     async def _wait_for(self, *slugs: str) -> None:
-        """Wait until it is known whether these servers began."""
+        """Wait for the first attempts to open sessions with these servers."""
         waited_for = [each.task for slug in slugs if (each := self._openings.get(slug)) and each.waited_for]
         if waited_for:
             await asyncio.wait(waited_for)
 
     async def _backend(self, upstream: Upstream) -> Backend:
-        """A session with a server."""
+        """An open session with a server; raises `BackendError` if there is none."""
         self._open(upstream)
         opening = self._openings.get(upstream.slug)
         if opening is not None:
@@ -251,29 +251,32 @@ class Bridge:
         backend = self._backends.get(upstream.slug)
         if backend is None or not backend.open_now:
             why = self._failures.get(upstream.slug, "its session ended")
-            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is not there: {why}")
+            raise BackendError(SERVER_AWAY, f"the server {upstream.slug} is not available: {why}")
         return backend
 
-    # Requests that a server answers
+    # Forwarded requests
 
     async def _relay(
         self, upstream: Upstream, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest
     ) -> None:
-        """Let a server answer a request, in the server's era; the answer is in the client's."""
+        """Forward a request in the server's era, and return the response in the client's era."""
         try:
             made = await self._send(await self._backend(upstream), frame, sink, parameters, work)
         except RefusedUnreadError:
             made = await self._send(await self._backend(upstream), frame, sink, parameters, work)
         result = made.members.get("result")
         if not self._modern and isinstance(result, dict) and result.get("resultType") == "input_required":
-            raise BackendError(INVALID_PARAMS, "the server wants input in a way that this client's revision has not")
+            raise BackendError(
+                INVALID_PARAMS,
+                "the server asks for input in a way that the client's protocol revision does not support",
+            )
         sink.answered(as_stateless(made, frame.method) if self._modern else made, 0)
 
     async def _send(
         self, backend: Backend, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest
     ) -> Frame:
         if frame.method in SUBSCRIPTIONS and (self._modern or backend.modern):
-            # In the newest revision a subscription is a request with a stream of its own.
+            # In the stateless era a subscription is a request with a stream of its own.
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(backend))
         if backend.modern and not self._modern:
             meta = {VERSION_META: STATELESS_VERSIONS[0], CLIENT_META: self._info, CAPABILITIES_META: {}}
@@ -286,10 +289,10 @@ class Bridge:
         return made
 
     def _no_subscriptions(self, backend: Backend) -> str:
-        return f"subscriptions to {backend.slug} are not served here, but on the server's own address"
+        return f"subscriptions to {backend.slug} are supported only at the server's own address"
 
     def _cancelled(self, frame: Frame) -> None:
-        """A client of the handshake era cancels a request of its session."""
+        """Cancel a request of a client of the handshake era."""
         number = request_id_of(frame.params.get("requestId"))
         for work in [each for each in self._work.values() if number is not None and each.own == number]:
             work.cancelled = True
@@ -300,45 +303,45 @@ class Bridge:
                 data = replace_value(frame.data, ("params", "requestId"), encode(own))
                 work.backend.tell(Frame(data, {**frame.members, "params": {**frame.params, "requestId": own}}))
 
-    # What servers tell
+    # From servers
 
     def _on_server_message(self, backend: Backend, frame: Frame) -> None:
-        """A message of a server that belongs to no request."""
+        """A message that belongs to no request."""
         if self._notifications.open:
             told = self._told(backend, frame)
             if told is not None:
                 self._notifications.hear(told.data)
         elif frame.is_request:
-            refuse(backend, frame, "the client does not listen")
+            refuse(backend, frame, "the client has no stream open")
 
     def _on_the_way(self, backend: Backend, sink: ResponseSink, frame: Frame) -> None:
-        """A message of a server before its answer to a request."""
+        """A message of a server before its response."""
         told = self._told(backend, frame)
         if told is not None:
             sink.message(told)
 
     def _told(self, backend: Backend, frame: Frame) -> Frame | None:
-        """A message of a server as the client gets it, on whichever stream; None if it gets none."""
+        """A message of a server as the client gets it; None if it is dropped."""
         if frame.is_request:
             if self._modern or backend.modern:
-                refuse(backend, frame, "the newest revision has no questions of this kind")
+                refuse(backend, frame, "requests of servers are not supported in this protocol revision")
                 return None
             return self._questions.asked(backend, frame)
         if frame.method == CANCELLED:
             return self._questions.withdrawn(backend, frame)
         if frame.method == PROGRESS:
             own = any(each.backend is backend and each.token == frame.progress_token for each in self._work.values())
-            return frame if own else None  # of a call that another server answers, it has nothing to tell
+            return frame if own else None  # a server may report progress only of its own calls
         return frame
 
 
 class BridgedConversation(Bridge):
-    """A conversation of one client with one server of the other era, on the server's own address."""
+    """A conversation with one server of the other era, at the server's own path."""
 
     def __init__(self, manager: SessionManager, client: Client, upstream: Upstream) -> None:
         super().__init__(manager, client)
         self._upstream = upstream
-        self._again_seconds = 0.0  # each request may be the first after the server came back
+        self._again_seconds = 0.0  # the server may be back at any time
 
     async def _respond(self, frame: Frame, sink: ResponseSink, parameters: bytes, work: RelayedRequest) -> None:
         if frame.method in OPENINGS:
@@ -346,19 +349,19 @@ class BridgedConversation(Bridge):
         elif frame.method == LISTEN and not (await self._backend(self._upstream)).modern:
             raise BackendError(METHOD_NOT_FOUND, self._no_subscriptions(await self._backend(self._upstream)))
         elif frame.method == "logging/setLevel" and (await self._backend(self._upstream)).modern:
-            self._reply(frame, sink, {})  # the newest revision wants the level with each request
+            self._reply(frame, sink, {})  # in the stateless era each request sets its level
         else:
             await self._relay(self._upstream, frame, sink, parameters, work)
 
     def _about(self, frame: Frame, backend: Backend) -> dict[str, Any]:
-        """What the server says of itself, as far as it was approved, in the client's era."""
+        """The approved self-description of the server, in the client's era."""
         about = backend.about
         meta = about.get("_meta")
         info = about.get("serverInfo", meta.get(SERVER_META) if isinstance(meta, dict) else None)
         capabilities = about.get("capabilities")
         result: dict[str, Any] = {"capabilities": capabilities if isinstance(capabilities, dict) else {}}
         if frame.method == "initialize" and backend.modern:
-            # Notices and subscriptions of the newest revision have streams of their own.
+            # Stateless servers send notifications on subscription streams only.
             result["capabilities"] = {
                 name: {} if name in _LISTS else value for name, value in result["capabilities"].items()
             }
@@ -375,24 +378,24 @@ class BridgedConversation(Bridge):
 
 
 class RelayedRequest:
-    """A request of a client, from when it came until it is answered."""
+    """A request of a client until its response."""
 
     __slots__ = ("backend", "cancelled", "inner", "own", "task", "token")
 
     def __init__(self, frame: Frame) -> None:
         self.own = frame.id
-        """Its id for the client."""
+        """The client's id."""
         self.token = frame.progress_token
-        """By which the client hears of its progress."""
+        """The client's progress token."""
         self.backend: Backend | None = None
         self.inner: RequestId | None = None
-        """Its id on the way to the server."""
+        """The id towards the server."""
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False
-        """Whether the client said that it does not wait."""
+        """Whether the client cancelled it or left."""
 
     def give_up(self) -> None:
-        """The client does not wait for it."""
+        """Cancel the request."""
         self.cancelled = True
         if self.backend is not None and self.backend.conversation is not None:
             self.backend.conversation.give_up(self.inner)
@@ -401,7 +404,7 @@ class RelayedRequest:
 
 
 class _Opening:
-    """A server that has not answered yet whether it begins."""
+    """An attempt to open a session with a server."""
 
     def __init__(self, task: asyncio.Task[None], *, waited_for: bool) -> None:
         self.task = task
@@ -409,11 +412,11 @@ class _Opening:
 
 
 def fresh() -> dict[str, Any]:
-    """What every result of the newest revision says about how long it may be kept."""
+    """The members about caching that every result of the stateless era has."""
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def handshake_version(frame: Frame) -> str:
-    """The revision that is agreed on with a client of the handshake era."""
+    """The protocol revision to answer a client of the handshake era with."""
     asked = frame.params.get("protocolVersion")
     return asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

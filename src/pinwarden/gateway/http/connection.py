@@ -1,4 +1,4 @@
-"""The connection of one client: requests are answered one after the other, in the order they came."""
+"""Client connections: each answers its requests in order, and all together stay within limits."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from pinwarden.gateway.http.memory_budget import BodyBudget
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _END = b"\r\n\r\n"
 _MORE = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
-_LINGER_SECONDS = 1.0  # for a client to read why its request is refused
+_LINGER_SECONDS = 1.0  # for the client to read the error before the connection closes
 
 
 class FastRoute(Protocol):
-    """A short way for requests that begin with a head that is known."""
+    """Handles requests whose head was seen before."""
 
     length: int
 
     def take(self, body: bytes, connection: ClientConnection) -> bool:
-        """Answer the request, unless it has to go the general way."""
+        """Handle the request. Returns False, without side effects, if it needs the general path."""
 
 
 class OpenConnection(Protocol):
-    """A connection that is open, whatever came of it so far."""
+    """A TCP connection that counts against the limit, before or after its TLS handshake."""
 
     def abort(self) -> None:
-        """End now."""
+        """Close the connection immediately."""
 
 
 class CurrentRequest(Protocol):
-    """What a connection is to answer next."""
+    """The request that a connection answers now."""
 
     @property
     def client(self) -> str:
-        """Whose request it is; nobody's, as long as no token was shown."""
+        """The name of the client; empty before its token is checked."""
 
     def gone(self) -> None:
-        """The client went away."""
+        """The client disconnected."""
 
 
 class RequestHandler(Protocol):
-    """Who answers requests."""
+    """Handles requests."""
 
     @property
     def routes(self) -> Mapping[bytes, FastRoute]:
-        """Short ways by the exact bytes of a head."""
+        """Cached routes by the exact bytes of a request head."""
 
     def answer(self, request: Request, reply: Reply) -> None:
-        """Answer one request, now or later, through its reply."""
+        """Handle a request, and answer it through ``reply`` now or later."""
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
-        """Whose request it is, by its head; or refuse it."""
+        """The name of the client that sent this head; raises `BadRequest` if there is none."""
 
 
 class ClientConnections:
-    """All connections of clients, their count and their bounds."""
+    """All client connections, with their limits."""
 
     def __init__(self, handler: RequestHandler, limits: HttpLimits) -> None:
         self.handler = handler
@@ -70,48 +70,48 @@ class ClientConnections:
         self.max_open = limits.max_connections
         self.open: set[ClientConnection] = set()
         self.unauthenticated: dict[OpenConnection, None] = {}
-        """Those that showed no token yet; the oldest are first."""
+        """Connections without a valid token so far, oldest first."""
         self._handshaking: set[OpenConnection] = set()
-        """Those that are being secured."""
+        """Connections in their TLS handshake."""
         self.draining = False
         self.refused = 0
         self.evicted = 0
-        """How many were ended to let others in."""
+        """Connections that were closed to make place for others."""
         self.cut = 0
-        """How many were ended because they did not read."""
+        """Connections that were closed because the client read too slowly."""
         self.on_cut: Callable[[str], None] = _ignore
         self.slow_readers: set[ClientConnection] = set()
-        """Those whose reader is slower than we are."""
+        """Connections with a write backlog."""
         self.body_budget = BodyBudget(limits)
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for slow readers."""
+        """Bytes in all write backlogs."""
         return sum(each.unsent for each in self.slow_readers)
 
     @property
     def bodies(self) -> int:
-        """Bytes of large requests that are not answered yet."""
+        """Bytes of large requests without a response."""
         return self.body_budget.size
 
     def cut_slowest(self) -> None:
-        """Cut those that read slowest, until what waits for all of them is within bounds."""
+        """Close the slowest connections until all backlogs together are within the limit."""
         while self.slow_readers and (unsent := self.unsent) > self.limits.max_all_unsent_bytes:
             slowest = min(self.slow_readers, key=lambda each: (each.pace, -each.unsent))
-            slowest.give_up(f"{unsent} bytes wait for slow readers, and it is the slowest")
+            slowest.give_up(f"{unsent} bytes wait for slow readers, and this one is the slowest")
 
     def tick(self) -> None:
-        """Cut those that do not read at all. Called about once a second."""
+        """Close connections whose client reads nothing. Called about once a second."""
         for each in tuple(self.slow_readers):
             if each.stalled:
-                each.give_up("it reads nothing of what waits for it")
+                each.give_up("the client stopped reading")
 
     def __call__(self) -> ClientConnection:
-        """A protocol for the next connection."""
+        """Create the protocol for a new connection."""
         return ClientConnection(self)
 
     def enter(self, connection: OpenConnection) -> bool:
-        """Let a connection in, in the place of another one if need be; False if there is none."""
+        """Count a new connection, closing another one if the limit is reached. Returns False if none can be closed."""
         if self.draining or (len(self.open) + len(self._handshaking) >= self.max_open and not self._evict_one()):
             return False
         self.unauthenticated[connection] = None
@@ -122,13 +122,13 @@ class ClientConnections:
         return True
 
     def leave(self, connection: OpenConnection) -> None:
-        """It is gone, or another one took its place."""
+        """Stop counting a connection."""
         self.unauthenticated.pop(connection, None)
         self._handshaking.discard(connection)
         self.open.discard(connection)
 
     def _evict_one(self) -> bool:
-        """Close the oldest connection of a stranger; if there is none, an idle one of the client that has most."""
+        """Close the oldest unauthenticated connection, or else an idle one of the client with most connections."""
         chosen: OpenConnection | None = next(iter(self.unauthenticated), None)
         if chosen is None:
             of = Counter(each.client for each in self.open)
@@ -146,7 +146,7 @@ class ClientConnections:
         return True
 
     async def drain(self, seconds: float, hurry: asyncio.Event | None = None) -> bool:
-        """Let what is in flight end, and close what is idle; whether all ended in time, and before ``hurry``."""
+        """Close idle connections and wait for the others. Returns whether all ended in time, and before ``hurry``."""
         self.draining = True
         for each in tuple(self.open):
             each.close_when_idle()
@@ -154,7 +154,7 @@ class ClientConnections:
         end = loop.time() + seconds
         while (
             self.open and loop.time() < end and not (hurry and hurry.is_set())
-        ):  # an answer that is given may still be on its way to a slow reader
+        ):  # a complete response may still be on its way to a slow reader
             await asyncio.sleep(0.02)
         drained = not self.open
         for connection in (*self.open, *self._handshaking):
@@ -167,7 +167,7 @@ def _ignore(why: str) -> None:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection. Reading stops while its client sends ahead of the answers."""
+    """One client connection. It is not read from while too many of its requests wait for a response."""
 
     def __init__(self, owner: ClientConnections) -> None:
         self.owner = owner
@@ -185,18 +185,18 @@ class ClientConnection(asyncio.Protocol):
         self._backlog: WriteBacklog | None = None
         self._reserved = 0
         self.handshake: OpenConnection | None = None
-        """What it was until it was secured."""
+        """Its TLS handshake, if there was one."""
         self.client = ""
-        """Who showed a token on it, last."""
+        """The client whose token was used last on this connection."""
         self._loop = asyncio.get_running_loop()
 
     @property
     def used(self) -> float:
-        """The later, the later something came or went."""
+        """Grows with each use; for comparison only."""
         return self._deadline
 
     def set_client(self, client: str) -> None:
-        """A client showed its token."""
+        """Set the client that uses the connection."""
         if client != self.client:
             if self._reserved:
                 self.owner.body_budget.move(self.client, client, self._reserved)
@@ -205,7 +205,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is not answered yet."""
+        """Whether a request waits for its response."""
         return self._current is not None or bool(self._waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -222,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
         self._wait(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """The client went away."""
+        """The client disconnected."""
         self._closing = True
         self.owner.leave(self)
         self.owner.slow_readers.discard(self)
@@ -267,18 +267,18 @@ class ClientConnection(asyncio.Protocol):
                 self._wait(self._limits.body_seconds if in_body else self._limits.head_seconds)
 
     def eof_received(self) -> bool:
-        """The client sends no more; without that, it is gone for us."""
+        """A client that closes its sending side counts as disconnected."""
         return False
 
     def begin(self, reply: CurrentRequest) -> None:
-        """What is answered next. It has its own time."""
+        """Begin to answer a request. Its own deadlines replace those of the connection."""
         self._current = reply
         self._deadline = 0.0
         if not self.client:
             self.set_client(reply.client)
 
     def result(self, body: bytes) -> None:
-        """The whole answer to a call: what nearly always is sent."""
+        """Send the result of a tool call: the fast path of `Reply.send`."""
         transport = self._transport
         if self._waiting or self.owner.draining or transport is None or transport.get_write_buffer_size():
             Reply(self, keep_alive=True).send(200, body)
@@ -286,26 +286,26 @@ class ClientConnection(asyncio.Protocol):
         transport.write(USUAL % len(body) + body)
         self._current = None
         self._deadline = self._loop.time() + self._limits.idle_seconds
-        if self._timer is None:  # no other wait is longer, so one that is set is early enough
+        if self._timer is None:  # no other timeout is longer, so a timer that runs is early enough
             self._timer = self._loop.call_at(self._deadline, self._overdue)
 
     def write(self, data: bytes) -> None:
-        """Send bytes, unless the reader is too slow for what waits already."""
+        """Send bytes. Closes the connection if too many bytes wait already."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            self.give_up(f"{transport.get_write_buffer_size()} bytes wait for it")
+            self.give_up(f"{transport.get_write_buffer_size()} bytes wait for this client")
             return
         transport.write(data)
         if self._backlog is not None:
             self._backlog.given += len(data)
             self.owner.cut_slowest()
 
-    # A slow reader
+    # Slow readers
 
     def pause_writing(self) -> None:
-        """More waits than the system takes. Nothing is read from whoever does not read."""
+        """The kernel's send buffer is full. Stop reading from this client until it reads."""
         if self._transport is None or self._closing:
             return
         self._backlog = WriteBacklog(self._loop.time(), self.unsent)
@@ -314,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
         self.owner.cut_slowest()
 
     def resume_writing(self) -> None:
-        """Nearly everything was read."""
+        """The client caught up."""
         self._backlog = None
         self.owner.slow_readers.discard(self)
         if self._transport is not None and not self._paused:
@@ -322,46 +322,46 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait to be read."""
+        """Bytes in the write buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def pace(self) -> float:
-        """Bytes a second that were read since more waits than the system takes."""
+        """Bytes per second that the client read since the backlog began."""
         backlog = self._backlog
         return 0.0 if backlog is None else backlog.pace(self._loop.time(), self.unsent)
 
     @property
     def stalled(self) -> bool:
-        """Whether nothing was read for long."""
+        """Whether the client read nothing for ``unread_seconds``."""
         backlog = self._backlog
         return backlog is not None and backlog.stalled(self._loop.time(), self.unsent, self._limits.unread_seconds)
 
     def give_up(self, why: str) -> None:
-        """Cut the connection of a reader that is too slow."""
+        """Close the connection of a client that reads too slowly."""
         transport = self._transport
         self._closing = True
         self.owner.slow_readers.discard(self)
         if transport is not None:
             peer = transport.get_extra_info("peername")
             self.owner.cut += 1
-            self.owner.on_cut(f"{peer[0] if isinstance(peer, tuple) else 'a client'} was cut off: {why}")
+            self.owner.on_cut(f"{peer[0] if isinstance(peer, tuple) else 'a client'} was disconnected: {why}")
             transport.abort()
 
     # Large requests
 
     def admit(self, headers: dict[bytes, bytes], size: int) -> None:
-        """Take a large request from clients only. What it announces is not counted: that costs its client nothing."""
+        """Accept a large body only from an authenticated client. Only bytes that arrive are counted."""
         self.set_client(self.owner.handler.admit(headers))
         self.owner.body_budget.check(self.client, size)
 
     def add(self, size: int) -> None:
-        """Make room for a part of its body."""
+        """Count a part of the body against the budget."""
         self.owner.body_budget.add(self.client, size)
         self._reserved += size
 
     def _leave(self, reply: CurrentRequest) -> None:
-        """The client is gone. In a session the request goes on without it, and so does its body in memory."""
+        """The client disconnected. A request in a session continues, and its body stays counted."""
         if isinstance(reply, Reply) and reply.weight and reply.on_gone is None:
             self._reserved -= reply.weight
             reply.on_over = partial(self.owner.body_budget.give_back, self.client)
@@ -372,7 +372,7 @@ class ClientConnection(asyncio.Protocol):
         self._reserved = 0
 
     def answered(self, *, keep: bool) -> None:
-        """The request in work is answered; take the next one, in a turn of its own so that none starves others."""
+        """The response is complete. The next request starts in a new iteration of the loop, after other connections."""
         self._current = None
         if self._reserved and not self._waiting and not self._reader.begun:
             self._release()
@@ -384,11 +384,11 @@ class ClientConnection(asyncio.Protocol):
         elif self._waiting:
             self._loop.call_soon(self._next)
         else:
-            # Pages for everybody keep no connection for long.
+            # Unauthenticated connections get the short timeout.
             self._wait(self._limits.idle_seconds if self.client else self._limits.head_seconds)
 
     def ping_later(self, reply: Reply) -> None:
-        """Keep a quiet stream open."""
+        """Send comments on an idle event stream, so that proxies keep it open."""
 
         def ping() -> None:
             if reply.open:
@@ -398,12 +398,12 @@ class ClientConnection(asyncio.Protocol):
         self._pinger = self._loop.call_later(self._limits.ping_seconds, ping)
 
     def close_when_idle(self) -> None:
-        """End now if nothing is in work."""
+        """Close the connection unless a request waits for its response."""
         if not self.busy:
             self._close()
 
     def abort(self) -> None:
-        """End now."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -423,7 +423,7 @@ class ClientConnection(asyncio.Protocol):
         self.owner.handler.answer(request, reply)
 
     def _refuse(self, refused: BadRequest) -> None:
-        """Say why, and end the connection: where the next request begins is not known any more."""
+        """Send the error and close the connection, because the start of the next request is unknown."""
         self.owner.refused += 1
         sending = self._reader.in_body
         reply, self._current = self._current, None
@@ -433,7 +433,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._leave(reply)
         if sending and self._transport is not None:
-            # Who hangs up on what is still being sent takes back what was said last.
+            # Closing while the client still sends would discard the response (TCP reset).
             self._closing = True
             self._waiting.clear()
             if self._transport.can_write_eof():
@@ -451,7 +451,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def _wait(self, seconds: float) -> None:
-        """Set the time until which something must have come. One timer serves many requests."""
+        """Set the deadline for the next bytes. One timer serves many requests."""
         self._deadline = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > self._deadline:
             if self._timer is not None:
@@ -472,7 +472,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 class WriteBacklog:
-    """What is known since more waits for a reader than the system takes."""
+    """How fast a client reads since its send buffer filled up."""
 
     __slots__ = ("_moved", "_rest", "given", "since", "start")
 
@@ -480,15 +480,15 @@ class WriteBacklog:
         self.since = self._moved = now
         self.start = unsent
         self.given = 0
-        """Bytes that were added since."""
+        """Bytes written since then."""
         self._rest = -1
 
     def pace(self, now: float, unsent: int) -> float:
-        """Bytes a second."""
+        """Bytes per second that the client read."""
         return (self.start + self.given - unsent) / (now - self.since + 0.001)
 
     def stalled(self, now: float, unsent: int, seconds: float) -> bool:
-        """Whether nothing was read for so long."""
+        """Whether the client read nothing for so many seconds."""
         rest = unsent - self.given
         if rest != self._rest:
             self._rest, self._moved = rest, now

@@ -1,8 +1,8 @@
-"""One session with a server, the way to it, and the requests of clients that wait in it.
+"""One conversation of a client with a server: parse, decide, record, forward; responses come back the same way.
 
-A conversation of the handshake era belongs to one client session. In the newest revision requests stand for
-themselves, so one conversation serves all requests of one client to one server; there two programs may use the same
-id at once, and the second one gets another id on the way to the server.
+A conversation of the handshake era belongs to one client session. In the stateless era one conversation serves all
+requests of one client to one server. There two programs may use the same id at the same time; then the second one gets
+another id towards the server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
 
 class Conversation:
-    """Frames of clients in, frames to clients out, each to the request or the stream that it belongs to."""
+    """Passes messages of clients and of the server through the session, and delivers them to where they belong."""
 
     def __init__(  # noqa: PLR0913, PLR0917  what a session needs from around it
         self,
@@ -81,34 +81,34 @@ class Conversation:
         self._take = self._steps.take
         self._notices = ListChangedThrottle(session.guard.limits.notice_seconds, self._late_notice)
         self._stale: set[str] = set()
-        """Methods of notices that the session has yet to hear of."""
+        """Methods of deferred notifications that the session does not know yet."""
         self._long_waiting = 0
-        """Requests of the client that take long to judge and wait in this session."""
+        """Queued requests of the client that take long to judge."""
         self.closed = False
         self.ended = False
-        """Whether the server does not know the session any more: it takes no more requests."""
+        """Whether the server forgot the session, so that it accepts no more requests."""
         self.answered_once = False
-        """Whether the server ever said anything."""
+        """Whether the server ever sent a message."""
         self.used = clock()
         self.stream_counts = True
         self.last_received = clock()
         self._pinged: float | None = None
-        """Since when the server owes us a sign of life."""
+        """When a ping was sent that has no answer yet."""
 
     @property
     def client(self) -> str:
-        """Whose conversation it is."""
+        """The name of the client."""
         return self.session.client
 
     @property
     def traced(self) -> bool:
-        """Whether somebody wants spans of requests."""
+        """Whether requests get spans."""
         return self._recording.tracing is not None
 
     # From clients
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """A request; its answer goes to whoever waits. Returns the id that it has on the way to the server."""
+        """Send a request; ``sink`` gets the response. Returns the id towards the server, or None if it was not sent."""
         now = self.used = self._clock()
         if self.closed or self._open.full:
             sink.failed(SERVER_AWAY, "too many requests wait for this server" if not self.closed else "closed")
@@ -118,7 +118,7 @@ class Conversation:
             return None
         request_id = frame.id
         if request_id is None or not is_id(request_id[1]):
-            sink.failed(INVALID_REQUEST, "the id of a request is a number, or a text of at most 1024 characters")
+            sink.failed(INVALID_REQUEST, "the id of a request must be a number, or a string of at most 1024 characters")
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, sink):
             return None
@@ -140,7 +140,7 @@ class Conversation:
     def call(  # noqa: PLR0913  what is known about it already
         self, body: bytes, message: Any, name: str, connection: ClientConnection, parameters: bytes, *, modern: bool
     ) -> bool:
-        """A call of a tool. False if it has to be a request as any other."""
+        """Send a tool call on the fast path. Returns False, without side effects, if `request` has to send it."""
         link, own = self.link, message.get("id")
         request_id = request_id_of(own)
         if self.closed or self.ended or link is None or self._open.full or request_id is None:
@@ -164,14 +164,16 @@ class Conversation:
         call.deadline = now + self._limits.answer_seconds
         connection.begin(call)
         self._open.add_call(request_id, call, token)
-        busy = self._session_queue.busy  # then what waits in line may be the news that the tool changed
+        busy = self._session_queue.busy  # a queued message may say that the tool changed
         if self._notes and not busy:
             event = self._fast_path.admit(message, now)
             if event is not None:
                 try:
                     self._recording.note(event, request_id[1])
                 except PinwardenError:
-                    self._fast_path.withdraw(request_id[1])  # the session finds out as well, and says why
+                    self._fast_path.withdraw(
+                        request_id[1]
+                    )  # the session fails to record it too, and answers with the reason
                 else:
                     link.call(call, body, message, name)
                     return True
@@ -193,7 +195,7 @@ class Conversation:
         return True
 
     def tell(self, frame: Frame) -> None:
-        """A notification, or an answer to something that the server asked."""
+        """A notification of the client, or its response to a request of the server."""
         self.used = self._clock()
         if not self.closed:
             if frame.method == CANCELLED:
@@ -201,7 +203,7 @@ class Conversation:
             self._feed(frame)
 
     def give_up(self, request_id: RequestId | None) -> None:
-        """The client does not wait for an answer any more."""
+        """The client of a request left: cancel the request."""
         pending = None if request_id is None else self._open.forget(request_id)
         if pending is None or request_id is None:
             return
@@ -215,9 +217,9 @@ class Conversation:
     def _cancel(self, request_id: RequestId) -> None:
         if self.closed:
             return
-        # The server may answer late or never. For the session this is the end of it.
+        # The server may respond late or never. For the session the request is over.
         if not self.session.abandon(request_id[1]):
-            # It was held, or is answered. As long as the answer is on its way to the disk, the id is not free.
+            # It was deferred, or is answered. The id stays in use until a refusal is durable.
             if not self._steps.after(partial(self._is_over, request_id)):
                 self._is_over(request_id)
         elif self.link is not None:
@@ -227,9 +229,9 @@ class Conversation:
         self._abandoned.pop(request_id, None)
 
     def _feed(self, frame: Frame) -> None:
-        """Let the session have a message of the client, in its turn."""
+        """Queue a message of the client for the session."""
         if not self._session_queue.do(partial(self._from_client, frame), len(frame.data)):
-            self.close("more waits for this server's list to be judged than is kept")
+            self.close("too many bytes wait for this server's list to be judged")
 
     def _from_client(self, frame: Frame) -> None:
         if self.closed:
@@ -244,7 +246,7 @@ class Conversation:
             self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
 
     def _admit_long(self, sink: ResponseSink) -> bool:
-        """Whether one more request that takes long to judge may wait; if not, who waits is told why."""
+        """Reserve a place for a request that takes long to judge. If there is none, the request fails."""
         try:
             self._executor.reserve(self.client)
         except OverloadedError as err:
@@ -254,23 +256,23 @@ class Conversation:
         return True
 
     def _leave_long(self, count: int) -> None:
-        """So many requests that take long to judge do not wait in this session any more."""
+        """Release places of requests that take long to judge."""
         self._long_waiting -= count
         self._executor.release(self.client, count)
 
     def listen(self, reply: EventSink) -> None:
-        """Open the stream for what belongs to no request. A newer stream takes the place of an older one."""
+        """Attach the notification stream. It replaces an older one."""
         self.used = self._clock()
         self._notifications.listen(reply)
 
     # From the server
 
     def waits_for(self, request_id: RequestId) -> bool:
-        """Whether a request with this id is open, or is one of the session's own."""
+        """Whether a request with this id is open, including the session's own."""
         return request_id in self._pending or self.session.is_own(request_id[1])
 
     def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """A message of the server, and all that it says in answer to what was asked."""
+        """A message of the server: a line of a process, or a complete HTTP response to ``expected_id``."""
         if self.closed:
             return True
         if self._defers(data):
@@ -281,7 +283,7 @@ class Conversation:
         return self._received(data, expected_id)
 
     def _defers(self, data: bytes) -> bool:
-        """Whether a message is a notice that waits; then the session knows at once that its list is old."""
+        """Whether a message is a deferred notification. The session marks its list as outdated immediately."""
         method = self._notices.deferred(data)
         if not method:
             return False
@@ -321,7 +323,7 @@ class Conversation:
     def part_from_server(
         self, data: bytes, expected_id: RequestId | None, status: int, then: Callable[[bool], None]
     ) -> None:
-        """A message of the server; who is to know whether it may be the answer is told, now or later."""
+        """A message on a response stream; ``then`` is called with whether it may be the response."""
         if self._defers(data):
             then(False)
             return
@@ -345,7 +347,7 @@ class Conversation:
             then(self._take_frame(frame, expected_id, status))
 
     def _take_frame(self, frame: Frame, expected_id: RequestId | None, status: int) -> bool:
-        """Let the session judge a message; whether it may be the answer."""
+        """Let the session judge a message. Returns whether it may be the response."""
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
@@ -353,7 +355,7 @@ class Conversation:
         return frame.may_answer(expected_id)
 
     def _answered(self, call: ToolCall, data: bytes, message: Any, now: float) -> None:
-        """The answer to a call."""
+        """The response to a call."""
         if self._fast_path.relays(data, message):
             self._open.forget(call.request_id)
             call.result(data, message)
@@ -367,7 +369,7 @@ class Conversation:
         call.result(data, message)
 
     def unanswered(self, request_id: RequestId, why: str) -> None:
-        """The server ended its answer without answering."""
+        """The server's response ended without a message for the request."""
         self._session_queue.do(partial(self._unanswered, request_id, why))
 
     def _unanswered(self, request_id: RequestId, why: str) -> None:
@@ -377,14 +379,14 @@ class Conversation:
 
     def _if_not_answered(self, expected_id: RequestId | None, answers: bool) -> None:
         if expected_id is not None and not answers:
-            self.unanswered(expected_id, "no answer came")
+            self.unanswered(expected_id, "the response was empty")
 
     def not_understood(self) -> None:
-        """The server may be of another era than it was."""
+        """The server may have changed its era."""
         self.on_not_understood()
 
     def refused_unread(self, request_id: RequestId, why: str) -> None:
-        """The server does not know the session, and so has not executed a request."""
+        """The server did not execute a request, because it does not know the session."""
         self._session_queue.do(partial(self._refused_unread, request_id, why))
 
     def _refused_unread(self, request_id: RequestId, why: str) -> None:
@@ -398,27 +400,27 @@ class Conversation:
             pending.sink.refused_unread(why)
 
     def session_ended(self, sent: Set[RequestId], why: str) -> None:
-        """The server does not know the session: what was not sent to it may be sent in another session."""
+        """The server forgot the session. Requests that were not sent can be sent in another session."""
         self.ended = True
         for request_id in [each for each in self._pending if each not in sent]:
             self.refused_unread(request_id, why)
 
     def server_lost(self, why: str) -> None:
-        """Nothing more will come: everything that is open is answered, and the conversation is over."""
+        """The server is gone: fail all open requests, and end the conversation."""
         if not self.closed:
             self._session_queue.do(partial(self._lost, why))
 
     def _lost(self, why: str) -> None:
         if self.closed:
             return
-        if self._steps.after(partial(self._lost, why)):  # what the server said last is heard first, and no more of it
+        if self._steps.after(partial(self._lost, why)):  # deliver the server's last messages first
             if self.link is not None:
                 self.link.close()
             return
         step = self.session.server_gone(self._clock())
         recorded = Step(facts=step.facts, durable=step.durable, sightings=step.sightings)
         self._take(recorded, None, None, 0)
-        self.close(why)  # which tells everybody who waits, and the reason too
+        self.close(why)  # fails all open requests
 
     # From the clock
 
@@ -438,7 +440,7 @@ class Conversation:
                 self._open.forget(request_id)
                 pending.sink.dropped()
                 if self.last_received < pending.sent:
-                    self._ping(now)  # silence is what it was asked for, so it says nothing about the server
+                    self._ping(now)  # a cancelled request gets no response, so its silence proves nothing
             else:
                 self.give_up(request_id)
                 hung = hung or self.last_received < pending.sent
@@ -448,12 +450,12 @@ class Conversation:
         if hung or (self._pinged is not None and now - self._pinged >= self._limits.answer_seconds):
             self._pinged = None
             if self.link is None or not self.link.hangs(now - self._limits.answer_seconds):
-                self.server_lost("the server hangs")
+                self.server_lost("the server does not respond")
         elif self.link is not None:
             self.link.expire(now - self._limits.answer_seconds, self._pending)
 
     def _ping(self, now: float) -> None:
-        """Ask the server for a sign of life."""
+        """Ping the server, unless a ping is open."""
         if self._pinged is None and self.link is not None:
             self._pinged = now
             ping = {"jsonrpc": "2.0", "id": f"pinwarden/{self.session.name}/ping", "method": "ping"}
@@ -461,13 +463,13 @@ class Conversation:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything."""
+        """Whether no request is open and no stream counts as use."""
         return (
             not self._pending and not self._session_queue.busy and not (self.stream_counts and self._notifications.open)
         )
 
     def close(self, why: str) -> None:
-        """End the conversation. Who still waits is told."""
+        """End the conversation. Open requests fail with the reason."""
         if self.closed:
             return
         self.closed = True
@@ -487,7 +489,7 @@ class Conversation:
         self._on_closed(why)
 
     def end_stream(self) -> None:
-        """End what would stay open for ever: the stream that belongs to no request, and subscriptions."""
+        """End streams without an end of their own: notifications and subscriptions."""
         self._notifications.end()
         for request_id in [request_id for request_id, each in self._pending.items() if each.deadline == inf]:
             sink = self._pending[request_id].sink
@@ -495,14 +497,14 @@ class Conversation:
             sink.dropped()
 
     def _overflow(self) -> None:
-        self.close("more waits for lists to be judged than is kept, and most of it here")
+        self.close("too many bytes wait for lists to be judged, and most of them are in this session")
 
     # What comes out of the session
 
     def send(
         self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
-        """Send the messages of a step that is recorded."""
+        """Send the messages of a recorded step."""
         if step.to_server and self.link is not None and not self.closed:
             for data in step.to_server:
                 sent = self._read(data, frame)
@@ -518,7 +520,7 @@ class Conversation:
             self._deliver(own, expected_id, status if own is frame else 0)
 
     def _is_cancelled(self, request_id: RequestId, pending: PendingRequest | ToolCall | None) -> bool:
-        """Whether a request was cancelled while it was recorded: the server was told so, and is not to get it now."""
+        """Whether a request was cancelled while it was recorded, so that the server must not get it."""
         if not self._open.is_over(request_id):
             return False
         self._abandoned.pop(request_id, None)  # no answer will come
@@ -529,7 +531,7 @@ class Conversation:
         return True
 
     def _send_with(self, pending: PendingRequest | ToolCall, sent: Frame, link: UpstreamTransport) -> None:
-        """Send a request with those header lines of the client that the tool declares, now that it is known."""
+        """Send a request with the client's header lines that the tool declares."""
         try:
             lines = self._declared(sent, pending.parameters)
         except HeaderMismatch as err:
@@ -541,7 +543,7 @@ class Conversation:
             link.send(sent, lines)
 
     def _mismatch(self, frame: Frame, parameters: bytes, sink: ResponseSink) -> bool:
-        """Whether a header of a call says something else than the call; then who waits is told."""
+        """Whether a header contradicts the call; then the call fails."""
         try:
             self._declared(frame, parameters)
         except HeaderMismatch as err:
@@ -568,7 +570,7 @@ class Conversation:
         pending = self._open.of_message(frame, expected_id)
         link = self.link
         if link is not None and link.shared and (frame.is_request or (pending is None and not link.private)):
-            return  # it may be meant for another client
+            return  # it may be for another client
         if pending is not None:
             pending.deadline = max(pending.deadline, self._clock() + self._limits.answer_seconds)
             frame = with_client_id(frame, pending)

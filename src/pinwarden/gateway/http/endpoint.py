@@ -1,4 +1,4 @@
-"""The HTTP face of the gateway: from a request to the conversation that it belongs to."""
+"""Routes HTTP requests: checks the headers, finds the conversation, and hands it the message."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 _PREFIX = "/mcp/"
 _EVENTS = "text/event-stream"
 _JSON = b"application/json"
-_UNAVAILABLE = "the gateway lets nothing pass now; /readyz says why"
+_UNAVAILABLE = "The gateway blocks all requests; see /readyz."
 _STATUS_HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 
 
 class Page(Protocol):
-    """Something that is not MCP: health, readiness, metrics."""
+    """A page that is not MCP: health, readiness, metrics."""
 
     def __call__(self, client: Client | None, /) -> tuple[int, str, bytes]:
-        """Status, content type and body, for a client or for anybody."""
+        """Status, content type and body; ``client`` is None on public pages."""
 
 
 class Endpoint:
-    """Answers every request of every client."""
+    """Handles all requests of all clients."""
 
     def __init__(
         self,
@@ -75,21 +75,21 @@ class Endpoint:
         self._json = Limits(max_bytes=limits.max_body_bytes, max_values=limits.max_body_values)
         self._merged = merged
         self.open_pages: dict[str, Page] = {}
-        """Pages for which no token is needed."""
+        """Public pages, by path."""
         self.pages: dict[str, Page] = {}
         self.routes: dict[bytes, CachedRoute] = {}
-        """Where heads lead that came before."""
+        """Cached routes of tool calls, by the exact bytes of the request head."""
         self.requests = 0
         self.failures = 0
-        """Requests that were answered with an error of ours."""
+        """Requests that failed because of an error in the gateway."""
 
     @property
     def generation(self) -> int:
-        """Changes with everything that decides who is let in, and where to."""
+        """Changes when clients or servers change. Cached routes of an older generation are invalid."""
         return self.access.generation + self._manager.generation
 
     def answer(self, request: Request, reply: Reply) -> None:
-        """Answer one request. Whatever goes wrong in it, the client is told, and the gateway goes on."""
+        """Handle one request. Every error becomes a response."""
         self.requests += 1
         self._answer_errors(reply, lambda: self._answer(request, reply))
 
@@ -104,7 +104,7 @@ class Endpoint:
             reply.send(500, _refusal(SERVER_AWAY, err.message))
 
     def admit(self, headers: dict[bytes, bytes]) -> str:
-        """Take a long body from clients only, so that nobody else can make us keep it. Returns whose it is."""
+        """Authenticate the sender of a large body before it is read. Returns the client's name."""
         try:
             self.access.check_site(headers)
             return self.access.client_of(headers).name
@@ -130,7 +130,7 @@ class Endpoint:
         if not self._manager.upstreams and (route is not None or request.path.startswith(_PREFIX)):
             self._unavailable(request, reply)
         elif route is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
+            reply.send(404, _refusal(INVALID_REQUEST, "No such server."))
         elif request.method == "POST":
             self._post(request, reply, client, route)
         elif request.method == "GET":
@@ -148,8 +148,8 @@ class Endpoint:
         reply.send(status, body, kind=kind)
 
     def _unavailable(self, request: Request, reply: Reply) -> None:
-        """There is no server, because the lock or the policy cannot be read. No client is to take that for its own
-        session that ended, and older ones read the reason only where the status says that all is well."""
+        """The lock or the policy cannot be read, so there is no server. The status must not look like an ended session,
+        and clients of the handshake era show the reason only if the status is 200."""
         number, modern = None, True
         with suppress(PinwardenError):
             frame = read_client(request.body, self._json)
@@ -169,12 +169,12 @@ class Endpoint:
         found = self._manager.upstreams.get(path[len(_PREFIX) :])
         return found if found is not None and client.sees(found.name) else None
 
-    # One POST is one message.
+    # POST: one message
 
     def _post(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
         kind = request.headers.get(b"content-type", b"")
         if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
-            reply.send(415, _refusal(INVALID_REQUEST, "a message is application/json"))
+            reply.send(415, _refusal(INVALID_REQUEST, "The content type must be application/json."))
             return
         if len(request.body) > self._limits.max_bytes_at_once:
             self._parse_offloaded(request, reply, client)
@@ -185,23 +185,23 @@ class Endpoint:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
         if frame.method == CANCELLED and self._manager.executor.is_busy(client.name):
-            self._parse_offloaded(request, reply, client)  # behind what it cancels, which may be a long message
+            self._parse_offloaded(request, reply, client)  # it must stay behind the long message that it cancels
             return
         self._dispatch(request, reply, client, route, frame)
 
     def _parse_offloaded(self, request: Request, reply: Reply, client: Client) -> None:
-        """Read a long message on a thread, and go on with who is let in and what is served then."""
+        """Parse a long message on a thread. Client and route are looked up again afterwards."""
 
         def on_parsed(reading: asyncio.Future[Frame]) -> None:
             if reading.cancelled():
-                reply.send(503, _refusal(SERVER_AWAY, "the gateway ends"), headers=_STATUS_HEADERS[503])
+                reply.send(503, _refusal(SERVER_AWAY, "The gateway is shutting down."), headers=_STATUS_HEADERS[503])
                 return
             err = reading.exception()
             if isinstance(err, OverloadedError):
                 self._overloaded(reply, err)
             elif isinstance(err, PinwardenError):
                 reply.send(400, _refusal(PARSE_ERROR, err.message))
-            else:  # or let the loop tell what went wrong
+            else:  # an unexpected exception goes to the loop's handler
                 self._answer_errors(reply, partial(self._resume, request, reply, reading.result()))
 
         try:
@@ -218,22 +218,22 @@ class Endpoint:
         client = self.access.client_of(request.headers)
         route = self._find_route(request.path, client)
         if route is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "no such server"))
+            reply.send(404, _refusal(INVALID_REQUEST, "No such server."))
         elif reply.open or b"mcp-session-id" in request.headers:
             self._dispatch(request, reply, client, route, frame)
         else:
-            reply.send(400)  # to nobody: who hung up has cancelled it
+            reply.send(400)  # the client hung up, which cancels a stateless request
 
     def _dispatch(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
         if not isinstance(frame.message, dict):
-            reply.send(400, _refusal(INVALID_REQUEST, "one message is expected, not a batch"))
+            reply.send(400, _refusal(INVALID_REQUEST, "Batches are not supported; send one message."))
             return
         if "method" in frame.members and type(frame.members["method"]) is not str:
             number = None if frame.id is None else frame.id[1]
-            reply.send(400, error_frame(number, INVALID_REQUEST, "the method of a message is a text"))
+            reply.send(400, error_frame(number, INVALID_REQUEST, "The method must be a string."))
             return
         if frame.is_request and frame.id is None:
-            reply.send(400, _refusal(INVALID_REQUEST, "the id of a request is a number or a text"))
+            reply.send(400, _refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
             return
         route.requests += 1
         version = request.header(b"mcp-protocol-version")
@@ -245,14 +245,14 @@ class Endpoint:
             self._post_in_session(request, reply, client, route, frame)
 
     def _post_modern(self, request: Request, reply: Reply, client: Client, route: Route, frame: Frame) -> None:
-        """A request of the newest revision stands for itself."""
+        """Handle a request of the stateless era."""
         mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
             number = frame.members.get("id")
             reply.send(400, error_frame(number if frame.is_request else None, HEADER_MISMATCH, mismatch))
             return
         if not frame.is_request:
-            # The revision has no notifications from clients over HTTP, and nothing that one could belong to.
+            # Revision 2026-07-28 has no client notifications over HTTP.
             reply.send(202)
             return
         exchange = HttpResponseSink(reply, frame.members.get("id"), modern=True)
@@ -266,21 +266,21 @@ class Endpoint:
         number = request.header(b"mcp-session-id")
         if frame.method == "initialize" and frame.is_request:
             if number:
-                reply.send(400, _refusal(INVALID_REQUEST, "a session begins only once"))
+                reply.send(400, _refusal(INVALID_REQUEST, "The session is already initialized."))
                 return
             session = self._manager.open_session(route, client)
             if session is None:
-                reply.send(503, _refusal(SERVER_AWAY, "too many sessions"), headers={"retry-after": "5"})
+                reply.send(503, _refusal(SERVER_AWAY, "Too many sessions."), headers={"retry-after": "5"})
                 return
             exchange = HttpResponseSink(reply, frame.members.get("id"), headers={"mcp-session-id": session.id})
             initialize(self._manager, session, frame, exchange, request.parameters)
             return
         if not number:
-            reply.send(400, _refusal(INVALID_REQUEST, "the header mcp-session-id is missing"))
+            reply.send(400, _refusal(INVALID_REQUEST, "The header mcp-session-id is missing."))
             return
         session = self._manager.session(number, client, route)
         if session is None:
-            reply.send(404, _refusal(INVALID_REQUEST, "there is no such session"))
+            reply.send(404, _refusal(INVALID_REQUEST, "No such session."))
         elif frame.is_request:
             self._cache_route(request, route, session.conversation, frame, modern=False)
             exchange = HttpResponseSink(reply, frame.members.get("id"))
@@ -292,7 +292,7 @@ class Endpoint:
     def _cache_route(
         self, request: Request, route: Route, conversation: AnyConversation, frame: Frame, *, modern: bool
     ) -> None:
-        """The next calls with the same head need not be looked at so closely."""
+        """Cache the route of a tool call for later requests with the same head."""
         head = request.head
         if (
             frame.method != CALL
@@ -302,10 +302,10 @@ class Endpoint:
         ):
             return
         if b"origin" in request.headers or request.parameters:
-            return  # a browser wants to hear more than the short way says, and such headers are held against each call
+            return  # CORS headers and argument headers need the general path
         name = frame.params.get("name")
         if conversation.traced or type(name) is not str:
-            return  # each is looked at
+            return  # every call gets a span
         if len(self.routes) >= MAX_CACHED_ROUTES:
             self.routes.clear()
         cached = CachedRoute(self, route, conversation, request.parameters, self._json, len(request.body))
@@ -313,12 +313,12 @@ class Endpoint:
             cached.set_stateless(frame.meta[VERSION_META], name)
         self.routes[head] = cached
 
-    # The stream of what belongs to no request, and the end of a session.
+    # GET: the notification stream. DELETE: end a session.
 
     def _get(self, request: Request, reply: Reply, client: Client, route: Route) -> None:
         number = request.header(b"mcp-session-id")
         if _EVENTS not in request.header(b"accept"):
-            reply.send(406, _refusal(INVALID_REQUEST, f"the answer is {_EVENTS}"))
+            reply.send(406, _refusal(INVALID_REQUEST, f"The response is {_EVENTS}; accept it."))
             return
         session = self._manager.session(number, client, route) if number else None
         if session is None:
@@ -341,14 +341,14 @@ def _refusal(code: int, why: str) -> bytes:
 
 
 MAX_CACHED_ROUTES = 4096
-"""Together they take a few megabytes."""
+"""About two megabytes in all."""
 MAX_CACHED_HEAD_BYTES = 2048
-"""Of a head that is kept."""
-_MAX_FAST_BODY_BYTES = 1 << 16  # longer ones have time for the general way
+"""Longer heads are not cached."""
+_MAX_FAST_BODY_BYTES = 1 << 16  # longer bodies take the general path
 
 
 class CachedRoute:
-    """A head of a POST with a call of a tool, and where that leads."""
+    """The route of a tool call whose request head was checked before. The message itself is checked each time."""
 
     __slots__ = (
         "_conversation",
@@ -374,15 +374,15 @@ class CachedRoute:
         self._version = ""
         self._name = ""
         self.length = length
-        """Of the body."""
+        """The content length in the head."""
 
     def set_stateless(self, version: str, name: str) -> None:
-        """What the headers of the newest revision say, which the message has to say too."""
+        """Set the protocol version and tool name in the headers, which the message must repeat."""
         self._version = version
         self._name = name
 
     def take(self, body: bytes, connection: ClientConnection) -> bool:
-        """Send a call on its way; False if the request has to go the general way, and nothing was done."""
+        """Forward a call. Returns False, without side effects, if the request needs the general path."""
         conversation = self._conversation
         endpoint = self._endpoint
         if self._generation != endpoint.generation or conversation.closed or self.length > _MAX_FAST_BODY_BYTES:

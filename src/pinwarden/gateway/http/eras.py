@@ -28,7 +28,7 @@ from pinwarden.surface.protocol import SERVER_AWAY
 
 
 class BridgedRoute:
-    """A server's own address, for clients of the other era."""
+    """A server's own path, for clients of the other era."""
 
     requests = 0
 
@@ -38,13 +38,13 @@ class BridgedRoute:
         self._upstream = upstream
 
     def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> BridgedConversation:
-        """A conversation with the server, in whichever era it speaks."""
+        """Open a conversation that translates between the eras."""
         del stateless
         return BridgedConversation(manager, client, self._upstream)
 
 
 def stateless_place(route: Route, frame: Frame) -> Route:
-    """Where a request of the stateless era goes: to the server itself, if it is of that era or is asked for its era."""
+    """The route of a stateless request: straight to a stateless server, or over a bridge."""
     if not isinstance(route, Upstream) or route.era == STATELESS or frame.method == "server/discover":
         return route
     return route if frame.method == LISTEN and not route.era else BridgedRoute(route)
@@ -53,7 +53,7 @@ def stateless_place(route: Route, frame: Frame) -> Route:
 def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
     manager: SessionManager, route: Route, client: Client, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> tuple[AnyConversation | None, Callable[[], object]]:
-    """Send a request of the stateless era on its way.
+    """Send a request of the stateless era.
 
     Returns the conversation, if it is known yet, and what to call if the client does not wait any more.
     """
@@ -71,7 +71,7 @@ def request_stateless(  # noqa: PLR0913, PLR0917  what is known about a request
 async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a request
     manager: SessionManager, upstream: Upstream, client: Client, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> None:
-    """Relay ``server/discover`` to a server whose era is not known: clients that come at once share one process."""
+    """Relay ``server/discover`` to a server of unknown era. Simultaneous clients share one process."""
     conversation, request_id = None, None
     try:
         async with upstream.finding_era(manager.limits.merged_opening_seconds / 2):
@@ -83,7 +83,7 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a requ
         if conversation is not None:
             conversation.give_up(request_id)
         if sink.open:
-            sink.failed(SERVER_AWAY, "the gateway ends")
+            sink.failed(SERVER_AWAY, "the gateway is shutting down")
         raise
     except PinwardenError as err:
         sink.failed(SERVER_AWAY, err.message)
@@ -92,14 +92,14 @@ async def _discover_first(  # noqa: PLR0913, PLR0917  what is known about a requ
 def initialize(
     manager: SessionManager, session: ClientSession, frame: Frame, sink: ResponseSink, parameters: bytes
 ) -> None:
-    """Begin a session of a client. A server that refuses the handshake may be one of the stateless era."""
+    """Relay ``initialize``. If the server rejects it, the session continues over a bridge to the stateless era."""
     if isinstance(session.route, Upstream):
         sink = _Handshake(sink, manager, session, frame)
     session.conversation.request(frame, sink, parameters)
 
 
 class _Passing:
-    """Hands everything on."""
+    """Passes everything to another sink."""
 
     def __init__(self, sink: ResponseSink) -> None:
         self._waiting = sink
@@ -125,7 +125,7 @@ class _Passing:
 
 
 class _Discovery(_Passing):
-    """Waits for a server to say who it is."""
+    """Learns from the response to ``server/discover`` that the server is stateless."""
 
     def __init__(self, sink: ResponseSink, upstream: Upstream, conversation: AnyConversation) -> None:
         super().__init__(sink)
@@ -153,7 +153,7 @@ class _Discovery(_Passing):
 
 
 class _Handshake(_Passing):
-    """Waits for the answer to the handshake of a client."""
+    """Bridges the session if the server rejects ``initialize``."""
 
     def __init__(self, sink: ResponseSink, manager: SessionManager, session: ClientSession, frame: Frame) -> None:
         super().__init__(sink)
@@ -175,7 +175,7 @@ class _Handshake(_Passing):
 
 
 class _SecondTry(_Passing):
-    """Waits for the stateless era of a server that refused the handshake. What it refused it with counts otherwise."""
+    """Waits for the bridged ``initialize``. If that fails too, the client gets the server's own error."""
 
     def __init__(self, sink: ResponseSink, refusal: Frame, status: int) -> None:
         super().__init__(sink)

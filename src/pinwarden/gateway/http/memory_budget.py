@@ -1,7 +1,8 @@
-"""What waits in memory on the way to servers, for lists to be judged, and for the end of messages that are begun.
+"""Memory budgets that all clients share.
 
-Each conversation has a bound of its own, but there are many of them. When all of them together hold too much, the one
-that holds most is ended: whoever fills the memory loses that, and nobody else does.
+`MemoryBudget` limits what waits for servers, for judging, and for the end of partial messages. Each conversation has a
+limit of its own; when all together exceed the budget, the one that holds most is ended. `BodyBudget` limits the bodies
+of large requests.
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 
 
 class BudgetHolder(Protocol):
-    """Something that keeps messages until somebody takes them."""
+    """Something that holds messages in memory."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that it keeps."""
+        """Bytes that it holds."""
 
     def overflow(self) -> None:
-        """Let go of all of them."""
+        """Drop everything: it holds most when the budget is exceeded."""
 
 
 class MemoryBudget:
-    """The bound for all who keep messages."""
+    """The limit for all holders together."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._holders: set[BudgetHolder] = set()
         self.overflows = 0
-        """How often somebody had to let go."""
+        """How often a holder had to drop its messages."""
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that all of them keep."""
+        """Bytes that all holders hold."""
         return sum(each.pending_bytes for each in self._holders)
 
     def enter(self, holder: BudgetHolder) -> None:
-        """From now on it keeps something."""
+        """Start to count a holder."""
         self._holders.add(holder)
 
     def leave(self, holder: BudgetHolder) -> None:
-        """It keeps nothing any more."""
+        """Stop counting a holder."""
         self._holders.discard(holder)
 
     def make(self) -> None:
-        """See that what waits is within bounds."""
+        """Make the largest holders drop their messages until the total is within the limit."""
         while self._holders and self.pending_bytes > self._most:
             largest = max(self._holders, key=lambda each: each.pending_bytes)
             self.leave(largest)
@@ -55,7 +56,7 @@ class MemoryBudget:
 
 
 class BodyBudget:
-    """Counts what came of large requests that are not answered yet. What is only announced takes nobody's room."""
+    """Counts the received bytes of large requests until they are answered, per client and in all."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -63,20 +64,20 @@ class BodyBudget:
         self.size = 0
 
     def check(self, client: str, size: int) -> None:
-        """Refuse what there is no room for now."""
+        """Raise `BadRequest` if so many more bytes would exceed a limit."""
         if self._of.get(client, 0) + size > self._limits.max_client_body_bytes:
             raise BadRequest(503, "Too many large requests of one client at once.")
         if self.size + size > self._limits.max_all_body_bytes:
             raise BadRequest(503, "Too many large requests at once.")
 
     def add(self, client: str, size: int) -> None:
-        """So many bytes more of a client."""
+        """Count bytes of a client; raises `BadRequest` if a limit is exceeded."""
         self.check(client, size)
         self._of[client] = self._of.get(client, 0) + size
         self.size += size
 
     def give_back(self, client: str, size: int) -> None:
-        """A request is answered, or nobody waits for that."""
+        """Release the bytes of a request that is over."""
         self.size -= size
         left = self._of.get(client, 0) - size
         if left > 0:
@@ -85,7 +86,7 @@ class BodyBudget:
             self._of.pop(client, None)
 
     def move(self, client: str, to: str, size: int) -> None:
-        """Another client goes on with the connection of the first."""
+        """Count bytes for another client, which uses the same connection now."""
         self.give_back(client, size)
         self._of[to] = self._of.get(to, 0) + size
         self.size += size

@@ -1,8 +1,8 @@
-"""One endpoint for all servers of a client.
+"""All servers of a client as one server, at `/mcp`.
 
-Lists are put together from all servers, under names that begin with the server; requests go to the server that they
-name, with its own name in body and headers. Everything that a server says passes its session first, as on the server's
-own endpoint: what is withheld there is not here either.
+Lists contain the items of all servers, with the server's name as prefix: ``server__name`` for tools and prompts,
+``server+uri`` for resources. A slug contains neither separator, so no server can take another one's names. Requests go
+to the server that they name, under its own name. All messages of a server pass its session first, as at its own path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LISTS = {
     "resources/list": ("resources", "resources", "uri"),
     "resources/templates/list": ("resources", "resourceTemplates", "uriTemplate"),
 }
-"""Method -> what a server must offer, the member of the answer, the name of an item in it."""
+"""By method: the capability, the member of the result, and the naming member of an item."""
 _ROUTED = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -48,12 +48,12 @@ _ROUTED = {
     "resources/unsubscribe": "uri",
 }
 UNAVAILABLE = "pinwarden/unavailable"
-"""In ``_meta`` of a list: the servers that are missing in it, and why."""
+"""The member of ``_meta`` in a list that names missing servers and the reasons."""
 _OWN_INFO = {"name": "pinwarden", "title": "Pinwarden gateway"}
 
 
 class MergedRoute:
-    """The address of the merged endpoint."""
+    """The route of `/mcp`."""
 
     name = "merged"
     slug = ""
@@ -62,13 +62,13 @@ class MergedRoute:
         self.requests = 0
 
     def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> MergedConversation:
-        """A conversation with all servers that the client may see."""
+        """Open a conversation with all servers that the client may use."""
         del stateless
         return MergedConversation(manager, client)
 
 
 def merged_route() -> Callable[[Client], MergedRoute]:
-    """The one merged endpoint, for any client."""
+    """The route of `/mcp`, the same for all clients."""
     place = MergedRoute()
     return lambda _: place
 
@@ -79,11 +79,11 @@ class MergedConversation(Bridge):
     def __init__(self, manager: SessionManager, client: Client) -> None:
         super().__init__(manager, client)
         self._late: dict[tuple[Backend, str], asyncio.Task[list[bytes]]] = {}
-        """Lists that were waited for long enough, by the server and the method."""
+        """Lists that missed their deadline and are still awaited."""
         self._long_names: dict[str, tuple[str, str]] = {}
 
     def close(self, why: str) -> None:
-        """End it, and what was opened for it."""
+        """End the conversation and its sessions with servers."""
         super().close(why)
         for task in self._late.values():
             task.cancel()
@@ -107,26 +107,26 @@ class MergedConversation(Bridge):
             self._reply(frame, sink, {})
 
     def _seen(self) -> dict[str, Upstream]:
-        """The servers that the client may see."""
+        """The servers that the client may use."""
         return {slug: each for slug, each in self._manager.upstreams.items() if self._client.sees(each.name)}
 
     def _refuse_if_all_are_missing(self) -> None:
-        """An empty list would look as if there were no tools; the client is told what keeps it from them."""
+        """Fail with the reasons if no server is available, because an empty list would look valid."""
         missing = self._unavailable()
         if missing and not any(each.open_now for each in self._backends.values()):
             reasons = "; ".join(f"{slug}: {why}" for slug, why in missing.items())
             raise BackendError(SERVER_AWAY, f"no server is available: {reasons}")
 
     def _unavailable(self) -> dict[str, str]:
-        """The servers that the client may see and that cannot be asked now, and why."""
+        """The servers without an open session, and the reasons."""
         return {
-            slug: self._failures.get(slug, "the server has not begun yet")
+            slug: self._failures.get(slug, "the server has not started yet")
             for slug in sorted(self._seen())
             if not (slug in self._backends and self._backends[slug].open_now)
         }
 
     def _about(self, frame: Frame) -> dict[str, Any]:
-        """What we say of ourselves: the sum of what was approved of the servers."""
+        """The gateway's self-description: the sum of the servers' approved capabilities and instructions."""
         from pinwarden import __version__
 
         capabilities: dict[str, Any] = {}
@@ -158,7 +158,7 @@ class MergedConversation(Bridge):
         for backend, each in zip(asked, found, strict=True):
             if isinstance(each, BackendError):
                 missing[backend.slug] = each.why
-                continue  # the other servers are of use without it
+                continue  # the list is useful without it
             if isinstance(each, BaseException):
                 raise each
             renamed = partial(self._renamed, backend.slug, each, name)
@@ -171,10 +171,10 @@ class MergedConversation(Bridge):
         sink.answered(Frame(data=data, message={"id": frame.members["id"], "result": {}}), 0)
 
     async def _items_of(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """The items of one server. All others wait for them too, so they are not waited for without end."""
+        """The items of one server, if they come in time: the lists of all servers wait for them."""
         key = backend, method
         if key in self._late:
-            raise BackendError(SERVER_AWAY, "the server is still about to list")
+            raise BackendError(SERVER_AWAY, "the server is still listing")
         task = asyncio.get_running_loop().create_task(self._items_in_session(backend, method, member, meta))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._limits.merged_list_seconds)
@@ -188,14 +188,14 @@ class MergedConversation(Bridge):
         raise BackendError(SERVER_AWAY, "the server did not list in time")
 
     async def _items_in_session(self, backend: Backend, method: str, member: str, meta: dict[str, Any]) -> list[bytes]:
-        """The items of one server, from a new session if it does not know the one that it had."""
+        """The items of one server, from a new session if the server forgot the old one."""
         try:
             return await backend.items(method, member, meta)
         except RefusedUnreadError:
             return await (await self._backend(backend.upstream)).items(method, member, meta)
 
     def _came_late(self, key: tuple[Backend, str]) -> None:
-        """A server that was left out has listed, or will not: who hears of changes is told to ask again."""
+        """A late list arrived or failed. If it arrived, send ``list_changed``."""
         task = self._late.pop(key)
         failed = task.cancelled() or task.exception() is not None
         if not failed and not self._modern:
@@ -230,11 +230,11 @@ class MergedConversation(Bridge):
         path, slug, own = self._target(frame)
         upstream = self._seen().get(slug)
         if upstream is None:
-            raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it begins with no server's name")
+            raise BackendError(INVALID_PARAMS, f"unknown {path[-1]}: it must begin with the name of a server")
         await self._relay(upstream, _with(frame, path, own), sink, parameters, work)
 
     def _target(self, frame: Frame) -> tuple[tuple[str, ...], str, str]:
-        """Where in the request the name stands, the server that it names, and the server's own name for it."""
+        """The path of the name in the request, the server's slug, and the server's own name."""
         path: tuple[str, ...]
         if frame.method in _ROUTED:
             path = ("params", _ROUTED[frame.method])
@@ -276,19 +276,19 @@ def _with(frame: Frame, path: tuple[str, ...], name: str) -> Frame:
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 _LONGEST_SLUG = 32
 LONGEST_NAME = 128
-"""Of a tool, as the protocol advises."""
-_SHORT, _LONG = 8, 64  # letters of a mark
-_MARK_OF_NAME = 32  # letters: no server finds two names of its own with one mark
+"""Characters of a tool name, as the protocol recommends."""
+_SHORT, _LONG = 8, 64  # digits of a hash suffix
+_MARK_OF_NAME = 32  # digits: long enough to prevent collisions
 _SHORTENED = re.compile(rf".*-[0-9a-f]{{{_MARK_OF_NAME}}}", re.DOTALL)
 _SEPARATOR = "__"
 _SCHEME = "+"
 
 
 def slugs_of(names: Iterable[str]) -> dict[str, str]:
-    """A part for addresses and names for each server. Those of different servers are always different."""
+    """A unique slug for each server, for paths and name prefixes."""
     slugs = wanted = {name: _slug(name) for name in sorted(set(names))}
-    # Whoever has to share gets a mark, all of them: which one comes first decides nothing. A name may be chosen so that
-    # it is another one with its mark; then the mark is as long as no name is.
+    # All names with the same slug get a hash suffix, so that their order does not matter. A name may be chosen to equal
+    # another one with its suffix; then the suffix is longer than any name.
     for letters in (_SHORT, _LONG):
         times = Counter(slug.lower() for slug in slugs.values())
         slugs = {
@@ -312,9 +312,9 @@ def _mark(name: str, letters: int = _SHORT) -> str:
 
 
 def merged_name(slug: str, name: str) -> str:
-    """The name of a tool or prompt on the merged endpoint; a long one ends in a mark of what it was.
+    """The name of a tool or prompt at `/mcp`; a long one is cut and ends in a hash.
 
-    So does one that looks as if it had been shortened: it may be chosen to be the short name of another one.
+    So does one that looks as if it had been cut: it may be chosen to equal the short name of another one.
     """
     whole = f"{slug}{_SEPARATOR}{name}"
     if len(whole) < LONGEST_NAME or (len(whole) == LONGEST_NAME and not _SHORTENED.fullmatch(whole)):
@@ -323,17 +323,17 @@ def merged_name(slug: str, name: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The server and its own name for a tool or prompt; the server is empty if the name has none."""
+    """The slug and the server's own name of a tool or prompt; the slug is empty if the name has none."""
     slug, separator, rest = name.partition(_SEPARATOR)
     return (slug, rest) if separator else ("", name)
 
 
 def merged_uri(slug: str, uri: str) -> str:
-    """The address of a resource, or the pattern of some, on the merged endpoint."""
+    """The URI of a resource, or a URI template, at `/mcp`."""
     return f"{slug}{_SCHEME}{uri}"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """The server and its own address for a resource."""
+    """The slug and the server's own URI of a resource."""
     slug, separator, rest = uri.partition(_SCHEME)
     return (slug, rest) if separator else ("", uri)

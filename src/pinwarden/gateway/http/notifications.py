@@ -1,4 +1,4 @@
-"""Who hears what belongs to no request, and what waits until somebody does."""
+"""Notifications that belong to no request: the stream of a client, and coalesced ``list_changed`` notifications."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pinwarden.surface.protocol import LIST_CHANGED, SUBSCRIPTION_META
 
 
 class EventSink(Protocol):
-    """A stream to a client."""
+    """An event stream to a client."""
 
     @property
     def open(self) -> bool:
-        """Whether anybody still listens."""
+        """Whether the client still reads it."""
 
     def start_events(self) -> None:
         """Begin."""
@@ -32,7 +32,7 @@ class EventSink(Protocol):
 
 
 class NotificationStream:
-    """The stream of one conversation, if its client has one open."""
+    """The event stream of one conversation, and the messages that wait until the client opens it."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -42,11 +42,11 @@ class NotificationStream:
 
     @property
     def open(self) -> bool:
-        """Whether anybody listens."""
+        """Whether the client has it open."""
         return self._stream is not None and self._stream.open
 
     def listen(self, stream: EventSink) -> None:
-        """Begin to listen, with what came before. A newer stream takes the place of an older one."""
+        """Attach a stream, and send what waited for it. It replaces an older stream."""
         before, self._stream = self._stream, stream
         if before is not None and before.open:
             before.end_events()
@@ -56,14 +56,14 @@ class NotificationStream:
         self._unheard_bytes = 0
 
     def hear(self, data: bytes) -> bool:
-        """A message; whether anybody heard it."""
+        """Send a message. Returns False if no stream is open."""
         if self._stream is None or not self._stream.open:
             return False
         self._stream.event(data)
         return True
 
     def keep(self, data: bytes) -> None:
-        """Keep a message until somebody listens; the oldest go when there are too many, or too much of them."""
+        """Queue a message until a stream is attached. The oldest are dropped beyond the limits."""
         self._unheard.append(data)
         self._unheard_bytes += len(data)
         limits = self._limits
@@ -71,37 +71,37 @@ class NotificationStream:
             self._unheard_bytes -= len(self._unheard.popleft())
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End the stream."""
         stream, self._stream = self._stream, None
         if stream is not None and stream.open:
             stream.end_events()
 
 
 _MARK = b"list_changed"
-_LONGEST = 1024  # bytes of a notice; real ones have below 200
-_BURST = 16  # notices of one kind that pass in an interval; real servers send a few when they start
-_MOST = 32  # kinds of notices, with their subscriptions, that are coalesced in one conversation
+_LONGEST = 1024  # bytes of a notification; real ones are below 200
+_BURST = 16  # notifications of one kind that pass in an interval; real servers send a few at start-up
+_MOST = 32  # kinds of notifications, by subscription, that are coalesced in one conversation
 _JSON = Limits(max_bytes=_LONGEST)
 
 _Key = tuple[str, Any]
 
 
 class ListChangedThrottle:
-    """The notices of one conversation."""
+    """Coalesces the ``list_changed`` notifications of one conversation."""
 
     __slots__ = ("_deliver", "_passed", "_seconds", "_waiting")
 
     def __init__(self, seconds: float, deliver: Callable[[bytes], None]) -> None:
-        """``deliver`` gets the last notice of an interval, when that ends."""
+        """``deliver`` gets the last notification of an interval when it ends."""
         self._seconds = seconds
         self._deliver = deliver
         self._passed: dict[_Key, int] = {}
-        """By kind of notice, how many passed in an interval that has not ended."""
+        """How many passed in the current interval, by kind."""
         self._waiting: dict[_Key, bytes] = {}
-        """The last one of those that did not."""
+        """The last one that did not pass, by kind."""
 
     def deferred(self, data: bytes) -> str:
-        """The method of a notice that is kept until its interval ends; empty for any message that is to go on now."""
+        """The method of a notification that is deferred to the end of its interval; empty if the message passes now."""
         if len(data) > _LONGEST or _MARK not in data:
             return ""
         key = _key(data)
@@ -119,7 +119,7 @@ class ListChangedThrottle:
         return ""
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop deferred notifications."""
         self._waiting.clear()
 
     def _begin(self, key: _Key) -> None:
@@ -135,7 +135,7 @@ class ListChangedThrottle:
 
 
 def _key(data: bytes) -> _Key | None:
-    """What tells a notice from others; None for any other message, and for one that has to be looked at closely."""
+    """What identifies a kind of notification; None for any other message."""
     try:
         message = parse_json(data, _JSON)
     except PinwardenError:

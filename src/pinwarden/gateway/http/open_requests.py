@@ -1,4 +1,4 @@
-"""The requests of one conversation that the server has not answered, by the id that they have on the way to it."""
+"""Open requests: what waits for the responses of a server, and where each response goes."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
     from pinwarden.gateway.http.remote_transport import RemoteTransport
 
-_NEW_IDS = count(1 << 40)  # ids that no client is likely to choose, that every reader takes for a whole number, and
-# that are unique among all conversations: some of them share a process
+_NEW_IDS = count(1 << 40)  # unlikely to be a client's own, exact in every JSON reader, and
+# unique among all conversations, because some of them share a process
 
 
 class OpenRequests:
-    """Who waits for which answer, and for which answers nobody waits any more."""
+    """The open requests of one conversation, by their id towards the server."""
 
     def __init__(self, conversation: str, most: int) -> None:
-        """``conversation`` is its name, which is hard to guess; ``most`` may be open at once."""
+        """``conversation`` is its unguessable name; at most ``most`` requests are open at a time."""
         self._conversation = conversation
         self._most = most
         self.by_id: dict[RequestId, PendingRequest | ToolCall] = {}
         self.abandoned: dict[RequestId, None] = {}
-        """Requests that nobody waits for, and that the server may still answer; the oldest are first."""
+        """Requests of clients that left, which the server may still answer; oldest first."""
         self._tokens: dict[RequestId, RequestId] = {}
         self._cancelled: set[PendingRequest | ToolCall] = set()
-        """Requests of which the client said that it does not wait any more. Most servers never answer these."""
+        """Requests that the client cancelled. Most servers never answer these."""
         self._rewritten = 0
 
     @property
     def full(self) -> bool:
-        """Whether there is room for none."""
+        """Whether the limit of open requests is reached."""
         return len(self.by_id) >= self._most
 
     def taken(self, request_id: RequestId) -> bool:
-        """Whether an answer under this id would be taken for another one's."""
+        """Whether another request uses this id."""
         return request_id in self.by_id or request_id in self.abandoned
 
     def add(
         self, frame: Frame, request_id: RequestId, pending: PendingRequest, *, shared: bool = False
     ) -> tuple[Frame, RequestId]:
-        """One more, and the message and the id under which it goes to the server: another one, if its own is taken.
+        """Add a request. Returns the message and id for the server, rewritten if another request uses its id or token.
 
         In a process that others share, its own id and progress token may always be taken.
         """
@@ -74,57 +74,57 @@ class OpenRequests:
         return frame, request_id
 
     def is_token(self, token: RequestId) -> bool:
-        """Whether progress under this token would be taken for another request's."""
+        """Whether another request uses this progress token."""
         return token in self._tokens
 
     def add_call(self, request_id: RequestId, call: ToolCall, token: RequestId | None) -> None:
-        """A call whose id and token are not taken."""
+        """Add a call whose id and token are free."""
         self.by_id[request_id] = call
         if token is not None:
             call.token = token
             self._tokens[token] = request_id
 
     def new_id(self) -> RequestId | None:
-        """A whole number for a call whose own is taken, if there is one."""
+        """A new integer id for a call whose own id is in use, if it is free."""
         request_id = (int, next(_NEW_IDS))
         return None if request_id in self.by_id else request_id
 
     def forget(self, request_id: RequestId) -> PendingRequest | ToolCall | None:
-        """Whoever waits for an answer, which is here, or will not come."""
+        """Remove a request that is answered, or will not be."""
         pending = self.by_id.pop(request_id, None)
         if pending is not None and pending.token is not None:
             self._tokens.pop(pending.token, None)
         return pending
 
     def abandon(self, request_id: RequestId) -> None:
-        """Nobody waits for an answer that may still come."""
+        """Remember that a response which may still come has no receiver."""
         if len(self.abandoned) >= self._most:
             del self.abandoned[next(iter(self.abandoned))]  # most servers never answer these
         self.abandoned[request_id] = None
 
     def cancel(self, request_id: Any) -> None:
-        """The client says that it does not wait for the answer to a request."""
+        """The client cancelled a request."""
         key = request_id_of(request_id)
         pending = None if key is None else self.by_id.get(key)
         if pending is not None:
             self._cancelled.add(pending)
 
     def is_cancelled(self, pending: PendingRequest | ToolCall) -> bool:
-        """Whether the client said so of this one."""
+        """Whether the client cancelled this request."""
         return pending in self._cancelled
 
     def is_over(self, request_id: RequestId) -> bool:
-        """Whether nobody waits for the answer to a request, whatever was told about that."""
+        """Whether a request was cancelled, or its client left."""
         pending = self.by_id.get(request_id)
         return request_id in self.abandoned or (pending is not None and pending in self._cancelled)
 
     def due(self, now: float) -> list[tuple[RequestId, PendingRequest | ToolCall]]:
-        """Those whose answer should have come by now."""
+        """Requests whose deadline has passed."""
         self._cancelled.intersection_update(self.by_id.values())
         return [(request_id, pending) for request_id, pending in self.by_id.items() if pending.deadline <= now]
 
     def of_message(self, frame: Frame, expected_id: RequestId | None) -> PendingRequest | ToolCall | None:
-        """The request that a message of the server belongs to: by what it says itself, or by where it came."""
+        """The request that a message of the server belongs to: by its token, its subscription, or its stream."""
         token = frame.progress_token if frame.method == PROGRESS else None
         request_id = self._tokens.get(token) if token is not None else None
         if request_id is None:
@@ -134,7 +134,7 @@ class OpenRequests:
         return None if request_id is None else self.by_id.get(request_id)
 
     def longest_open(self) -> ResponseSink | ToolCall | None:
-        """Who waits longest, of those who still hear: the likeliest reason for a message that names none."""
+        """The oldest request with a connected client: the likeliest cause of a message that names no request."""
         for pending in self.by_id.values():
             if pending not in self._cancelled and pending.sink.open:
                 return pending.sink
@@ -148,7 +148,7 @@ class OpenRequests:
 
 
 class PendingRequest:
-    """Any request but a plain call."""
+    """A request that is not on the fast path of tool calls."""
 
     __slots__ = (
         "client_id",
@@ -170,12 +170,12 @@ class PendingRequest:
         self.client_token = frame.meta.get("progressToken")
         self.token: RequestId | None = None
         self.given_up: Callable[[], None] | None = None
-        """Called if nobody waits any more."""
+        """Called if the client leaves."""
         self.rewritten = False
 
 
 def with_rewritten_id(frame: Frame, request_id: str) -> Frame:
-    """A request under another id; its progress is told by that id too."""
+    """A request under another id, which is also its progress token."""
     text = b'"' + request_id.encode() + b'"'
     data = replace_value(frame.data, ("id",), text)
     if frame.progress_token is not None:
@@ -191,7 +191,7 @@ def _changed(frame: Frame, request_id: str) -> dict[str, Any]:
 
 
 def with_client_id(frame: Frame, pending: PendingRequest | ToolCall) -> Frame:
-    """A message of the server under the id and the progress token that the client chose, in bytes and in members."""
+    """A message of the server with the client's own id and progress token, in bytes and in members."""
     if not pending.rewritten:
         return frame
     data, message = frame.data, {**frame.members}
@@ -212,7 +212,12 @@ OK = 200
 
 
 class ToolCall:
-    """One call."""
+    """A tool call on the fast path.
+
+    Nearly every request is one, so one object serves all sides: it is the open request of the conversation, the current
+    request of the client's connection, and the request on the connection to the server. What is not plain about a call
+    is delegated to `HttpResponseSink` and `Reply`, which are created when needed.
+    """
 
     __slots__ = (
         *("_connection", "_conversation", "_exchange", "_modern", "data", "deadline", "given_up", "link", "listener"),
@@ -237,12 +242,12 @@ class ToolCall:
         self._exchange: HttpResponseSink | None = None
         self._modern = modern
         self.request_id = request_id
-        """Its id on the way to the server."""
+        """Its id towards the server."""
         self.client_id = client_id
         """The id that the client chose."""
         self.rewritten = request_id[1] is not client_id
         self.token: RequestId | None = None
-        """By which the server reports progress. A call with a token is never renumbered."""
+        """Its progress token. The id of a call with a token is never rewritten."""
         self.parameters = parameters
         self.sent = self.deadline = sent
         self.data = b""
@@ -255,19 +260,19 @@ class ToolCall:
 
     @property
     def sink(self) -> ToolCall:
-        """Who waits."""
+        """The receiver of the response."""
         return self
 
     @property
     def open(self) -> bool:
-        """Whether the client still waits."""
+        """Whether the client is still connected."""
         return self._connection is not None
 
     def result(self, data: bytes, message: Any) -> None:
-        """The answer is a result, and nothing else came before it."""
+        """The response is a result, and no other message came before it."""
         connection = self._connection
         if connection is None:
-            return  # nobody waits
+            return  # the client left
         if self.rewritten:
             client_id = self.client_id
             restored = replace_id(data, self.request_id[1], client_id) if type(client_id) is int else None
@@ -278,23 +283,23 @@ class ToolCall:
             connection.result(data)
 
     def message(self, frame: Frame) -> None:
-        """A message that belongs to the call and is not its answer."""
+        """A message that belongs to the call and is not its response."""
         self._general().message(frame)
 
     def answered(self, frame: Frame, status: int) -> None:
-        """The answer."""
+        """The response."""
         self._general().answered(frame, status)
 
     def failed(self, code: int, why: str) -> None:
-        """There will be no answer."""
+        """There will be no response."""
         self._general().failed(code, why)
 
     def refused_unread(self, why: str) -> None:
-        """There will be no answer in this session."""
+        """There will be no response in this session."""
         self._general().refused_unread(why)
 
     def dropped(self) -> None:
-        """There will be no answer, and nobody waits for one."""
+        """There will be no response, and the client cancelled the call."""
         self._general().dropped()
 
     def _general(self) -> HttpResponseSink:
@@ -307,10 +312,10 @@ class ToolCall:
             self._exchange = HttpResponseSink(reply, self.client_id, modern=self._modern)
         return self._exchange
 
-    # For the connection of the client
+    # For the client's connection
 
     def gone(self) -> None:
-        """The client went away. In the newest revision that is how a call is cancelled."""
+        """The client disconnected, which cancels a call of the stateless era."""
         self._connection = None
         if self._modern:
             self._conversation.give_up(self.request_id)
@@ -319,39 +324,39 @@ class ToolCall:
 
     @property
     def client(self) -> str:
-        """Whose call it is."""
+        """The name of the client."""
         return self._conversation.session.client
 
     def give_up(self) -> None:
-        """Cut it off: the server sees that nobody waits for the answer."""
+        """Cancel the call by closing its upstream connection."""
         self.given_up = True
         self.data = b""
         if self.upstream is not None:
             self.upstream.abort()
 
     def on_whole(self, status: int, session: str, body: bytes) -> None:
-        """The answer came in one piece."""
+        """The response came in one piece."""
         if status != OK or body[:1] != b"{" or body[-1:] != b"}" or self.link is None:
             self._general_listener().on_whole(status, session, body)
             return
         conversation = self._conversation
-        self.listener = NULL_LISTENER  # and so it is gone with its answer, without a search for circles
+        self.listener = NULL_LISTENER  # break the reference cycle
         self.link.answered(self.request_id)
         if not conversation.from_server(body, expected_id=self.request_id):
-            conversation.unanswered(self.request_id, "no answer came")
+            conversation.unanswered(self.request_id, "the response was empty")
 
     def on_head(self, status: int, session: str) -> None:
-        """The answer comes in parts."""
+        """The response comes in parts."""
         self._general_listener().on_head(status, session)
 
     def on_frame(self, frame: bytes) -> None:
-        """Not without a head."""
+        """Never called: `on_head` replaces the listener."""
 
     def on_end(self) -> None:
-        """Not without a head."""
+        """Never called: `on_head` replaces the listener."""
 
     def on_lost(self, why: str, *, sent: bool) -> None:
-        """There is no answer."""
+        """There is no complete response."""
         self._general_listener().on_lost(why, sent=sent)
 
     def _general_listener(self) -> ResponseListener:
@@ -361,30 +366,30 @@ class ToolCall:
 
 
 class ResponseSink(Protocol):
-    """Who waits for the answer to a request."""
+    """Receives the response to a request."""
 
     @property
     def open(self) -> bool:
-        """Whether anybody still hears what is told before the answer."""
+        """Whether messages before the response can still be delivered."""
 
     def message(self, frame: Frame) -> None:
-        """A message that belongs to the request and is not its answer."""
+        """A message that belongs to the request and is not its response."""
 
     def answered(self, frame: Frame, status: int) -> None:
-        """The answer."""
+        """The response."""
 
     def failed(self, code: int, why: str) -> None:
-        """There will be no answer."""
+        """There will be no response."""
 
     def refused_unread(self, why: str) -> None:
-        """There will be no answer in this session, and the server did not execute the request."""
+        """The server did not execute the request, because it does not know the session."""
 
     def dropped(self) -> None:
-        """There will be no answer, and the client said that it waits for none."""
+        """There will be no response, and the client cancelled the request."""
 
 
 class HttpResponseSink:
-    """A POST. It is answered with one document if the answer is the first thing that comes, else with a stream."""
+    """Answers a POST: with one document if the response comes first, otherwise with an event stream."""
 
     __slots__ = ("_headers", "_id", "_modern", "_reply")
 
@@ -398,16 +403,16 @@ class HttpResponseSink:
 
     @property
     def open(self) -> bool:
-        """Whether the client still waits."""
+        """Whether the client is still connected."""
         return self._reply.open
 
     def message(self, frame: Frame) -> None:
-        """An event before the answer."""
+        """Send an event before the response."""
         self._reply.start_events(self._headers)
         self._reply.event(frame.data)
 
     def answered(self, frame: Frame, status: int) -> None:
-        """The answer ends the exchange."""
+        """Send the response."""
         reply = self._reply
         if reply.streaming:
             reply.event(frame.data)
@@ -418,23 +423,23 @@ class HttpResponseSink:
         reply.send(status, frame.data, headers=self._headers)
 
     def failed(self, code: int, why: str) -> None:
-        """Tell it as the answer to the request."""
+        """Send an error as the response."""
         data = error_frame(self._id, code, why)
         if self._reply.streaming:
             self._reply.event(data)
             self._reply.end_events()
         else:
-            # A status of its own would make older clients forget the reason.
+            # Older clients show the reason only if the status is 200.
             self._reply.send(200, data, headers=self._headers)
 
     def refused_unread(self, why: str) -> None:
-        """Tell it with the status by which clients of a session know that they have to begin another one."""
+        """Send status 404, by which clients of the handshake era know that they need a new session."""
         if self._modern or self._reply.streaming:
             self.failed(SERVER_AWAY, why)
         else:
             self._reply.send(404, error_frame(self._id, SERVER_AWAY, why), headers=self._headers)
 
     def dropped(self) -> None:
-        """End it without a word, as servers do that were told to cancel."""
+        """End the exchange without a response, as servers do after a cancellation."""
         self._reply.start_events(self._headers)
         self._reply.end_events()

@@ -1,4 +1,4 @@
-"""The output of a process, line by line: so many of them at once, and then it is the turn of others."""
+"""The pipes of a server process: `LineReader` reads lines in fair portions, `PipeEnds` owns the descriptors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import IO, TypeVar, cast
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 
-_COUNTED = 1 << 16  # bytes of a line that are held before it counts, and between two counts
-TOO_LONG = "the server sent more than is taken for one message"
-TOO_MUCH = "more is held of messages that are not complete than is kept, and most of it is this server's"
+_COUNTED = 1 << 16  # bytes of a partial line between two updates of the budget
+TOO_LONG = "the server sent a message above the size limit"
+TOO_MUCH = "too many bytes of incomplete messages are in memory, and most are this server's"
 
 
 class LineReader(asyncio.Protocol):
-    """Bytes in, lines out. What comes faster than it is taken stays in the pipe, and its writer waits."""
+    """Bytes in, lines out. When lines come faster than they are processed, the writer is blocked by a full pipe."""
 
     def __init__(  # noqa: PLR0913, PLR0917  whom it tells, and its bounds
         self,
@@ -28,7 +28,7 @@ class LineReader(asyncio.Protocol):
         limits: HttpLimits,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """``too_long`` is told why no line of more than ``most`` bytes is taken; without it the rest is left out."""
+        """``too_long`` is called with the reason if a line exceeds ``most`` bytes; without it the line is truncated."""
         self._on_line = take
         self._on_closed = closed
         self._on_too_long = too_long
@@ -37,21 +37,21 @@ class LineReader(asyncio.Protocol):
         self._budget = budget
         self._transport: asyncio.ReadTransport | None = None
         self._partial = bytearray()
-        """A line without its end; a list of its parts might take twenty times as much."""
+        """The start of a line, as one buffer: a list of tiny parts takes twenty times their size."""
         self._counted = 0
         self._unread = b""
-        """What came and was not looked at yet, from a place on."""
+        """Received bytes that are not processed yet, from `_offset` on."""
         self._offset = 0
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The process was started."""
+        """The pipe is connected."""
         self._transport = cast(asyncio.ReadTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take lines."""
+        """Process received bytes."""
         if not self._partial and not self._paused and data[-1:] == b"\n" and data.count(b"\n") == 1:
-            line = data.strip()  # what nearly always comes
+            line = data.strip()  # nearly every message
             if line:
                 self._on_line(line)
             return
@@ -68,7 +68,7 @@ class LineReader(asyncio.Protocol):
         self._on_closed()
 
     def _process(self) -> None:
-        """Take so many lines as others can wait for, and come back."""
+        """Process a limited number of lines, then let other work run."""
         frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
         while (end := self._unread.find(b"\n", self._offset)) >= 0:
             if frames <= 0 or size <= 0:
@@ -104,7 +104,7 @@ class LineReader(asyncio.Protocol):
         try:
             self._process()
         except BaseException:
-            self._transport.close()  # nobody would read on
+            self._transport.close()  # otherwise the pipe would never be read again
             raise
 
     def _resume(self) -> None:
@@ -113,15 +113,15 @@ class LineReader(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.resume_reading()
 
-    # A line without its end
+    # Partial lines
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are held of it."""
+        """Bytes of the partial line."""
         return len(self._partial)
 
     def overflow(self) -> None:
-        """All that is begun is too much together, and most of it is this line."""
+        """The shared budget is exceeded, and this partial line is the largest."""
         self._drop()
         if self._on_too_long is not None:
             self._on_too_long(TOO_MUCH)

@@ -1,4 +1,4 @@
-"""The way to a server that is a process: a line is a message, in both directions."""
+"""The transport to a server process: one line is one message, in both directions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 _UNREAD = "the server does not read what it is sent"
-_INPUT_CLOSED = "the server takes no more messages"
+_INPUT_CLOSED = "the server closed its input"
 
 
 class ProcessSupervisor:
-    """Starts the processes of one server, and waits longer each time that one ends soon after its start."""
+    """Starts the processes of one server, with a growing pause after each that ended early."""
 
     def __init__(
         self, name: str, command: Callable[[], Command], limits: HttpLimits, slots: ProcessSlots | None = None
@@ -40,14 +40,14 @@ class ProcessSupervisor:
         self.retry_at = 0.0
 
     def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
-        """A new process, started as soon as it may be."""
+        """Create a process, which starts after the pause and when a slot is free."""
         link = ProcessTransport(self, owner, say)
         self.running.add(link)
         link.start_when_due()
         return link
 
     def command(self) -> Command:
-        """What to start now."""
+        """The command to start."""
         self.starts += 1
         return self._command()
 
@@ -63,7 +63,7 @@ class ProcessSupervisor:
 
 
 class ProcessTransport(asyncio.SubprocessProtocol):
-    """One process, for one conversation, or for all that share it."""
+    """One process, for one conversation or for all that share it."""
 
     shared = False
     private = True
@@ -93,37 +93,37 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nobody needs the process any more."""
+        """Whether the process ended, or is being ended."""
         return self._closed
 
     @property
     def pid(self) -> int | None:
-        """The number of the process."""
+        """The process id, once started."""
         return None if self._process is None else self._process.pid
 
-    # What its place depends on
+    # For the process slots
 
     @property
     def client(self) -> str:
-        """For whom it runs."""
+        """The name of the client."""
         return self._owner.client
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything from it."""
+        """Whether no request is open in it."""
         return self._owner.idle
 
     @property
     def used(self) -> float:
-        """When it was last asked something."""
+        """When its client last sent something."""
         return self._owner.used
 
     def evict(self) -> None:
-        """End, as another client needs the place."""
-        self._evict("it was ended because another client needed its place, and this one has most of them")
+        """End the process, because another client needs its slot."""
+        self._evict("the process was ended because another client needed its slot, and this client has most of them")
 
     def _evict(self, why: str) -> None:
-        """It is no fault of this server."""
+        """End the process without counting it as a failure of the server."""
         self.evicted = True
         if not self._closed:
             self._forget_unread()
@@ -131,31 +131,31 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._owner.server_lost(why)
 
     def hand_over(self, owner: ProcessOwner, on_writable: Callable[[], None]) -> None:
-        """Another owner gets what comes from the process, and learns when the process takes more messages."""
+        """Give the process another owner, which is called when the process accepts more messages."""
         self._owner = owner
         self._on_writable = on_writable
 
     @property
     def writable(self) -> bool:
-        """Whether a message would be written at once. One that does not listen any more gets it, and is lost."""
+        """Whether a message would be written immediately. Writing to a process that closed its input loses it."""
         return self._input_closed or (self._stdin is not None and not self._write_paused)
 
     def start_when_due(self) -> None:
-        """Start the process, after the pause that its predecessors earned it."""
+        """Start the process after the pause for early ends."""
         self._task = self._loop.create_task(self._start())
 
     def send(self, frame: Frame, parameters: bytes) -> None:
-        """Write one line."""
+        """Write one message."""
         del parameters
         self.write(frame.data)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Write one line."""
+        """Write one message."""
         del call, message, name
         self.write(body)
 
     def write(self, data: bytes) -> None:
-        """Write one line. Line ends inside a message stand between its tokens, and can be left out."""
+        """Write one message as a line. JSON has raw line ends only between tokens, so they become spaces."""
         if b"\n" in data or b"\r" in data:
             data = data.replace(b"\r", b" ").replace(b"\n", b" ")
         stdin = self._stdin
@@ -170,8 +170,8 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._budget.make()
 
     def _keep(self, data: bytes) -> None:
-        """Keep a line for a process that is being started. One that does not listen any more is likely to end; if it
-        only stays, it is no use to anybody."""
+        """Queue a line for a process that is starting. A process that closed its input is replaced if it does not end
+        by itself."""
         if self._closed:
             return
         if self._input_closed:
@@ -185,7 +185,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._budget.enter(self)
             self._budget.make()
 
-    # What waits until the server reads it
+    # Messages that the server has not read
 
     @property
     def pending_bytes(self) -> int:
@@ -193,29 +193,29 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         return self._unsent_bytes + (0 if self._stdin is None else self._stdin.get_write_buffer_size())
 
     def overflow(self) -> None:
-        """More waits for all servers together than is kept, and most of it for this one."""
+        """The shared budget is exceeded, and most bytes wait for this server."""
         self._forget_unread()
         self._lose(f"{_UNREAD}, and more waits for servers than is kept")
 
     def write_paused(self) -> None:
-        """More waits than the system takes."""
+        """The pipe is full."""
         self._write_paused = True
         self._budget.enter(self)
         self._budget.make()
 
     def write_resumed(self) -> None:
-        """Nearly everything was read."""
+        """The server caught up."""
         self._budget.leave(self)
         self._write_paused = False
         self._on_writable()
 
     def cancel(self, request_id: RequestId) -> None:
-        """Tell the server that nobody waits."""
+        """Send ``notifications/cancelled``."""
         note = {"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": request_id[1]}}
         self.send(Frame(data=encode(note), message=note), b"")
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Nothing is kept here for a request."""
+        """Nothing to drop."""
 
     def hangs(self, since: float) -> bool:
         """The process ends with its conversation."""
@@ -223,13 +223,13 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         return False
 
     def close(self) -> None:
-        """End the process: politely, and in any case completely."""
+        """End the process and its children: close its input first, and kill it after the grace time."""
         self._end(wanted=True)
 
-    # What the pipes call.
+    # Callbacks of the pipes
 
     def line(self, data: bytes) -> None:
-        """A message of the server. Lines that are none are noise that some servers print."""
+        """A line of the server. Lines that cannot be JSON messages are ignored: some servers print logs."""
         if not self._closed and data[:1] in (b"{", b"["):
             self._owner.from_server(data)
 
@@ -238,18 +238,18 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._lose(SERVER_ENDED)
 
     def input_closed(self) -> None:
-        """The server takes no more. What it has said already is still read; then its output ends too."""
+        """The server closed its input. Its output is still read until it ends."""
         self._budget.leave(self)
         self._stdin = None
         self._input_closed = True
         self._on_writable()
 
     def too_long(self, why: str) -> None:
-        """A line without an end."""
+        """A line exceeds the limit."""
         self._lose(why)
 
     def stderr_line(self, data: bytes) -> None:
-        """Something for people."""
+        """A line on standard error goes to the gateway's log."""
         self.say(data[: self._limits.kept_stderr_bytes].decode("utf-8", "backslashreplace"))
 
     async def _start(self) -> None:
@@ -287,7 +287,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._connected()
 
     def _connected(self) -> None:
-        if self._closed:  # meanwhile: its end was begun without the pipes that were connected since
+        if self._closed:  # closed meanwhile, before these pipes were connected
             self._close_transports()
             return
         self._budget.leave(self)
@@ -315,7 +315,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
         self._stdin = stdin
 
     def lose(self, why: str) -> None:
-        """End the process: it is of no use."""
+        """End the process because it failed, and inform the owner."""
         self._lose(why)
 
     def _lose(self, why: str) -> None:
@@ -325,7 +325,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
             self._owner.server_lost(why)
 
     def _forget_unread(self) -> None:
-        """The server will not read it any more."""
+        """Drop messages that the server will not read."""
         self._budget.leave(self)
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -365,7 +365,7 @@ class ProcessTransport(asyncio.SubprocessProtocol):
 
 
 class _Input(asyncio.BaseProtocol):
-    """Knows when the server reads slower than it is written to, and when it does not read any more."""
+    """Flow control of the server's standard input."""
 
     def __init__(self, link: ProcessTransport) -> None:
         self._link = link
@@ -396,26 +396,26 @@ def _started(command: Command) -> tuple[subprocess.Popen[bytes], ProcessTree, Pi
 
 
 class SlotHolder(Protocol):
-    """A process of one client."""
+    """A process that occupies a slot."""
 
     @property
     def client(self) -> str:
-        """For whom it runs."""
+        """The name of the client."""
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything from it."""
+        """Whether no request is open in it."""
 
     @property
     def used(self) -> float:
-        """When it was last asked something."""
+        """When its client last sent something."""
 
     def evict(self) -> None:
-        """End, as another client needs the place."""
+        """End the process, because another client needs its slot."""
 
 
 class ProcessSlots:
-    """How many processes may run at once."""
+    """Limits how many processes run, of all servers together, and shares them fairly between clients."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -423,15 +423,15 @@ class ProcessSlots:
             f"the gateway runs {most} server processes already, which is its limit; end a session, try again later, or "
             "let the gateway's operator raise --max-processes"
         )
-        """What a client gets to know that asks for one more."""
+        """The error for a client that gets no slot."""
         self._holders: set[SlotHolder] = set()
-        """Those that were not told to make way."""
+        """Processes that are not being evicted."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.taken = 0
-        """Also by processes that are ending."""
+        """Occupied slots, including processes that are ending."""
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
-        """Take a place, if there is one; or that of whoever has most of them, if it is gone after so many seconds."""
+        """Occupy a slot. If none is free, evict a process of the client with most slots; False if that takes too long."""
         if self.taken < self._most:
             self.taken += 1
         else:
@@ -442,17 +442,17 @@ class ProcessSlots:
         return True
 
     def give_back(self, holder: SlotHolder) -> None:
-        """The process is gone."""
+        """Release the slot of a process that ended."""
         self._holders.discard(holder)
         while self._waiting:
-            pending_bytes = self._waiting.popleft()
-            if not pending_bytes.done():
-                pending_bytes.set_result(None)  # it takes over the place
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)  # it takes over the slot
                 return
         self.taken -= 1
 
     def _victim(self, client: str) -> SlotHolder | None:
-        """Which process is missed least of the client that has most: an idle one; any, if it has more than half."""
+        """The process to evict, of the client with most slots: an idle one, or any if the client has more than half."""
         of = Counter(each.client for each in self._holders)
         most = max(of.values(), default=0)
         if most < of[client] + 2:

@@ -1,7 +1,7 @@
-"""From what a session decided to what comes of it: first it is recorded, and then it happens.
+"""Runs the work of a session in order, records each decision, and then sends its messages.
 
-A refusal has its effect when it is on disk. What cannot be recorded does not happen. What takes long to decide is
-decided on a thread, and has its effect on the event loop.
+A refusal is sent once it is durable. A step that cannot be recorded is undone. Slow decisions are made on a thread, and
+their messages are sent on the event loop.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.telemetry import Tracing
 
 Then = Callable[[bool], None]
-"""Is told whether a message may be the answer that was asked for."""
+"""Called with whether a message may be the expected response."""
 
 
 class StepSender(Protocol):
-    """Who lets a step happen."""
+    """Sends the messages of a step."""
 
     def send(
         self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
-        """Send its messages. ``made`` are those for the client, if they were read already."""
+        """Send the messages. ``made`` are those for the client, if they are parsed already."""
 
     def close(self, why: str) -> None:
         """End the conversation."""
 
 
 class RecordThenSend:
-    """The steps of one conversation, on their way to the log and to either side."""
+    """Records the steps of one conversation, then sends their messages."""
 
     def __init__(  # noqa: PLR0913, PLR0917  what a conversation is made of
         self,
@@ -53,7 +53,7 @@ class RecordThenSend:
         most_waiting: int,
         abandoned: dict[RequestId, None],
     ) -> None:
-        """``abandoned`` are the requests whose answers nobody waits for."""
+        """``abandoned`` are requests whose clients left."""
         self._sender = sender
         self._session = session
         self._recording = recording
@@ -62,11 +62,11 @@ class RecordThenSend:
         self._most_waiting = most_waiting
         self._abandoned = abandoned
         self._waiting = 0
-        """Refusals that have no effect yet, because they are not on disk."""
+        """Refusals that are not durable yet."""
         self._after: list[Callable[[], None]] = []
 
     def after(self, work: Callable[[], None]) -> bool:
-        """Do something when all refusals have had their effect. False if there are none, and then it is not done."""
+        """Run ``work`` once all refusals are durable and sent. Returns False, without running it, if there are none."""
         if self._waiting:
             self._after.append(work)
         return bool(self._waiting)
@@ -74,7 +74,7 @@ class RecordThenSend:
     def take(
         self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
     ) -> None:
-        """Record a step, and let it happen."""
+        """Record a step, then send its messages. A refusal is sent once it is durable."""
         if step.facts or step.sightings:
             try:
                 if step.durable:
@@ -87,11 +87,11 @@ class RecordThenSend:
         self._sender.send(step, frame, expected_id, status, made)
 
     def unrecorded(self, step: Step, err: PinwardenError) -> None:
-        """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
+        """A step could not be recorded: undo it, and answer with the reason."""
         self._sender.send(self._session.take_back(step, err), None, None, 0)
 
     def _refuse(self, step: Step, then: Callable[[], None]) -> None:
-        """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
+        """Send a refusal once it is durable. Closes the conversation if too many are pending."""
         if self._waiting >= self._most_waiting:
             self._sender.close("the server causes refusals faster than they can be recorded")
             return
@@ -115,23 +115,23 @@ class RecordThenSend:
             for work in after:
                 self._session_queue.do(work)
 
-    # What takes long
+    # Offloaded work
 
     def judge_offloaded(self, data: bytes, now: float, expected_id: RequestId | None, status: int, then: Then) -> None:
-        """Let the session judge a message of the server on a thread."""
+        """Judge a message of the server on a thread."""
         self.offload(partial(self._judged, data, now), expected_id, status, then)
 
     def offload(
         self, work: OffloadedWork, expected_id: RequestId | None = None, status: int = 0, then: Then | None = None
     ) -> None:
-        """Let the session do its work on a thread, and take what comes out of it."""
+        """Run work of the session on a thread, then record and send the step."""
         on_thread = partial(run_offloaded, work, self._recording, self._json)
         self._session_queue.offload(
             on_thread, partial(self._worked_out, expected_id, status, then), self._not_worked_out
         )
 
     def _judged(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
-        """On a thread."""
+        """Runs on a thread."""
         frame = frame_from_server(data, self._json)
         if frame.is_answer and frame.id in self._abandoned:
             return frame, None
@@ -157,26 +157,26 @@ class RecordThenSend:
 
 
 OffloadedWork = Callable[[], tuple[Frame | None, Step | None]]
-"""Gives the message, if it is about one, and what the session made of it: nothing, if nobody waits for it."""
+"""Returns the message, if there is one, and the session's step; no step if the client left."""
 
 
 class OffloadResult:
-    """What a thread made of a message."""
+    """The outcome of offloaded work."""
 
     __slots__ = ("frame", "made", "problem", "recorded", "step")
 
     def __init__(self, frame: Frame | None, step: Step | None) -> None:
         self.frame = frame
-        """What came."""
+        """The message of the server."""
         self.step = step
         self.made: tuple[Frame, ...] = ()
-        """What goes to the client."""
+        """The messages for the client."""
         self.recorded = False
         self.problem: PinwardenError | None = None
 
 
 def run_offloaded(work: OffloadedWork, recording: StepRecorder, limits: Limits) -> OffloadResult:
-    """On a thread: judge, record what needs no commit, and read what was changed on the way."""
+    """Runs on a thread: judge, record what need not be durable, and parse the messages for the client."""
     frame, step = work()
     done = OffloadResult(frame, step)
     if step is not None:
@@ -194,11 +194,11 @@ def run_offloaded(work: OffloadedWork, recording: StepRecorder, limits: Limits) 
 
 
 T = TypeVar("T")
-_PER_ENTRY = 512  # bytes of memory, beside the message itself
+_PER_ENTRY = 512  # bytes of memory, in addition to the message
 
 
 class SessionQueue:
-    """The work on one session, in the order in which it came."""
+    """Runs the work of one session in order. Slow work runs on the executor, and later work queues behind it."""
 
     __slots__ = (
         "_budget",
@@ -215,7 +215,7 @@ class SessionQueue:
     def __init__(
         self, executor: FairExecutor, client: str, max_bytes: int, budget: MemoryBudget, overflow: Callable[[], None]
     ) -> None:
-        """``overflow`` is called if this is the line that has to go because all of them together are too long."""
+        """``overflow`` is called if this queue holds most when the shared budget is exceeded."""
         self._executor = executor
         self._client = client
         self._most = max_bytes
@@ -223,13 +223,13 @@ class SessionQueue:
         self.overflow = overflow
         self._queue: deque[tuple[int, Callable[[], None]]] = deque()
         self.pending_bytes = 0
-        """Bytes that wait."""
+        """Bytes in the queue."""
         self._offloaded = False
         self.busy = False
-        """Whether new work has to wait for other work."""
+        """Whether new work is queued."""
 
     def do(self, work: Callable[[], None], size: int = 0) -> bool:
-        """Do something short, now or in its turn. False if more waits than is kept in memory, and it is not done."""
+        """Run short work now, or queue it. Returns False, and drops it, if the queue is full."""
         if not self.busy:
             work()
             return True
@@ -244,15 +244,15 @@ class SessionQueue:
         return True
 
     def drop(self) -> None:
-        """Nobody needs what waits any more."""
+        """Drop all queued work."""
         self._queue.clear()
         self.pending_bytes = 0
         self._budget.leave(self)
 
     def offload(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
-        """Do something long on the executor, and go on with what comes out. For work that has its turn."""
+        """Run long work on the executor, then ``then``. Call it only from work that runs in this queue."""
         self.busy = self._offloaded = True
-        doing = self._executor.submit(self._client, work, required=True)  # one of each session at most
+        doing = self._executor.submit(self._client, work, required=True)  # at most one per session
         doing.add_done_callback(lambda done: self._back(done, then, failed))
 
     def _back(self, done: asyncio.Future[T], then: Callable[[T], None], failed: Callable[[], None]) -> None:
@@ -261,12 +261,12 @@ class SessionQueue:
             if done.cancelled() or done.exception() is not None:
                 failed()
             if not done.cancelled():
-                then(done.result())  # or let the loop tell what went wrong
+                then(done.result())  # an unexpected exception goes to the loop's handler
         finally:
             self._go_on()
 
     def _go_on(self) -> None:
-        """One after the other, with room for the work on other sessions between them."""
+        """Run the next entry. Other sessions get a turn between two entries."""
         if self._offloaded:
             return
         if not self._queue:
@@ -281,31 +281,31 @@ class SessionQueue:
 
 
 class StepLog(Protocol):
-    """Where steps are recorded. Called from any thread; what cannot be recorded raises ``PinwardenError``."""
+    """Where steps are recorded, from any thread. Raises ``PinwardenError`` if a step cannot be recorded."""
 
     def record(self, step: Step) -> None:
-        """Take it, at once."""
+        """Record a step without waiting for the disk."""
 
     def record_durably(self, step: Step) -> None:
-        """Take it, and return when it would survive a power cut."""
+        """Record a step, and return once it is durable."""
 
 
 class StepRecorder:
-    """A recorder for the event loop."""
+    """Records steps without blocking the event loop, and counts them."""
 
     def __init__(self, recorder: StepLog, note: Callable[[AuditEvent, int | str], None] | None = None) -> None:
         self._recorder = recorder
         self._note = note
         self._tasks: set[asyncio.Task[None]] = set()
         self.tracing: Tracing | None = None
-        """Who makes spans of requests, if anybody wants them."""
+        """Creates spans, if tracing is configured."""
         self.steps = 0
         self.refusals = 0
         self.kinds: dict[str, int] = {}
-        """How many facts of each kind."""
+        """Number of recorded facts by kind."""
 
     def soon(self, step: Step) -> None:
-        """Record a step whose effect needs no proof."""
+        """Record a step that need not be durable."""
         self.count(step)
         self._recorder.record(step)
 
@@ -314,15 +314,15 @@ class StepRecorder:
         """Whether calls can be recorded by `note`."""
         return self._note is not None
 
-    def note(self, form: AuditEvent, request_id: int | str) -> None:
-        """`soon` for a call on the fast path, whose event is like others but for its request id."""
+    def note(self, form: Fact, request_id: int | str) -> None:
+        """Record a call on the fast path: its event differs from ``form`` only in the request id."""
         assert self._note is not None  # noqa: S101  see `notes`
         self._note(form, request_id)
         self.steps += 1
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
     def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
-        """Record a step, and let it have its effect when it is on disk."""
+        """Record a step, and call ``then`` once it is durable, or ``failed``."""
         self.count(step)
         self.refusals += 1
         task = asyncio.get_running_loop().create_task(self._durably(step, then, failed))
@@ -330,11 +330,11 @@ class StepRecorder:
         task.add_done_callback(self._tasks.discard)
 
     def record(self, step: Step) -> None:
-        """Record a step whose effect needs no proof, on any thread; whoever does has to `count` it on the loop."""
+        """`soon` for any thread. The caller has to `count` the step on the event loop."""
         self._recorder.record(step)
 
     def count(self, step: Step) -> None:
-        """Count what was recorded."""
+        """Count a recorded step."""
         self.steps += 1
         for fact in step.facts:
             self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1

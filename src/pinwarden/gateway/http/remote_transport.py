@@ -1,4 +1,4 @@
-"""The way to a server at an address: a message is a POST, and its answer a document or a stream."""
+"""The transport to a remote server: a message is a POST, its response a document or an event stream."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read what it is sent"
 _TOO_MANY_STREAMS = "too many streams of this server are open already; end one of them, or try again later"
-_REMEMBERED = 256  # headers of methods and names that were sent before
-_LONGEST = 2048  # bytes of such headers
+_REMEMBERED = 256  # cached header blocks
+_LONGEST = 2048  # bytes of a cached header block
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SESSION_ENDED = "the server ended the session"
@@ -43,18 +43,18 @@ _OWN = frozenset({"host", "content-length", "content-type", "accept", "accept-en
 
 
 class RemoteServer(Record):
-    """A remote server and the connections to it."""
+    """A remote server: its connection pool, path and fixed headers."""
 
     pool: UpstreamPool
     head: bytes = field(repr=False)
-    """The headers of every request, with the user's credentials."""
+    """The headers of every request, including credentials."""
     path: bytes = field(repr=False)
 
     @classmethod
     def of(cls, pool: UpstreamPool, address: HttpAddress, headers: Mapping[str, str]) -> RemoteServer:
         """The server at an address."""
         for name, value in headers.items():
-            # A value may come from a variable: a line end in it would begin a header, or a request, of its own.
+            # A value may come from a variable. A line end in it would inject a header or a request.
             if not _HEADER_NAME.fullmatch(name):
                 raise PinwardenError("TARGET_INVALID", f"{name[:80]!a} is no name of a header")
             if not _HEADER_VALUE.fullmatch(value):
@@ -84,24 +84,24 @@ class RemoteTransport:
         self._session = b""
         self._version = b""
         self._handshaken = False
-        """Whether the server answered initialize, so that later messages belong to a session, named or not."""
+        """Whether the server answered ``initialize``, so that later messages belong to a session."""
         self._session_ended = False
         self._unknown_session_posts: list[_Post] = []
-        """Posts that the server refused in a way that may mean that it does not know the session."""
+        """Posts with a status that may mean that the server does not know the session."""
         self._heads: dict[tuple[str, str | None], bytes] = {}
         self._calls: dict[tuple[str, bytes, str], bytes] = {}
         self._posts: dict[RequestId, tuple[UpstreamRequest, float]] = {}
         self._notifications: dict[_Post, tuple[UpstreamRequest, float]] = {}
-        """Notifications and answers of the client that the server has not taken yet."""
+        """Notifications and responses of the client that the server has not accepted yet."""
         self.pending_bytes = 0
-        """Their bytes."""
+        """The bytes of those notifications and responses."""
         self._budget = owner.budget
         self._max_notification_bytes = limits.max_unsent_bytes
         self._grace = limits.grace_seconds
         self._beginning: _Post | None = None
-        """That the handshake is done, as long as the server has not answered that it knows."""
+        """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
-        """What is sent after that: on another connection it might come first, and servers refuse what does."""
+        """Requests deferred until then: on another connection they could overtake it."""
         self._max_hold_seconds = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._later = asyncio.get_running_loop().call_later
@@ -140,7 +140,7 @@ class RemoteTransport:
         if frame.method and not stream:
             self._start(outgoing)
         else:
-            self._server.pool.start(outgoing)  # who asks something may wait for that with all else
+            self._server.pool.start(outgoing)  # a server that waits for this response may not accept other posts
         if request_id is None:
             self.pending_bytes += len(data)
             self._notifications[post] = outgoing, self._clock()
@@ -149,12 +149,12 @@ class RemoteTransport:
         else:
             self._posts[request_id] = outgoing, inf if stream else self._clock()
         begins = frame.method == INITIALIZED and self._beginning is None
-        if begins and not self._closed:  # there may have been no room
+        if begins and not self._closed:  # the budget may have been exceeded
             self._beginning = post
             self._later(self._max_hold_seconds, self.begun, post)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Post a call. Its head is the one of the last call of the same tool."""
+        """Post a tool call. Its headers are cached per tool."""
         if self._closed:
             return
         if self._session_ended:
@@ -181,7 +181,7 @@ class RemoteTransport:
             self._server.pool.start(outgoing)
 
     def begun(self, post: _Post) -> None:
-        """The server knows what it was told, or was waited for long enough. If that was the handshake, we go on."""
+        """A post was accepted or timed out. If it was ``notifications/initialized``, send the deferred requests."""
         if post is not self._beginning:
             return
         self._beginning = None
@@ -193,7 +193,7 @@ class RemoteTransport:
                 self._server.pool.start(each)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Hang up, which cancels a request of the newest revision. Older servers go on without a notification."""
+        """Close the connection, which cancels a stateless request. Servers with a session also get a notification."""
         sent = self._posts.pop(request_id, None)
         if sent is not None:
             sent[0].give_up()
@@ -207,7 +207,7 @@ class RemoteTransport:
         return False
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Hang up on questions of our own that are not answered."""
+        """Cancel the gateway's own requests that were not answered."""
         for request_id in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
             self.cancel(request_id)
         for post in [each for each, (_, sent) in self._notifications.items() if sent < before]:
@@ -216,7 +216,7 @@ class RemoteTransport:
             outgoing.give_up()
 
     def close(self) -> None:
-        """Hang up, and end the session if there is one."""
+        """Cancel open requests, and end the session with DELETE."""
         if self._closed:
             return
         self._closed = True
@@ -224,7 +224,7 @@ class RemoteTransport:
             outgoing.give_up()
         self._posts.clear()
         if self._notifications:
-            self._later(self._grace, self._let_go)  # the last word may still be on its way, and counts until then
+            self._later(self._grace, self._let_go)  # the last notifications may still be on their way
         if self._stream is not None:
             self._stream.give_up()
         if self._session:
@@ -232,13 +232,13 @@ class RemoteTransport:
             self._server.pool.send(head + b"content-length: 0\r\n\r\n", NULL_LISTENER, self._owner.client)
 
     def answered(self, request_id: RequestId) -> None:
-        """The answer to a post is complete."""
+        """The response to a post is complete."""
         self._posts.pop(request_id, None)
         if self._session_ended and not self._posts:
             self._over()
 
     def taken(self, post: _Post) -> None:
-        """The server has what it was told, or nobody waits until it does."""
+        """A notification was accepted, or is given up."""
         self.begun(post)
         notification = self._notifications.pop(post, None)
         if notification is not None:
@@ -247,12 +247,12 @@ class RemoteTransport:
                 self._budget.leave(self)
 
     def overflow(self) -> None:
-        """More waits for all servers together than is kept, and most of it for this one."""
+        """The shared budget is exceeded, and most bytes wait for this server."""
         self._let_go()
         self._owner.server_lost(f"{_UNREAD}, and more waits for servers than is kept")
 
     def _let_go(self) -> None:
-        """The server will not be told any more."""
+        """Drop notifications that the server did not accept."""
         for outgoing, _ in self._notifications.values():
             outgoing.give_up()
         self._notifications.clear()
@@ -260,11 +260,11 @@ class RemoteTransport:
         self._budget.leave(self)
 
     def listener(self, request_id: RequestId) -> ResponseListener:
-        """Who listens to the answer to a call that is not as plain as the call."""
+        """A general listener for a call whose response is not a single document."""
         return _Post(self, self._owner, request_id, initialize=False)
 
     def named_session(self, session: str) -> None:
-        """The server named a session in its answer to initialize."""
+        """The response to ``initialize`` named a session."""
         if (
             session
             and not self._session
@@ -276,22 +276,22 @@ class RemoteTransport:
             self._calls.clear()
 
     def negotiated(self, version: Any) -> None:
-        """The revision that the server answered initialize with."""
+        """The protocol revision in the response to ``initialize``."""
         if isinstance(version, str) and version.isascii() and version.isprintable() and len(version) < 64:
             self._version = f"mcp-protocol-version: {version}\r\n".encode("latin-1")
             self._calls.clear()
 
     def refused_early(self) -> None:
-        """The server refused a request that it did not read."""
+        """The server rejected a request unread."""
         if not self._handshaken:
             self._owner.not_understood()
 
     def handshaken(self) -> None:
-        """The server answered initialize with a result."""
+        """``initialize`` succeeded."""
         self._handshaken = True
 
     def may_be_unknown(self, post: _Post, status: int) -> bool:
-        """Whether a status may mean that the server does not know the session. The post is told when it is known.
+        """Whether a status may mean that the server does not know the session. `_Post.session_is` follows later.
 
         Revisions with sessions want 404 for that. Many servers answer 400, as they do for other reasons; and the same
         server answers a ping in a session that it knows.
@@ -321,7 +321,7 @@ class RemoteTransport:
             post.session_is(known=known)
 
     def session_ended(self, request_id: RequestId | None) -> None:
-        """The server does not know our session, and has not executed the request that it refused with that.
+        """The server forgot the session, and did not execute the request that it rejected.
 
         Other requests that were sent may have been executed. They are waited for a moment, as the server will refuse
         them in the same way; what was not sent yet is refused here.
@@ -366,18 +366,18 @@ class RemoteTransport:
         known = self._heads.get((method, name))
         if known is not None:
             return known
-        # Both are the client's words: a line end in one would begin a header, or a request, of the client's own making.
+        # Both come from the client. A line end in one would inject a header or a request.
         lines = f"mcp-protocol-version: {version}\r\nmcp-method: {encode_header(method)}\r\n"
         if name is not None:
             lines += f"mcp-name: {encode_header(name)}\r\n"
         made = lines.encode("ascii")
-        # Ids of tasks are many, and come once; what is long might take gigabytes.
+        # Task ids are many and used once; long headers would fill the memory.
         if len(self._heads) < _REMEMBERED and len(made) <= _LONGEST and named != "taskId":
             self._heads[method, name] = made
         return made
 
     def _listen(self) -> None:
-        """Open the stream on which older servers tell that a list changed, if there may be one more."""
+        """Open the notification stream of a session, if the limit of streams allows it."""
         if not self._server.pool.takes_stream(self._owner.client):
             return
         head = b"GET " + self._server.path + self._fixed + b"accept: text/event-stream\r\n"
@@ -386,7 +386,7 @@ class RemoteTransport:
 
 
 class _Ping(NullListener):
-    """Waits for the status of a ping, which says whether the server knows the session."""
+    """Learns from the status of a ping whether the server knows the session."""
 
     __slots__ = ("_link",)
 
@@ -403,7 +403,7 @@ class _Ping(NullListener):
 
 
 class _Post(NullListener):
-    """Waits for the answer to one message."""
+    """Receives the response to one posted message."""
 
     __slots__ = ("_answered", "_initialize", "_link", "_owner", "_parts", "_refusal", "_request_id", "_status", "_why")
 
@@ -416,16 +416,16 @@ class _Post(NullListener):
         self._initialize = initialize
         self._status = 0
         self._refusal = b""
-        """What came with a status that may mean that the session is not known."""
+        """The body of a response whose status may mean that the session is unknown."""
         self._answered = False
         self._parts = 0
-        """Messages of which it is not known yet whether they are the answer."""
+        """Messages that are still being judged, any of which may be the response."""
         self._why = ""
-        """Why there is no more."""
+        """Why the response ended."""
 
     def on_head(self, status: int, session: str) -> None:
         self._status = status
-        if self._request_id is None and status != _NOT_FOUND:  # which may be the end of the session
+        if self._request_id is None and status != _NOT_FOUND:  # 404 may mean that the session ended
             self._link.begun(self)
         elif self._initialize and status < 300:
             self._link.named_session(session)
@@ -458,7 +458,7 @@ class _Post(NullListener):
             self._complete()
 
     def session_is(self, *, known: bool) -> None:
-        """Whether the server refused the message because it does not know the session."""
+        """The server knows the session, or rejected the message because it does not."""
         if known:
             self._complete()
         else:
@@ -473,7 +473,9 @@ class _Post(NullListener):
         else:
             self._link.answered(request_id)
             self._end(
-                f"the server answered with HTTP status {self._status}" if self._status >= 300 else "no answer came"
+                f"the server answered with HTTP status {self._status}"
+                if self._status >= 300
+                else "the response was empty"
             )
 
     def on_lost(self, why: str, *, sent: bool) -> None:
@@ -491,21 +493,21 @@ class _Post(NullListener):
             self._end(self._why)
 
     def _end(self, why: str) -> None:
-        """There is no more; if none of it was the answer, there will be none."""
+        """The response ended. If no message in it was the response, the request fails."""
         self._why = why
         if not self._parts and not self._answered and self._request_id is not None:
             self._answered = True
             self._owner.unanswered(self._request_id, why)
 
     def _look_at(self, data: bytes) -> None:
-        """The revision, for the header that every later request has."""
+        """Remember the protocol revision for the header of later requests."""
         result = Frame(data, parse_server(data, self._link.json)).members.get("result")
         if isinstance(result, dict):
             self._link.handshaken()
             self._link.negotiated(result.get("protocolVersion"))
 
     def _as_answer(self, data: bytes) -> bytes:
-        """An error under the id of the request: servers that refuse early have not read it. Nothing if it is none."""
+        """An error under the id of the request, which servers do not know if they reject it unread; empty if it is none."""
         frame = Frame(data, parse_server(data, self._link.json))
         if "error" not in frame.members:
             return b""
@@ -517,7 +519,7 @@ class _Post(NullListener):
 
 
 class _Stream(NullListener):
-    """Waits for what an older server tells without being asked."""
+    """Receives messages on the notification stream."""
 
     __slots__ = ("_owner", "_status")
 

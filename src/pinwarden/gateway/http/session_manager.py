@@ -1,4 +1,4 @@
-"""All servers behind the gateway, and all conversations with them."""
+"""All servers behind the gateway, and the conversations of all clients with them."""
 
 from __future__ import annotations
 
@@ -30,75 +30,75 @@ from pinwarden.system.fair_executor import FairExecutor
 T = TypeVar("T")
 Opener = Callable[[TransportOwner], UpstreamTransport]
 HANDSHAKE = "handshake"
-"""Revisions in which a client begins a session with initialize."""
+"""Revisions in which a client opens a session with ``initialize``."""
 STATELESS = "stateless"
-"""Revisions in which every request stands for itself."""
-_REVOKED = "the token is good no more"
+"""Revisions in which every request stands alone."""
+_REVOKED = "the token was revoked"
 
 
 class AnyConversation(Protocol):
-    """What a client can do with a conversation, whether one server is behind it or several."""
+    """A conversation with one server, or with several behind one address."""
 
     closed: bool
     ended: bool
-    """Whether the server does not know the session any more, so that requests have to go into another one."""
+    """Whether the server forgot the session, so that requests need another one."""
     used: float
     stream_counts: bool
-    """Whether an open stream for what belongs to no request counts as use."""
+    """Whether an open notification stream counts as use."""
 
     def request(self, frame: Frame, sink: ResponseSink, parameters: bytes = b"") -> RequestId | None:
-        """Ask something."""
+        """Send a request; ``sink`` gets the response. Returns an id for `give_up`."""
 
     def tell(self, frame: Frame) -> None:
-        """Tell or answer something."""
+        """Send a notification, or a response to a request of the server."""
 
     def give_up(self, number: RequestId | None) -> None:
-        """Do not wait any more."""
+        """The client of a request left."""
 
     def listen(self, reply: EventSink) -> None:
-        """Hear what belongs to no request."""
+        """Attach the notification stream."""
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Handle deadlines. Called about once a second."""
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything."""
+        """Whether no request is open and no stream counts as use."""
 
     def end_stream(self) -> None:
-        """End what would stay open for ever."""
+        """End streams without an end of their own."""
 
     def close(self, why: str) -> None:
-        """End it."""
+        """End it, failing open requests with the reason."""
 
 
 class Route(Protocol):
-    """What an address of the gateway leads to."""
+    """What a path of the gateway leads to: a server, or all servers."""
 
     name: str
     slug: str
     requests: int
 
     def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> AnyConversation:
-        """A new conversation with it; ``stateless`` if each request in it stands for itself."""
+        """Open a conversation; ``stateless`` for requests of the stateless era."""
 
 
 class Upstream:
-    """One server: who judges it, where that is recorded, and how it is reached."""
+    """One server: its guard, its recorder, and how to reach it."""
 
     def __init__(self, name: str, slug: str, guard: Guard, recording: StepRecorder, opener: Opener) -> None:
         self.name = name
         self.slug = slug
-        """Its name in addresses and in the names of the merged endpoint."""
+        """Its name in paths, and the prefix of its tools at `/mcp`."""
         self.guard = guard
         self.recording = recording
         self.open = opener
         self.requests = 0
         self.losses = 0
         self.era = ""
-        """Which requests the server takes, as far as is known: `HANDSHAKE` or `STATELESS`."""
+        """`HANDSHAKE` or `STATELESS`; empty while unknown."""
         self.failing = False
-        """Whether the last conversation ended before the server said anything."""
+        """Whether the last conversation ended before the server sent anything."""
         self._finding_era = asyncio.Lock()
         self._allows_sharing = False
         self._keeps_state = False
@@ -106,7 +106,7 @@ class Upstream:
         self._process: SharedProcess | None = None
 
     def converse(self, manager: SessionManager, client: Client, *, stateless: bool = False) -> Conversation:
-        """A session with the server, over a new link or in the process that stateless conversations share."""
+        """Open a conversation, over a new transport or in the shared process."""
         session = Session(self.guard, name=secrets.token_hex(8), client=client.name)
 
         def closed(why: str) -> None:
@@ -129,8 +129,8 @@ class Upstream:
 
     @asynccontextmanager
     async def finding_era(self, seconds: float) -> AsyncIterator[None]:
-        """While the era of the server is not known, one client at a time finds it out, so that not every client starts
-        a process for that. Another client may be slow for reasons of its own, so it is waited for only so long."""
+        """While the era of the server is unknown, let one client at a time detect it, so that not every client starts a
+        process. Another client is waited for only so many seconds, because it may be slow itself."""
         async with AsyncExitStack() as stack:
             if not self.era:
                 with suppress(TimeoutError):
@@ -141,7 +141,7 @@ class Upstream:
             yield
 
     def is_stateless(self, conversation: AnyConversation) -> None:
-        """The server answered ``server/discover`` in a conversation: its process is shared, if that is safe."""
+        """The server answered ``server/discover`` in a conversation. Share its process if that is safe."""
         self.era, self.failing = STATELESS, False
         if not isinstance(conversation, Conversation) or conversation.closed:
             return
@@ -156,7 +156,7 @@ class Upstream:
         self._share(conversation)
 
     def _share(self, conversation: Conversation) -> None:
-        """Let other clients use the process of a conversation, unless there is one for them already."""
+        """Let other clients use the process of a conversation, unless a process is shared already."""
         link = conversation.link
         if (
             not self._allows_sharing
@@ -172,21 +172,19 @@ class Upstream:
         conversation.link = self._process.founder_link
 
     def _doubt_era(self, manager: SessionManager) -> None:
-        """Find out again of which era the server is: another release of it may have been started."""
+        """Detect the era again: another release of the server may have started."""
         if self.era == STATELESS:
             self.era = ""
-            manager.generation += 1  # what leads straight to the server does not any more
+            manager.generation += 1  # invalidates cached routes
 
     def _record(self, kind: str, session: Session, why: str) -> None:
-        fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
-        with suppress(
-            PinwardenError
-        ):  # a log that takes nothing lets no message pass either, and who sends one is told
+        fact = Fact(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+        with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
             self.recording.soon(Step(facts=(fact,)))
 
 
 class ClientSession:
-    """A session of the handshake era: it belongs to one client, and nobody else may use it."""
+    """A session of the handshake era. Only the client that opened it may use it."""
 
     def __init__(self, number: str, client: Client, route: Route, conversation: AnyConversation) -> None:
         self.id = number
@@ -203,17 +201,17 @@ class SessionManager:
         self.limits = limits
         self.clock = clock
         self.executor = FairExecutor(max_waiting=limits.max_client_judging, wait_seconds=limits.judging_wait_seconds)
-        """For everything that judges or reads long input."""
+        """Judges and parses long input."""
         self.budget = MemoryBudget(limits.max_all_waiting_bytes)
         self._shared: dict[tuple[str, Client], AnyConversation] = {}
         self._sessions: dict[str, ClientSession] = {}
         self._all: set[AnyConversation] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.generation = 0
-        """Counts the changes of what is served."""
+        """Incremented when the set of servers changes."""
 
     def stateless_conversation(self, route: Route, client: Client) -> AnyConversation:
-        """The conversation for all requests with one token that stand for themselves."""
+        """The conversation for all stateless requests with one token."""
         key = route.slug, client
         found = self._shared.get(key)
         if found is None or found.closed:
@@ -221,12 +219,12 @@ class SessionManager:
         return found
 
     def open_stateless_conversation(self, route: Route, client: Client) -> AnyConversation | None:
-        """That conversation, if there is one."""
+        """The same, or None if it is not open."""
         found = self._shared.get((route.slug, client))
         return None if found is None or found.closed else found
 
     def adopt_stateless(self, route: Route, client: Client, made: AnyConversation) -> AnyConversation:
-        """Let all such requests use a conversation, unless there is one for them already."""
+        """Use a conversation for stateless requests, unless another one is open, which is returned then."""
         found = self.open_stateless_conversation(route, client)
         if found is None:
             found = self._shared[route.slug, client] = made
@@ -235,7 +233,7 @@ class SessionManager:
         return found
 
     def open_session(self, route: Route, client: Client) -> ClientSession | None:
-        """A new session, or None if there are too many."""
+        """Open a session; None if there are too many."""
         own = [each for each in self._sessions.values() if each.client.name == client.name]
         if len(own) >= self.limits.max_client_sessions and not self._end_idle(own):
             return None
@@ -247,19 +245,19 @@ class SessionManager:
         return made
 
     def session(self, number: str, client: Client, route: Route) -> ClientSession | None:
-        """A session, if it is this client's."""
+        """The session with this id, if it belongs to this client."""
         found = self._sessions.get(number)
         if found is None or found.client != client or found.route.slug != route.slug:
             return None
         return None if found.conversation.closed or found.conversation.ended else found
 
     def end_session(self, session: ClientSession) -> None:
-        """The client ends its session."""
+        """End a session for its client."""
         self._sessions.pop(session.id, None)
         session.conversation.close("the session was ended")
 
     def revoke(self, clients: Set[Client]) -> None:
-        """End everything that was opened with the tokens of these clients, with every stream in it."""
+        """End all sessions and streams that were opened with revoked tokens."""
         for session in [each for each in self._sessions.values() if each.client in clients]:
             del self._sessions[session.id]
             session.conversation.close(_REVOKED)
@@ -267,37 +265,37 @@ class SessionManager:
             self._shared.pop(key).close(_REVOKED)
 
     def conversation(self, route: Route, client: Client, *, stateless: bool = False) -> AnyConversation:
-        """A new conversation, which ends with the gateway."""
+        """Open a conversation, which ends with the gateway."""
         made = route.converse(self, client, stateless=stateless)
         self._all.add(made)
         return made
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something that is cancelled when the gateway ends."""
+        """Run a task that is cancelled when the gateway ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def conversations(self) -> Iterator[AnyConversation]:
-        """Every conversation that is open."""
+        """All open conversations."""
         yield from tuple(self._all)
 
     async def offload_if_large(self, client: str, size: int, work: Callable[[], T]) -> T:
-        """Do something with so many bytes for a client: on the executor, if others would have to wait for it."""
+        """Process so many bytes for a client: on the executor if they are many."""
         if size <= self.limits.max_bytes_at_once:
             return work()
         return await self.executor.submit(client, work, required=True)
 
     def tick(self) -> None:
-        """Whatever is due in any conversation; those that nobody used for long are ended."""
+        """Handle deadlines in all conversations, and end unused ones."""
         unused = self.clock() - self.limits.session_seconds
         for each in self.conversations():
             try:
                 each.tick()
-            except Exception as err:  # noqa: BLE001 - the clock is everybody's, and must not stop for one of them
-                told = {"message": "a conversation could not be kept", "exception": err}
-                asyncio.get_running_loop().call_exception_handler(told)
+            except Exception as err:  # noqa: BLE001 - one conversation must not stop the clock of the others
+                context = {"message": "a conversation failed", "exception": err}
+                asyncio.get_running_loop().call_exception_handler(context)
                 each.close("the gateway failed")
             if each.idle and each.used < unused:
                 each.close("the session was not used")
@@ -306,7 +304,7 @@ class SessionManager:
         self._shared = {key: each for key, each in self._shared.items() if not each.closed}
 
     def replace(self, upstreams: Mapping[str, Upstream]) -> None:
-        """Other servers from now on. Conversations with those that are gone or changed end."""
+        """Serve these servers from now on. Conversations with removed or changed servers end."""
         gone = [each for slug, each in self.upstreams.items() if upstreams.get(slug) is not each]
         self.upstreams = dict(upstreams)
         self.generation += 1
@@ -316,35 +314,35 @@ class SessionManager:
             else:
                 changed = bool(gone)
             if changed:
-                conversation.close("the server was changed in the lock")
+                conversation.close("the server changed in the lock")
 
     def end_streams(self) -> None:
-        """End the streams that would stay open for ever."""
+        """End streams without an end of their own."""
         for each in self.conversations():
             each.end_stream()
 
     def close(self) -> None:
-        """End everything."""
+        """End all conversations."""
         for task in self._tasks:
             task.cancel()
         for each in self.conversations():
-            each.close("the gateway ends")
+            each.close("the gateway is shutting down")
         self.executor.shutdown()
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many sessions and how many conversations are open."""
+        """The number of open sessions and of open conversations."""
         return len(self._sessions), len(self._all)
 
     def _of_busiest_client(self) -> list[ClientSession]:
-        """The sessions of the client that has most of them."""
+        """The sessions of the client with most sessions."""
         by_client: dict[str, list[ClientSession]] = {}
         for each in self._sessions.values():
             by_client.setdefault(each.client.name, []).append(each)
         return max(by_client.values(), key=len)
 
     def _end_idle(self, sessions: list[ClientSession]) -> bool:
-        """End the one of these that nobody has used for longest, if it is idle."""
+        """End the idle session that was unused for longest. Returns False if none is idle."""
         idle = [each for each in sessions if each.conversation.idle]
         if not idle:
             return False

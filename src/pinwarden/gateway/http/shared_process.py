@@ -1,6 +1,6 @@
 """One process of a stateless server for all clients.
 
-In revision 2026-07-28 a request stands for itself, so requests of several clients can go to one process. Each client
+In revision 2026-07-28 every request stands alone, so requests of several clients can go to one process. Each client
 has its own conversation, which judges its messages. On the pipe every request has an id that is unique in the process,
 and its progress token is that id. A message of the server goes only to the conversation whose request it names. What
 names no request is delivered only as long as no second client has used the process.
@@ -35,7 +35,7 @@ _METHODS = frozenset(
     }
 )
 _UNREAD = "the server does not read what it is sent"
-_HANGS = "the server hangs"
+_HANGS = "the server does not respond"
 
 
 class SharedTransportOwner(TransportOwner, Protocol):
@@ -43,14 +43,14 @@ class SharedTransportOwner(TransportOwner, Protocol):
 
     @property
     def last_received(self) -> float:
-        """When the server last said something in it."""
+        """When the server last sent something in it."""
 
     def waits_for(self, request_id: RequestId) -> bool:
         """Whether a request with this id is open in the conversation."""
 
 
 def allows_sharing(server: Any) -> bool:
-    """Whether a server, by its answer to ``server/discover``, keeps nothing for one connection.
+    """Whether clients can share a process of a server with this response to ``server/discover``.
 
     Tasks and extensions may belong to a connection, and log messages on stdio name no request.
     """
@@ -64,8 +64,8 @@ class SharedProcess:
     def __init__(
         self, name: str, child: ProcessTransport, founder: SharedTransportOwner, limits: HttpLimits, notices: float
     ) -> None:
-        """``founder`` may have requests open in the process, under ids of its own. Notices to all are coalesced for so
-        many seconds."""
+        """``founder`` may have requests open in the process, under its own ids. ``list_changed`` notifications are
+        coalesced for ``notices`` seconds."""
         self.name = name
         self.budget = founder.budget
         self.child = child
@@ -82,21 +82,21 @@ class SharedProcess:
         """Replaces the process, unless it answers a ping before."""
         self._by_id: dict[RequestId, SharedTransport] = {}
         self._queue: deque[SharedTransport] = deque()
-        """Links with messages that may be written, each once."""
+        """Transports with a message that may be written, each once."""
         child.hand_over(self, self.write_queued)
         self._founder = self.attach(founder)
         self.founder_link = self._founder
 
-    # For the pool of processes
+    # For the process slots
 
     @property
     def client(self) -> str:
-        """Under what the process counts: under no client."""
+        """The process counts under its own name, not under a client."""
         return f"\0{self.name}"
 
     @property
     def idle(self) -> bool:
-        """Whether no client waits for anything from it."""
+        """Whether no client has a request open in it."""
         return all(link.owner.idle for link in self._links)
 
     @property
@@ -112,7 +112,7 @@ class SharedProcess:
         return self._attached == 1
 
     def attach(self, owner: SharedTransportOwner) -> SharedTransport:
-        """A link for one more conversation."""
+        """A transport for one more conversation."""
         link = SharedTransport(self, owner)
         self._links.add(link)
         self._attached += 1
@@ -128,7 +128,7 @@ class SharedProcess:
             self.child.close()
 
     def register(self, request_id: RequestId, link: SharedTransport) -> bool:
-        """Route the answer to a request; False if its id is taken."""
+        """Route the response to a request; False if its id is in use."""
         if request_id in self._by_id or self._is_founders(request_id, link):
             return False
         self._by_id[request_id] = link
@@ -143,20 +143,20 @@ class SharedProcess:
         self.child.lose(why)
 
     def hangs(self, since: float) -> None:
-        """A conversation got nothing since that time. If that is true of all, ping the process; it is replaced if it
-        stays silent. A process that is alive is left to its clients: only the late request failed."""
+        """A conversation received nothing since that time. If that is true of all conversations, ping the process, and
+        replace it if it stays silent. Otherwise only the late request failed."""
         if self._silence is None and not self.closed and all(link.owner.last_received < since for link in self._links):
             self.child.write(encode({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
             loop = asyncio.get_running_loop()
             self._silence = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
 
     def enqueue(self, link: SharedTransport) -> None:
-        """A link has a message that may be written."""
+        """A transport has a message that may be written."""
         self._queue.append(link)
         self.write_queued()
 
     def write_queued(self) -> None:
-        """Write one message of each link in turn, as long as the server reads."""
+        """Write one message of each transport in turn, as long as the server reads."""
         while self._queue and self.child.writable:
             link = self._queue.popleft()
             link.write_next(self.child)
@@ -187,7 +187,7 @@ class SharedProcess:
         return True
 
     def server_lost(self, why: str) -> None:
-        """The process ended: every request that waits gets an error."""
+        """The process ended: every open request fails."""
         self._end()
         for link in tuple(self._links):
             link.owner.server_lost(why)
@@ -203,7 +203,7 @@ class SharedProcess:
             self._not_delivered()
 
     def _notified(self, frame: Frame) -> None:
-        """A notification goes to the conversation of the request that it names; a request goes nowhere."""
+        """Route a notification to the conversation whose request it names. Requests of the server are dropped."""
         if frame.method == PROGRESS:
             request_id = frame.progress_token
         elif frame.method == CANCELLED:
@@ -226,7 +226,7 @@ class SharedProcess:
             self._not_delivered()
 
     def _list_changed(self, data: bytes) -> None:
-        """All sessions list again. Conversations deliver the notice itself only as long as the process is private."""
+        """All sessions list again. The notification itself is delivered only while the process is private."""
         for link in tuple(self._links):
             link.owner.from_server(data)
 
@@ -251,7 +251,7 @@ class SharedProcess:
 
 
 class SharedTransport:
-    """The way of one conversation to a process that others use too."""
+    """The transport of one conversation to a process that others may use too."""
 
     shared = True
 
@@ -259,10 +259,10 @@ class SharedTransport:
         self.process = process
         self.owner = owner
         self.open_ids: set[RequestId] = set()
-        """Requests without an answer."""
+        """Open requests."""
         self._streams: set[RequestId] = set()
         self._written = 0
-        """Requests that the server has and that are no streams."""
+        """Requests that were written and are not streams."""
         self._queue: deque[tuple[RequestId | None, bytes]] = deque()
         self._queued_bytes = 0
         self._in_turn = False
@@ -290,7 +290,7 @@ class SharedTransport:
                 self._enqueue(None, frame.data)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Send a call of a tool."""
+        """Send a tool call."""
         del name
         self._request(call.request_id, "tools/call", Frame(body, message).meta, body)
 
@@ -310,7 +310,7 @@ class SharedTransport:
             self._enqueue(None, _cancellation(request_id))
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Nothing is kept here longer than the conversation waits."""
+        """Nothing to drop: requests end with the conversation's deadlines."""
 
     def hangs(self, since: float) -> bool:
         """Find out whether the process is alive."""
@@ -318,7 +318,7 @@ class SharedTransport:
         return True
 
     def close(self) -> None:
-        """Cancel what this conversation has open, and leave the process to the others."""
+        """Cancel this conversation's open requests, and leave the process to the others."""
         if self._closed:
             return
         self._closed = True
@@ -336,7 +336,7 @@ class SharedTransport:
         self._over(request_id, written=True)
 
     def write_next(self, child: ProcessTransport) -> None:
-        """Write the next message; the process calls this when it is this link's turn."""
+        """Write the next message, when it is this transport's turn."""
         self._in_turn = False
         if not self._queue or not self._may_write():
             return
@@ -353,11 +353,11 @@ class SharedTransport:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait for the server to read them."""
+        """Bytes in the queue."""
         return self._queued_bytes
 
     def overflow(self) -> None:
-        """Too much waits for all servers, and most of it here: this conversation ends, and no other one."""
+        """The shared budget is exceeded and this queue is the largest: end this conversation only."""
         self._drop_queue()
         self.owner.server_lost(_UNREAD)
 
@@ -401,7 +401,7 @@ class SharedTransport:
             self.process.enqueue(self)
 
     def _may_write(self) -> bool:
-        """Whether the next message may be sent: one client has only so many requests at work."""
+        """Whether the next message may be written: each client may have a limited number of requests in the process."""
         request_id = self._queue[0][0]
         is_call = request_id is not None and request_id not in self._streams
         return not is_call or self._written < self.process.limits.max_shared_in_flight

@@ -1,4 +1,4 @@
-"""Connections to one remote server: kept open, counted, and only ever to the network addresses that were checked."""
+"""The connection pool of one remote server. It connects only to network addresses that were checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pinwarden.system.target import HttpAddress
 
 
 class UpstreamPool:
-    """Connections to the one host of a remote server."""
+    """Keeps connections to a remote server open, within limits for all clients and for each."""
 
     def __init__(self, address: HttpAddress, rules: NetworkRules, limits: HttpLimits) -> None:
         self.address = address
@@ -34,32 +34,32 @@ class UpstreamPool:
         self._queue: deque[UpstreamRequest] = deque()
         self._max_per_client = limits.max_client_upstream_connections
         self._held_back: deque[UpstreamRequest] = deque()
-        """Requests of clients that have as many connections as one of them may have."""
+        """Requests of clients that use their share of connections."""
         self._destinations: tuple[Destination, ...] = ()
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.budget: MemoryBudget | None = None
-        """Where answers count that are not complete."""
+        """The budget for incomplete responses."""
         self.heads: dict[bytes, CachedHead] = {}
-        """What heads mean that httptools has read before, by their exact bytes: servers repeat theirs, and reading one
-        takes longer than all else that is done about an answer."""
+        """Parsed response heads by their exact bytes. Servers repeat theirs, and parsing one takes longer than all
+        other work on a response."""
 
     def send(self, data: bytes, listener: ResponseListener, client: str = "", *, stream: bool = False) -> QueuedRequest:
-        """Send one request, on a connection that is free or on a new one."""
+        """Send a request, on a free connection or a new one."""
         outgoing = QueuedRequest(data, listener, client, stream=stream)
         self.start(outgoing)
         return outgoing
 
     def takes_stream(self, client: str) -> bool:
-        """Whether a client may open one more request that has no end. Nobody waits in line for that."""
+        """Whether a client may open one more stream. Streams are not queued."""
         used = [*(each.outgoing for each in self._open), *self._queue, *self._held_back]
         streams = [each.client for each in used if each is not None and each.stream and not each.given_up]
         limits = self._limits
         return len(streams) < limits.max_upstream_streams and streams.count(client) < limits.max_client_streams
 
     def start(self, outgoing: UpstreamRequest) -> None:
-        """Send one request that whoever asks keeps by himself."""
+        """Send a request object of the caller."""
         if len(self._open) >= self._max_per_client and self._in_use()[outgoing.client] >= self._max_per_client:
             self._held_back.append(outgoing)
             return
@@ -72,7 +72,7 @@ class UpstreamPool:
         self._open_one()
 
     def _open_one(self) -> None:
-        """Open a connection for who is first in line, unless there are as many as may be."""
+        """Open a connection for the queue, unless the limit is reached."""
         if len(self._open) + self._opening < self._limits.max_upstream_connections and not self._closed:
             self._opening += 1
             task = asyncio.get_running_loop().create_task(self._connect())
@@ -80,12 +80,12 @@ class UpstreamPool:
             task.add_done_callback(self._tasks.discard)
 
     def _open_for_queue(self) -> None:
-        """There is room again: whoever came when there was none may have nobody else to wait for."""
+        """A connection ended: open another one if more requests are queued than connections are being opened."""
         if len(self._queue) > self._opening:
             self._open_one()
 
     def free(self, connection: UpstreamConnection) -> None:
-        """A connection has nothing to do."""
+        """A connection is free."""
         while self._queue:
             outgoing = self._queue.popleft()
             if not outgoing.given_up:
@@ -98,11 +98,11 @@ class UpstreamPool:
         connection.expire_later(self._limits.idle_upstream_seconds)
 
     def _in_use(self) -> Counter[str]:
-        """How many connections each client has."""
+        """The number of connections in use, by client."""
         return Counter(each.outgoing.client for each in self._open if each.outgoing is not None)
 
     def _next_held_back(self) -> UpstreamRequest | None:
-        """The first request that was held back whose client has fewer connections now."""
+        """The first held-back request whose client is below its share now."""
         used = self._in_use()
         for _ in range(len(self._held_back)):
             outgoing = self._held_back.popleft()
@@ -122,11 +122,11 @@ class UpstreamPool:
         self._open_for_queue()
 
     def made(self, connection: UpstreamConnection) -> None:
-        """A connection is up."""
+        """A connection was opened."""
         self._open.add(connection)
 
     def close(self) -> None:
-        """Cut everything."""
+        """Close all connections."""
         self._closed = True
         for task in tuple(self._tasks):
             task.cancel()
@@ -138,7 +138,7 @@ class UpstreamPool:
         try:
             connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
-            self._destinations = ()  # the next try looks the name up anew, and checks what it finds
+            self._destinations = ()  # the next attempt resolves and checks the name again
             self._fail_one(_why_not(err, self.address))
         finally:
             self._opening -= 1
@@ -157,12 +157,12 @@ class UpstreamPool:
         loop = asyncio.get_running_loop()
         if not self._destinations:
             self._destinations = await loop.run_in_executor(None, resolve_destinations, self.address, self._rules)
-        # The name of the host stays what the certificate is checked against.
+        # The certificate is checked against the host name, not the address.
         name = self.address.host if self._tls is not None else None
         last: OSError = ConnectionRefusedError("no address")
         for destination in self._destinations:
             try:
-                # The loop makes the socket, so that nothing but the loop ever closes it.
+                # The loop creates the socket, so only the loop closes it.
                 _, protocol = await loop.create_connection(
                     lambda: UpstreamConnection(self, self._limits),
                     _numeric_host(destination),
@@ -180,7 +180,7 @@ class UpstreamPool:
 
 
 def _numeric_host(destination: Destination) -> str:
-    """The checked address, with the zone that a link-local one needs."""
+    """The checked address, with the zone of a link-local one."""
     host, _, *more = destination.sockaddr
     return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
 

@@ -1,4 +1,4 @@
-"""What a conversation needs from the way to a server, whether that is a process or an address."""
+"""The interfaces between a conversation and its transport to a server: a process or a remote address."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class UpstreamTransport(Protocol):
 
     @property
     def evicted(self) -> bool:
-        """Whether it was ended, or not started, for want of a process: that says nothing about the server."""
+        """Whether it was ended, or not started, because too many processes run. The server is not at fault."""
 
     def send(self, frame: Frame, parameters: bytes) -> None:
-        """Send a message; ``parameters`` are header lines of the client that belong to it, for HTTP only."""
+        """Send a message; ``parameters`` are header lines to send with it over HTTP."""
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
-        """Send a plain call of the tool of that name."""
+        """Send a tool call on the fast path."""
 
     def cancel(self, request_id: RequestId) -> None:
-        """Nobody waits for the answer to a request any more."""
+        """Cancel a request."""
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
-        """Give up what was sent before that time, but for the requests that somebody still waits for."""
+        """Drop what was sent before that time, except for the requests in ``keep``."""
 
     def hangs(self, since: float) -> bool:
         """The server sent nothing in this conversation since that time, although it should have.
@@ -47,52 +47,52 @@ class UpstreamTransport(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Disconnect from the server."""
 
 
 class ProcessOwner(Protocol):
-    """Gets what comes from a process."""
+    """Receives what a process sends."""
 
     budget: MemoryBudget
-    """Where what waits for the server counts."""
+    """The budget for messages that wait for the server."""
 
     @property
     def used(self) -> float:
-        """When the client last wanted something."""
+        """When the client last sent something."""
 
     @property
     def client(self) -> str:
-        """For whom it talks with the server."""
+        """The name of the client."""
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything."""
+        """Whether no request is open."""
 
     def from_server(self, data: bytes, *, expected_id: RequestId | None = None) -> bool:
-        """A message came. ``expected_id`` is the request that it is the whole answer to, as far as is known.
+        """A message arrived. ``expected_id`` is the request that it should answer, if that is known.
 
         Returns whether it may be that. If it takes longer to tell, the owner sees to it that the request is answered.
         """
 
     def server_lost(self, why: str) -> None:
-        """Nothing more will come from this server."""
+        """The server is gone, for this reason."""
 
 
 class TransportOwner(ProcessOwner, Protocol):
-    """Gets what comes from a server."""
+    """Receives what a server sends."""
 
     def part_from_server(self, data: bytes, expected_id: RequestId, status: int, then: Callable[[bool], None]) -> None:
-        """A message came on the stream of the answer to a request, or with a status. ``then`` is told whether it may be
-        the answer."""
+        """A message arrived on a response stream, or with an error status. ``then`` is called with whether it may be
+        the response."""
 
     def unanswered(self, request_id: RequestId, why: str) -> None:
-        """The server ended its answer to a request without answering it."""
+        """The server's response ended without a message for the request."""
 
     def not_understood(self) -> None:
-        """The server refused a request of the stateless era without having read it: it may be of another era."""
+        """The server rejected a stateless request unread, so it may be of the handshake era."""
 
     def refused_unread(self, request_id: RequestId, why: str) -> None:
-        """The server did not execute a request, because it does not know the session that it belongs to."""
+        """The server did not execute a request, because it does not know the session."""
 
     def session_ended(self, sent: Set[RequestId], why: str) -> None:
-        """The server does not know the session any more. All requests but these were never sent to it."""
+        """The server forgot the session. Only the requests in ``sent`` were sent to it."""

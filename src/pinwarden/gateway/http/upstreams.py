@@ -1,4 +1,4 @@
-"""The locked servers as the gateway serves them: what each of them is, how it is reached, and who judges it."""
+"""Creates an upstream for each server of the lock: its guard, its recorder, and its transport."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 _LOCAL_NAMES = ("localhost",)
-# What `run` says of servers that are not started from verified bytes.
+# Errors of `run` for servers whose bytes are not verified.
 _UNPROVEN = frozenset({"NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "VERSION_FLOATS", "REGISTRY_IN_COMMAND"})
 
 
@@ -50,37 +50,37 @@ CONSENT_HINT = (
     "A package's bytes are verified with pinwarden prove; a script of this machine has none. Or look at its command "
     "(pinwarden explain NAME), and if you trust it as it is, add --allow-execute."
 )
-"""What to do about servers that nobody agreed to start."""
+"""The hint for servers that need --allow-execute."""
 
 
 class Permissions(Record):
-    """What the user allows beyond what is safe anywhere."""
+    """What the user explicitly allows."""
 
     execute: bool = False
-    """Start commands as they are configured, where their bytes are not verified."""
+    """Start commands whose bytes are not verified, as configured."""
     private: bool = False
-    """Contact hosts whose names lead to private addresses."""
+    """Connect to host names that resolve to private addresses."""
     variables: tuple[str, ...] = ()
-    """Variables that a remote server may be sent, and that a command inherits."""
+    """Environment variables to send to remote servers and to pass to commands."""
 
 
 class LockedUpstreams(Record):
-    """The servers of a lock."""
+    """The servers of a lock, as far as they can be served."""
 
     upstreams: Mapping[str, Upstream]
     problems: Mapping[str, str] = field(default_factory=dict)
-    """By name, why a server is not served."""
+    """Why a server is not served, by name."""
     unapproved: tuple[str, ...] = ()
-    """Those that are served, but of which nothing is approved yet: all that they tell is withheld."""
+    """Servers without any approval. They are served, but everything they send is blocked."""
 
     @property
     def needs_consent(self) -> bool:
-        """Whether some are not served because nobody agreed to start them as they are."""
+        """Whether a server is not served because it needs --allow-execute."""
         return any(_CONSENT in problem for problem in self.problems.values())
 
 
 class UpstreamFactory:
-    """Makes upstreams of the lock's entries; those that did not change stay what they are."""
+    """Creates upstreams from the lock's entries, and keeps those that did not change."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class UpstreamFactory:
         self._made: dict[str, tuple[Digest, Upstream]] = {}
         self._pools: dict[str, UpstreamPool] = {}
         self._replaced: list[UpstreamPool] = []
-        """Connections to where servers were before. The loop has them, so that no other thread may end them."""
+        """Pools of former addresses. The event loop owns them, so other threads must not close them."""
         self._slots = ProcessSlots(limits.max_children)
         self.policy: GatewayPolicy = DEFAULT_POLICY
         self.tracing: Tracing | None = None
         self.shared: SharedApprovals | None = None
-        """Approvals of the database that count in addition to the lock."""
+        """Approvals in the database, in addition to the lock."""
 
     def read(self) -> LockedUpstreams:
-        """The servers of the lock as it is now. A lock that cannot be read or was edited raises."""
+        """Read the lock. Raises if it cannot be read or was tampered with."""
         lock = lock_store.read(self._project.lock)
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
@@ -133,18 +133,18 @@ class UpstreamFactory:
         return LockedUpstreams(upstreams=upstreams, problems=problems, unapproved=tuple(sorted(made.keys() - approved)))
 
     def set_policy(self, policy: GatewayPolicy) -> None:
-        """Another policy for all servers, from now on."""
+        """Apply a policy to all servers."""
         self.policy = policy
         for _, upstream in self._made.values():
             upstream.guard.set_policy(policy)
 
     def hang_up(self) -> None:
-        """Hang up where remote servers were before, on the loop and when nobody talks with them there any more."""
+        """Close pools of former addresses. Call it on the event loop, after their conversations ended."""
         while self._replaced:
             self._replaced.pop().close()
 
     def close(self) -> None:
-        """Hang up on remote servers."""
+        """Close all connections to remote servers."""
         self.hang_up()
         for pool in self._pools.values():
             pool.close()
@@ -167,12 +167,12 @@ class UpstreamFactory:
 
     def _child(self, name: str, target: StdioTarget) -> Opener:
         command = self._command(name, target)
-        _refuse_missing(command())  # what cannot be started is told now, and not to the first client
+        _refuse_missing(command())  # report a missing program now, not to the first client
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
-        """What starts the server: its verified bytes, or with permission the command as it is configured."""
+        """How to start the server: from verified bytes, or as configured if the user allows it."""
         from pinwarden.project.run import Started, find_entry, prepare
         from pinwarden.project.server_start import prepare_start
 
@@ -242,7 +242,7 @@ def _refuse_missing(command: Command) -> None:
 
 
 def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
-    """One server for each name, and why others have none: clients that have different servers of one name."""
+    """One server per name, and the problems of names under which clients have different servers."""
     found: dict[str, LockedServer] = {}
     problems: dict[str, str] = {}
     for name, servers in servers_by_name(lock.entries).items():
@@ -257,7 +257,7 @@ def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
 
 
 def _names_private(host: str) -> bool:
-    """Whether the lock itself names an address that is not public; a name that leads to one is another matter."""
+    """Whether the lock names a private address itself, rather than a name that resolves to one."""
     if host in _LOCAL_NAMES:
         return True
     try:
