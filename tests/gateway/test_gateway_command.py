@@ -705,7 +705,7 @@ def test_certificates_and_keys_that_cannot_be_used_are_named(project: Project, t
         ((broken,), f"the certificate {broken} cannot be used: it is not in PEM form"),
         ((missing,), f"{missing} cannot be read: No such file or directory"),
         ((good, missing), f"{missing} cannot be read: No such file or directory"),
-        ((good, secret), f"{good} with the key {secret} cannot be used: the key is locked with a password"),
+        ((good, secret), f"{good} with the key {secret} cannot be used: the key is encrypted with a password"),
     ):
         words = [word for pair in zip(("--tls-cert", "--tls-key"), map(str, files), strict=False) for word in pair]
         code, facts, err = check(project, "--allow-execute", *words)

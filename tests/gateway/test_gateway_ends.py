@@ -163,7 +163,7 @@ def test_an_event_loop_or_a_thread_that_never_returns_does_not_keep_the_process_
         process.terminate()
         _, told = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert told == "the gateway did not end in time, so what was left of it is killed\n"
+    assert told == "the gateway did not end in time and is killed\n"
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "86401", "soon"])

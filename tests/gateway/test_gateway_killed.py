@@ -89,7 +89,7 @@ def test_while_postgresql_is_stopped_the_gateway_refuses_or_spools_and_loses_not
                 assert at.get("/readyz")[0] == 503
             else:
                 assert all(reads() for _ in range(20))
-                poll(lambda: "the audit database is away" in at.get("/readyz")[1])
+                poll(lambda: "the audit database is unavailable" in at.get("/readyz")[1])
                 assert at.get("/readyz")[0] == 200, "what is served is ready"
         finally:
             cluster.start()

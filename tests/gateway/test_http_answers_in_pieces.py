@@ -115,7 +115,7 @@ def test_a_head_that_came_before_its_body_is_known_the_next_time(wire: Wire) -> 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 TOLD = b"%x\r\ndata: %b\n\n\r\n0\r\n\r\n" % (len(BODY) + 8, BODY)
-SURPLUS = ("lost", "the server sent more than the answer to what it was asked", True)
+SURPLUS = ("lost", "the server sent data after its response", True)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -183,7 +183,7 @@ def test_attack_a_long_head_in_one_piece_with_its_body_is_refused() -> None:
         wire = Wire(HttpLimits(max_upstream_head_bytes=1000))
         return wire.answer(HEAD.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 1000 + b"\r\n\r\n") + BODY)
 
-    assert asyncio.run(talk()) == [("lost", "the head of the server's answer is too long", True)]
+    assert asyncio.run(talk()) == [("lost", "the head of the server's response is too long", True)]
 
 
 def test_attack_a_flood_of_events_is_told_in_turns_and_not_read_meanwhile() -> None:

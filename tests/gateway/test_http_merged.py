@@ -303,7 +303,7 @@ def test_subscriptions_that_are_not_served_here_are_refused_with_the_place_where
         for number, uri in enumerate(("remote+note://today", "local+note://today")):
             error = raw.ask(method, {"uri": uri}, number)["error"]
             assert error["code"] == -32601
-            assert "on the server's own address" in error["message"]
+            assert "at the server's own address" in error["message"]
         assert raw.ask("subscriptions/listen", {"notifications": {}}, 9)["error"]["code"] == -32601
     with Raw(here) as old:
         assert old.initialize()["result"]["capabilities"]["resources"]["subscribe"] is True

@@ -147,7 +147,7 @@ def test_a_list_without_a_server_that_got_no_process_names_it_and_so_does_a_call
         assert list(result["_meta"]["pinwarden/unavailable"]) == ["old"]
         assert FULL in result["_meta"]["pinwarden/unavailable"]["old"]
         refused = second.say("tools/call", {"name": "old__search_notes", "arguments": {}}, 3)["error"]
-        assert refused["message"].startswith(f"the server old is not there: {FULL}")
+        assert refused["message"].startswith(f"the server old is not available: {FULL}")
 
 
 def test_processes_of_an_unused_session_end_although_its_stream_is_open_and_begin_again_when_they_are_needed(

@@ -224,7 +224,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
             made["modest"].from_server(note)
             made["modest"].from_server(note)
             assert [name for name, _ in closed] == ["greedy"]
-            assert "than is kept, and most of it here" in closed[0][1]
+            assert "and most of them are in this session" in closed[0][1]
             assert [code for code, _ in asks.got] == [-32000]
             assert 0 < budget.pending_bytes < 200_000
             judged.set()

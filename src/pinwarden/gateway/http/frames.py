@@ -1,4 +1,4 @@
-"""What the HTTP gateway itself has to know about a message: its id, what it names, and the headers that go with it."""
+"""JSON-RPC messages as the HTTP gateway sees them: ids, names, matching headers, and edits of single values."""
 
 from __future__ import annotations
 
@@ -29,53 +29,53 @@ _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_M
 _STATUS |= {CAPABILITY_MISSING: 400, VERSION_UNSUPPORTED: 400}
 
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""By which parameter a method names what it uses."""
+"""The parameter that names the item of a method."""
 ROUTED_BY = {**NAMED_BY, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
-"""Which parameter of a method stands in the header Mcp-Name."""
+"""The parameter that the header Mcp-Name repeats."""
 
 _WORD = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _ENCODED = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=")
 
 RequestId = tuple[type, Any]
-"""An id that can be looked up: the number 1 and the text "1" are different ones."""
+"""A JSON-RPC id with its type, because the number 1 and the string "1" are different ids."""
 
 
 class Frame:
-    """One message, as bytes and as what they mean. Made for every message, so it looks at each member once."""
+    """One message, as bytes and parsed."""
 
     __slots__ = ("data", "id", "is_answer", "is_request", "members", "message", "method", "params")
 
     def __init__(self, data: bytes, message: Any) -> None:
         self.data = data
         self.message = message
-        """The strictly read value; None if it has no single meaning."""
+        """The strictly parsed value; None if the bytes are not strict JSON."""
         members: dict[str, Any] = message if type(message) is dict else _NOTHING
         self.members = members
-        """The members of the message, if it is one."""
+        """The members of the message; empty if it is not an object."""
         method = members.get("method")
         self.method: str = method if type(method) is str else ""
-        """What is asked or told; empty for an answer."""
+        """The method; empty for a response."""
         params = members.get("params")
         self.params: dict[str, Any] = params if type(params) is dict else _NOTHING
         number = members.get("id")
         self.id: RequestId | None = (type(number), number) if type(number) in _ID_TYPES else None
-        """The id of a question or an answer."""
+        """The id of a request or a response."""
         self.is_request = method is not None and "id" in members
         self.is_answer = method is None and ("result" in members or "error" in members)
 
     def may_answer(self, asked: RequestId | None) -> bool:
-        """Whether this is the answer to a request, or what the session takes for a broken one."""
+        """Whether this is the response to a request, or a malformed one with its id."""
         return self.id is not None and self.id == asked and (self.is_answer or self.message is None)
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What stands beside the parameters."""
+        """The ``_meta`` object of the parameters."""
         meta = self.params.get("_meta")
         return meta if type(meta) is dict else _NOTHING
 
     @property
     def progress_token(self) -> RequestId | None:
-        """By which progress is told: in a question's ``_meta``, or in the notification itself."""
+        """The progress token: in the ``_meta`` of a request, or in a progress notification."""
         where = self.params if self.method == PROGRESS else self.meta
         return request_id_of(where.get("progressToken"))
 
@@ -85,12 +85,12 @@ _ID_TYPES = frozenset({int, str})
 
 
 def read_client(data: bytes, limits: Limits) -> Frame:
-    """A message of a client, or an error: a client has no business with messages of two meanings."""
+    """Parse a message of a client. Raises if it is not strict JSON."""
     return Frame(data=data, message=strict_json.parse_json(data, limits))
 
 
 def parse_server(data: bytes, limits: Limits) -> Any:
-    """A message of a server; None if it cannot be read strictly, which the session judges."""
+    """Parse a message of a server; None if it is not strict JSON, which the session judges."""
     try:
         return strict_json.parse_json(data, limits)
     except PinwardenError:
@@ -98,13 +98,13 @@ def parse_server(data: bytes, limits: Limits) -> Any:
 
 
 def frame_from_server(data: bytes, limits: Limits) -> Frame:
-    """A message of a server. One that cannot be read strictly has the id that the session finds in it, if it finds any:
-    so it is known whether the session can take it for an answer."""
+    """A message of a server. If it is not strict JSON, it gets the id that the session would find in it, so that it can
+    be matched with its request."""
     return with_known_id(Frame(data, parse_server(data, limits)), limits)
 
 
 def with_known_id(frame: Frame, limits: Limits) -> Frame:
-    """A message of a server with its id, also if it cannot be read strictly."""
+    """A message of a server with its id, even if it is not strict JSON."""
     if frame.message is None:
         from pinwarden.gateway.ambiguity import answered_id, is_noise
 
@@ -114,12 +114,12 @@ def with_known_id(frame: Frame, limits: Limits) -> Frame:
 
 
 def request_id_of(given: Any) -> RequestId | None:
-    """An id as a key; None for what is not an id."""
+    """The id with its type; None if the value cannot be an id."""
     return (type(given), given) if type(given) in _ID_TYPES else None
 
 
 def encode(value: Any) -> bytes:
-    """JSON of our own. An id that a client chose may be a number of any length, which only the slower writer takes."""
+    """Encode JSON. A client's id may be an integer of any length, which orjson rejects."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -127,12 +127,12 @@ def encode(value: Any) -> bytes:
 
 
 def error_frame(number: Any, code: int, why: str) -> bytes:
-    """An error of our own."""
+    """A JSON-RPC error of the gateway."""
     return encode({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
 
 
 def status_of(message: Any) -> int:
-    """The HTTP status that goes with an answer of the newest revision."""
+    """The HTTP status for a response of the stateless era."""
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict):
         return 200
@@ -141,14 +141,14 @@ def status_of(message: Any) -> int:
 
 
 def encode_header(text: str) -> str:
-    """A name as the value of a header: plain if HTTP can carry it, else encoded as the protocol says."""
+    """A name as a header value: plain if HTTP allows it, otherwise base64 as the protocol defines."""
     if _WORD.fullmatch(text) and not _ENCODED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
 def decode_header(value: str) -> str | None:
-    """What a header's value stands for; None if it is wrongly encoded."""
+    """The text that a header value encodes; None if it is malformed."""
     if not value.startswith("=?"):
         return value
     found = _ENCODED.fullmatch(value)
@@ -165,7 +165,7 @@ _ID = b'"id":'
 
 
 def replace_id(data: bytes, number: int, instead: int) -> bytes | None:
-    """A message with another id, where that is at its very beginning or end, as nearly everybody writes it; else None.
+    """A message with another id, if the id is at the very start or end as usual; otherwise None.
 
     The message must be well-formed, and have this id. At the end: a quote that no backslash precedes and that is not
     the end of a string begins one, and what the last brace closes is the message itself.
@@ -189,13 +189,13 @@ def replace_id(data: bytes, number: int, instead: int) -> bytes | None:
 
 
 def replace_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
-    """The same message with another value in one place, which must be there, and every other byte as it was."""
+    """The message with another value at a path, which must exist. All other bytes stay the same."""
     text = data.decode()
     place = 0
     span = None
     for name in path:
         span = splice.member(text, place, name)
         if span is None:
-            raise PinwardenError("JSON_PARSE_ERROR", f"there is no member {name}")
+            raise PinwardenError("JSON_PARSE_ERROR", f"the member {name} is missing")
         place = span.start
     return data if span is None else splice.edited(text, [(span.start, span.end, value.decode())]).encode()

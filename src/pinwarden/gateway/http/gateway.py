@@ -1,4 +1,4 @@
-"""The whole gateway over HTTP: the lock and the policy in, a listening server out; both are looked at again."""
+"""The root of the HTTP gateway: reads lock, policy and tokens, serves, and reloads them when they change."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Settings(Record):
-    """What the user says about a gateway."""
+    """The settings of a gateway."""
 
     listening: ListenAddress
     permissions: Permissions = Permissions()
     hosts: tuple[str, ...] = ()
-    """Names under which clients reach the gateway, beyond the address that it listens on."""
+    """Host names under which clients reach the gateway, in addition to the listen address."""
     origins: tuple[str, ...] = ()
     when_away: WhenAway = "refuse"
     shared_approvals: bool = True
-    """Whether approvals of the database count in addition to the lock."""
+    """Whether approvals in the database apply in addition to the lock."""
     limits: HttpLimits = HttpLimits()
 
 
 class HttpGateway:
-    """A gateway that can be started, and that ends when it is told to."""
+    """A gateway: `start` reads everything and listens, `stop` ends it."""
 
     def __init__(self, project: Project, state: GatewayState, settings: Settings, say: Callable[[str], None]) -> None:
         self._project = project
@@ -72,14 +72,14 @@ class HttpGateway:
         self._lock_problem = ""
         self._approval_problem = ""
         self._unjudged: set[str] = set()
-        """Servers of which nobody can say what was approved."""
+        """Servers whose approvals cannot be read."""
         self.endpoint: Endpoint | None = None
         self.serving: HttpServer | None = None
         self._manager: SessionManager | None = None
         self._shared: SharedApprovals | None = None
 
     async def start(self, one_time_token: str = "") -> tuple[str, int, LockedUpstreams]:
-        """Read everything, begin to serve, and tell where."""
+        """Read lock, policy and tokens, and start to listen. Returns the host, the port and the servers."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         clients = self._clients = self._known_clients(one_time_token)
@@ -126,7 +126,7 @@ class HttpGateway:
         return host, port, locked
 
     async def stop(self) -> None:
-        """End what is left."""
+        """Close connections, the database and the log."""
         self._locked.close()
         if self._shared is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._shared.close)
@@ -140,17 +140,17 @@ class HttpGateway:
         await loop.run_in_executor(None, self.log.close)
 
     def _spooling(self) -> str:
-        """What is not well with the audit log, although it takes events."""
+        """A warning if events wait for the audit database."""
         away = None if self.log.refusal is not None else self.log.problem
-        return "" if away is None else f"the audit database is away, so events wait in the journal ({away.code})"
+        return "" if away is None else f"the audit database is unavailable, so events wait in the journal ({away.code})"
 
     def _cut(self, why: str) -> None:
-        """A client that did not read was cut off, and whatever it was answered with was lost."""
+        """Record that a client was disconnected because it read too slowly."""
         self._say(why)
         try:
             self.log.record(AuditEvent(kind=STOPPED, code="reader_too_slow", reason=why))
         except PinwardenError as err:
-            self._tell(f"that could not be recorded: {err.message}")
+            self._tell(f"the disconnection could not be recorded: {err.message}")
 
     def _recorder(self, server: str) -> Recorder:
         baseline = lock_baseline(self._project.lock)
@@ -174,10 +174,10 @@ class HttpGateway:
             seconds=self._settings.limits.tokens_seconds,
         )
 
-    # Looking again
+    # Reloading
 
     async def _look(self) -> None:
-        """Tokens, policy and lock, as they are now. What cannot be read changes nothing, and is told."""
+        """Reload tokens, policy and lock if they changed. If lock or policy cannot be read, block all requests."""
         if self.endpoint is None or self._manager is None or self._clients is None:
             return
         await self._clients.look(self.endpoint.access)
@@ -192,10 +192,10 @@ class HttpGateway:
             await self._record(AuditEvent(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
         except PinwardenError as err:
             if err.code == "AUDIT_UNAVAILABLE":
-                self._stamps = ()  # the files are well: they are looked at again until there is room for the event
+                self._stamps = ()  # the files are fine: retry until the event can be recorded
             self._lock_problem = err.message
-            self._tell(f"the lock or the policy cannot be read, so nothing passes: {err.message}")
-            # The guards meet the same lock and refuse by themselves; a policy that is gone refuses here.
+            self._tell(f"all requests are blocked, because the lock or the policy cannot be read: {err.message}")
+            # Guards block by themselves if the lock is unreadable; an unreadable policy blocks here.
             self._manager.replace({})
             return
         self._lock_problem = ""
@@ -209,7 +209,7 @@ class HttpGateway:
             self._say(f"serving {', '.join(sorted(locked.upstreams)) or 'nothing'}")
 
     async def _look_at_approvals(self, manager: SessionManager) -> None:
-        """Whether what was approved can be read, also of servers that nobody uses now."""
+        """Check that the approvals of all servers can be read."""
 
         def unread() -> dict[str, str]:
             found: dict[str, str] = {}
@@ -226,7 +226,7 @@ class HttpGateway:
         for name in problems.keys() - self._unjudged:
             self._say(f"nothing of {name} passes, because what was approved cannot be read: {problems[name]}")
         self._unjudged = set(problems)
-        # Anybody may ask whether we are ready, so the servers are not named.
+        # /readyz is public, so it does not name servers.
         self._approval_problem = (
             f"what was approved of {plural(len(problems), 'server')} cannot be read, so nothing of it passes"
             if problems
@@ -238,21 +238,21 @@ class HttpGateway:
             await self._record(AuditEvent(kind=POLICY_CHANGED, policy=policy.digest))
             self._policy = policy
             self._locked.set_policy(policy)
-            self._say("the policy was read anew")
+            self._say("the policy was reloaded")
             self._tell_mode()
 
     def _tell_mode(self) -> None:
-        """A gateway that only watches looks like one that protects, so it says so."""
+        """Warn if the policy only observes and blocks nothing."""
         passing = self._policy.lets_pass()
         if passing:
             self._say(passing)
 
-    async def _record(self, fact: AuditEvent) -> None:
-        """Before what it tells of takes effect; also while the database is away, as then its journal has it."""
+    async def _record(self, fact: Fact) -> None:
+        """Record a change before it takes effect. The journal takes it while the database is unavailable."""
         await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, fact)
 
     def _seen(self) -> tuple[object, ...]:
-        """Cheap signs of a change."""
+        """Values that change when the lock or the policy file changes."""
         from pinwarden.project.project import OWN_POLICY
 
         policy = self._project.policy or self._project.root / OWN_POLICY
@@ -271,31 +271,31 @@ def serve(
     *,
     once: bool = False,
 ) -> bool:
-    """Run a gateway until it is told to end, or only until it could serve; whether all requests ended in time."""
+    """Run a gateway until it is stopped, or with ``once`` until it listens. Returns whether requests ended in time."""
 
     async def run() -> bool:
         try:
             host, port, locked = await gateway.start(one_time_token)
             started(host, port, locked)
             gc.collect()
-            gc.freeze()  # what is there now stays; looking at it again and again would make answers wait
+            gc.freeze()  # exempt long-lived objects from garbage collection, which would delay responses
             if gateway.serving is None:
                 return False
             return await (gateway.serving.stop() if once else gateway.serving.run_until_asked_to_end())
         finally:
             await gateway.stop()
 
-    # The audit log writes on a thread of its own. At the usual five milliseconds a turn, answers would wait for it.
+    # With the default switch interval of 5 ms, responses would wait for the audit log's thread.
     sys.setswitchinterval(_TURN_SECONDS)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(run())
     finally:
-        kill_all_trees()  # such as a server that was being started when the loop ended
+        kill_all_trees()  # for example a server that was starting when the loop ended
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """A faster loop, where it is installed."""
+    """uvloop, if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -308,7 +308,7 @@ _AWAY = "DATABASE_UNAVAILABLE"
 
 
 class KnownClients:
-    """The clients of a gateway, looked up again and again."""
+    """The clients with valid tokens, reloaded regularly."""
 
     def __init__(
         self,
@@ -319,33 +319,33 @@ class KnownClients:
         keep: bool,
         seconds: float,
     ) -> None:
-        """``once`` are let in by this process itself. With ``keep`` those who were known are let in while the store is
-        away, which it is if it does not answer in so many ``seconds``."""
+        """``once`` are clients of this run only. With ``keep``, known clients are admitted while the token store is
+        unavailable, that is if it does not respond within ``seconds``."""
         self._read = read
         self._once = dict(once)
         self._say = say
         self._keep = keep
         self._seconds = seconds
-        # A thread of its own has one connection to the database, and waits for nobody else's.
+        # A dedicated thread with its own database connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
         self._reading: asyncio.Future[dict[str, Client]] | None = None
         self.problem = ""
-        """What is wrong with the tokens now, in words that anybody may read."""
+        """Why tokens cannot be validated now, without secrets."""
         self.lets_in = True
-        """Whether clients that are known are let in all the same."""
+        """Whether known clients are admitted meanwhile."""
 
     async def first(self) -> dict[str, Client]:
-        """Those who are let in at the start. What cannot be read then raises."""
+        """The clients at start-up. Raises if the tokens cannot be read."""
         return await self._looked_up()
 
     async def look(self, access: Access) -> None:
-        """Let those in who may come in now."""
+        """Reload the tokens."""
         owed, self._reading = self._reading, None
         reading = owed or asyncio.ensure_future(self._looked_up())
         done, _ = await asyncio.wait({reading}, timeout=self._seconds if owed is None else 0)
         if not done:
-            self._reading = reading  # nobody asks, or waits, a second time while the first answer is owed
-            self._cannot_tell(access, PinwardenError(_AWAY, "the database does not answer"))
+            self._reading = reading  # no second query while the first one runs
+            self._cannot_tell(access, PinwardenError(_AWAY, "the database does not respond"))
             return
         try:
             access.set_clients(reading.result())
@@ -358,7 +358,7 @@ class KnownClients:
             self.lets_in = True
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """Stop reloading."""
         if self._reading is not None:
             self._reading.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -370,7 +370,7 @@ class KnownClients:
         except PinwardenError as err:
             if err.code != _AWAY:
                 raise
-            tokens = await ask()  # only its connection may be gone, and the next one is new
+            tokens = await ask()  # only the connection may be lost; the next query opens a new one
         found = {each.digest: Client(name=each.client, servers=each.servers, token=each.digest) for each in tokens}
         return found | self._once
 
@@ -383,7 +383,7 @@ class KnownClients:
         else:
             access.set_unverified(self._once)
         self.lets_in = away and self._keep
-        then = "those who were known are let in" if away and self._keep else "nobody is let in by one"
+        then = "known clients are admitted" if away and self._keep else "no client is admitted"
         problem = f"the tokens cannot be read, so {then} ({err.code})"
         if problem != self.problem:
             self._say(f"{problem}: {err.message}")

@@ -1,4 +1,4 @@
-"""How much one client or server may ask of the HTTP gateway, with the reason beside each number."""
+"""The limits of the HTTP gateway, each with its reason."""
 
 from __future__ import annotations
 
@@ -6,108 +6,108 @@ from pinwarden.core.record import Record
 
 
 class HttpLimits(Record):
-    """Bounds on connections, messages, waits and memory."""
+    """Limits of connections, messages, timeouts and memory."""
 
     max_head_bytes: int = 32 * 1024
     """Request line and headers. Real ones are below 4 KiB, also with a long token."""
     max_headers: int = 100
     max_upstream_head_bytes: int = 64 * 1024
-    """Of the head of an answer, and of whatever comes between two parts of its body. Real heads are below 8 KiB."""
+    """Head of a server's response, and framing between two parts of its body. Real heads are below 8 KiB."""
     max_body_bytes: int = 32 * 1024 * 1024
     """One message of a client. Arguments are seldom above a megabyte."""
     max_body_values: int = 1_000_000
-    """What the values of such a message may weigh (`Limits.max_values`). It is read at once, in a tenth of a second."""
+    """Weight of the values in one message of a client (`Limits.max_values`). Parsing takes a tenth of a second."""
     max_answer_bytes: int = 128 * 1024 * 1024
     """One message of a server. Results of 50 MB occur: images and files as base64."""
     max_bytes_at_once: int = 64 * 1024
-    """Of a server's message that is judged between two looks at the sockets. What is longer is judged on a thread: a
-    list of 5,000 tools takes a second, and nobody else is to wait for that."""
+    """Bytes of a server's message that are judged on the event loop. Longer messages are judged on a thread: a list of
+    5,000 tools takes a second, and other clients must not wait for it."""
     max_client_judging: int = 64
-    """Long messages of one client that wait to be read or judged. More are answered with an error, or with 503."""
+    """Long messages of one client that wait to be parsed or judged. More get an error, or status 503."""
     judging_wait_seconds: float = 30.0
-    """For which such a message waits. Then it is answered with the same error: clients wait about a minute."""
+    """How long such a message waits before it gets the same error. Clients wait about a minute."""
     max_frames_at_once: int = 16
-    """Messages of one server between two looks at the sockets. Each takes a tenth of a millisecond, or several."""
+    """Messages of one server that are processed in one loop iteration. Each takes at least a tenth of a millisecond."""
     max_connections: int = 2048
-    """Of clients. Each costs a few kilobytes while it is idle."""
+    """Client connections. Each costs a few kilobytes while it is idle."""
     max_upstream_connections: int = 512
-    """To one remote server. More requests than that wait in line."""
+    """Connections to one remote server. Further requests are queued."""
     max_client_upstream_connections: int = 384
-    """Of these, for one client. Its further requests wait until one of its own is answered, and nobody else's do."""
+    """Share of one client. Its further requests wait for its own responses; other clients are not affected."""
     max_upstream_streams: int = 256
-    """Of these, for streams, which may stay open for ever. The others are left for requests."""
+    """Share of endless streams. The other connections are left for requests."""
     max_client_streams: int = 128
-    """Of these streams, for one client. One more is answered with an error at once."""
+    """Streams of one client. One more gets an error immediately."""
     max_sessions: int = 1000
-    """Handshake-era sessions in all. Those to a command have a process each, so that two clients never share state."""
+    """Sessions of the handshake era, of all clients. Each has its own process, so that clients never share state."""
     max_client_sessions: int = 200
-    """Of one client. A client that opens more loses the one that it has not used for longest, and nobody else's."""
+    """Sessions of one client. If it opens more, its session that was unused for longest ends."""
     max_children: int = 256
-    """Processes in all. When there are so many, who has most of them loses one to a client that has fewer."""
+    """Server processes in all. At the limit, the client with most processes loses one to a client with fewer."""
     share_processes: bool = True
     """Whether all clients share one process of a server whose protocol allows that."""
     shared_ping_seconds: float = 10.0
-    """For a shared process to answer a ping, after it answered no request in time. Then it is replaced."""
+    """Time for a shared process to answer a ping, after a request timed out. Then it is replaced."""
     max_shared_in_flight: int = 64
-    """Requests of one client that such a process works on at once. Further ones wait, and those of others do not."""
+    """Requests of one client in a shared process. Further ones wait; other clients are not affected."""
     slot_seconds: float = 10.0
-    """For that one to end; it is killed after `grace_seconds`."""
+    """Time for an evicted process to end. It is killed after `grace_seconds`."""
     max_in_flight: int = 1000
-    """Unanswered requests of one conversation."""
+    """Open requests of one conversation."""
     max_pipelined: int = 16
-    """Requests that one connection may send ahead; after that it is not read from until one is answered."""
+    """Pipelined requests of one connection. Beyond that it is not read from until one is answered."""
     max_unsent_bytes: int = 160 * 1024 * 1024
-    """Of one connection whose reader is slow: one largest answer and some notifications. Then it is cut."""
+    """Write buffer of one connection: one largest response and some notifications. Beyond that it is closed."""
     max_all_unsent_bytes: int = 512 * 1024 * 1024
-    """Of all connections together. Beyond that those are cut that read slowest."""
+    """Write buffers of all connections. Beyond that the slowest readers are disconnected."""
     unread_seconds: float = 60.0
-    """For which a connection may read nothing of what waits for it."""
+    """How long a client may read nothing while data waits for it."""
     max_all_body_bytes: int = 512 * 1024 * 1024
-    """Of what came of the large requests of all connections together, until they are answered. More is turned away."""
+    """Received bytes of unanswered large requests, of all clients. Further ones get status 503."""
     max_client_body_bytes: int = 256 * 1024 * 1024
-    """Of that, for one client: half of it is always left for the others."""
+    """Share of one client, so that half is left for the others."""
     max_all_waiting_bytes: int = 512 * 1024 * 1024
-    """Of what waits for servers to read it, for lists to be judged, and for the end of messages that servers began, in
-    all conversations together. Beyond that those are ended that hold most."""
+    """Bytes that wait for servers to read them, for lists to be judged, and for the end of partial messages, in all
+    conversations. Beyond that the conversations that hold most are ended."""
     max_waiting_frames: int = 1000
-    """Messages of a server that wait for a client to open its stream."""
+    """Messages of one conversation that wait for the client to open its notification stream."""
     max_waiting_bytes: int = 4 * 1024 * 1024
-    """Of these messages, in one conversation."""
+    """Bytes of those messages."""
     head_seconds: float = 10.0
-    """For the whole head of a request, so that slow senders cannot hold connections."""
+    """Time for the head of a request, so that slow senders cannot occupy connections."""
     body_seconds: float = 60.0
-    """For the body of a request."""
+    """Time for the body of a request."""
     idle_seconds: float = 75.0
-    """For the next request on a kept connection."""
+    """Time until the next request on an idle connection."""
     connect_seconds: float = 10.0
-    """To reach a remote server."""
+    """Time to connect to a remote server."""
     idle_upstream_seconds: float = 4.0
-    """For which a connection to a remote server is kept; common servers close theirs after five seconds."""
+    """How long an idle connection to a remote server is kept. Common servers close theirs after five seconds."""
     answer_seconds: float = 300.0
-    """For an answer, or for anything that shows that the server is at work on it: progress begins the wait anew."""
+    """Time for a response. Progress restarts it."""
     merged_opening_seconds: float = 30.0
-    """On the address of all servers, for one that begins: it may have to be started first."""
+    """Time for a server behind `/mcp` to open a session, including its start."""
     merged_again_seconds: float = 5.0
-    """Between tries to begin with a server that did not."""
+    """Pause between attempts to open a session with a server behind `/mcp` that failed."""
     merged_list_seconds: float = 10.0
-    """For the lists of one of them. Real servers take a second or two, and clients wait about a minute for all lists;
-    one that takes longer is left out until it has listed."""
+    """Time for one list of a server behind `/mcp`. Real servers take a second or two, and clients wait about a minute
+    for all lists. A slower server is left out until it has listed."""
     session_seconds: float = 1800.0
-    """For which an unused session is kept, with its process."""
+    """How long an unused session and its process are kept."""
     ping_seconds: float = 15.0
-    """Between comments on a quiet stream, which keep it open through proxies."""
+    """Interval of comments on an idle event stream, which keep it open through proxies."""
     drain_seconds: float = 10.0
-    """For requests in flight when the gateway is asked to end."""
+    """Time for open requests when the gateway shuts down."""
     first_backoff_seconds: float = 0.2
-    """Before a command that ended is started again; doubled each time that it ends early."""
+    """Pause before a process is started again; doubled after each early end."""
     longest_backoff_seconds: float = 30.0
     stable_seconds: float = 10.0
-    """A command that ran for so long did not fail at its start."""
+    """A process that ran for so long did not end early."""
     grace_seconds: float = 2.0
-    """For a command to end by itself, and for a remote server to take the last notifications."""
+    """Time for a process to end by itself, and for a remote server to accept the last notifications."""
     reload_seconds: float = 1.0
-    """Between looks at the lock and the policy."""
+    """Interval at which lock, policy and tokens are checked for changes."""
     tokens_seconds: float = 5.0
-    """For the tokens to be read. A database that takes longer is taken for away, as whoever asks waits for nobody."""
+    """Time to read the tokens. A database that takes longer counts as unavailable."""
     kept_stderr_bytes: int = 4096
-    """Of the last line of a command's standard error."""
+    """Bytes of a standard-error line of a process that are logged."""

@@ -1,4 +1,4 @@
-"""Listening, keeping time, and ending without cutting anybody off."""
+"""Listens for clients, with or without TLS, runs periodic work, and shuts down in bounded time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.http.connection import ClientConnections
 
 _BACKLOG = 1024
-_THREADS = 32  # for everything else that waits for a disk, a database or a name
+_THREADS = 32  # for disk, database and name lookups
 
 
 class ListenAddress(Record):
@@ -42,7 +42,7 @@ class ListenAddress(Record):
 
 
 class HttpServer:
-    """A gateway that runs on the event loop of whoever made it."""
+    """The HTTP server, on the event loop of its creator."""
 
     def __init__(self, endpoint: Endpoint, manager: SessionManager, limits: HttpLimits) -> None:
         self._endpoint = endpoint
@@ -54,21 +54,21 @@ class HttpServer:
         self.say: Callable[[str], None] = _silent
         self._timekeeper: asyncio.Task[None] | None = None
         self.every_second: list[Callable[[], Awaitable[None]]] = []
-        """What else is to be done about once a second."""
+        """Further work to do about once a second."""
 
     async def start(self, listening: ListenAddress) -> tuple[str, int]:
-        """Begin to listen; returns the address that was taken."""
+        """Start to listen. Returns the host and port."""
         if listening.certificate is not None:
             self._certificate = Certificate(listening.certificate, listening.key)
         tls = None if self._certificate is None else self._certificate.context
         loop = asyncio.get_running_loop()
-        # Each process that is ending may keep a thread busy for seconds; refusals are not to wait in line behind them.
+        # Each process that is ending may occupy a thread for seconds. Recording refusals must not wait for them.
         loop.set_default_executor(
             ThreadPoolExecutor(self._limits.max_children + _THREADS, thread_name_prefix="waiting")
         )
         OPEN_FILE_LIMIT.raise_limit()
         max_open = self.connections.max_open = max_connections(self._limits.max_connections)
-        # Those are taken all at once, before one of them is counted.
+        # The backlog is accepted in one go, before any of it is counted.
         backlog = max(1, min(_BACKLOG, max_open // 2))
         host, port = listening.host, listening.port
         try:
@@ -87,7 +87,7 @@ class HttpServer:
         return host, port
 
     async def stop(self, *, drain: bool = True, hurry: asyncio.Event | None = None) -> bool:
-        """Take no more requests, let those in flight end, then end everything; whether all ended in time."""
+        """Stop listening, drain open requests, then end all conversations. Returns whether requests ended in time."""
         if self._server is not None:
             self._server.close()
         self._manager.end_streams()
@@ -100,7 +100,7 @@ class HttpServer:
         return drained
 
     async def run_until_asked_to_end(self) -> bool:
-        """Serve until SIGTERM or SIGINT; whether all requests ended in time."""
+        """Serve until SIGTERM or SIGINT. Returns whether all requests ended in time."""
         ending = Shutdown(self._limits.drain_seconds, self.say)
         ending.begin()
         await ending.asked.wait()
@@ -116,9 +116,9 @@ class HttpServer:
             for each in self.every_second:
                 try:
                     await each()
-                except Exception as err:  # noqa: BLE001 - whoever was shut out stays in if nobody looks any more
+                except Exception as err:  # noqa: BLE001 - one failure must not stop later token checks
                     asyncio.get_running_loop().call_exception_handler(
-                        {"message": "what is done every second failed", "exception": err}
+                        {"message": "periodic work failed", "exception": err}
                     )
 
 
@@ -127,7 +127,7 @@ def _silent(text: str) -> None:
 
 
 class Certificate:
-    """What connections are secured with."""
+    """The TLS certificate, which may be renewed while the gateway runs."""
 
     def __init__(self, certificate: Path, key: Path | None) -> None:
         self._certificate = certificate
@@ -136,13 +136,13 @@ class Certificate:
         self.context = self._loaded()
 
     def refresh(self) -> str:
-        """Use a renewed certificate from now on; why it cannot be used, if so. The old one stays then."""
+        """Load a renewed certificate. Returns why it cannot be used; the old one stays in use then."""
         stamps = self._seen()
         if stamps == self._stamps:
             return ""
         self._stamps = stamps
         try:
-            self._loaded()  # a trial: what fails half-way would leave neither the old nor the new one
+            self._loaded()  # a trial, because a failure half-way would leave neither certificate
             self.context.load_cert_chain(self._certificate, self._key, _no_password)
         except PinwardenError as err:
             return f"the old certificate is still used: {err.message}"
@@ -182,12 +182,12 @@ def _no_tls(told: str) -> PinwardenError:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask for one on the terminal, and a gateway that nobody watches would wait for ever."""
-    raise ValueError("the key is locked with a password")
+    """Fail instead of letting OpenSSL ask for a password on the terminal."""
+    raise ValueError("the key is encrypted with a password")
 
 
 def file_stamp(path: Path) -> object:
-    """A cheap sign of a change."""
+    """Changes when the file changes."""
     try:
         found = path.stat()
     except OSError:
@@ -196,29 +196,29 @@ def file_stamp(path: Path) -> object:
 
 
 def reason_of(err: Exception) -> str:
-    """The system's word for it. Event loops put sentences of their own in its place."""
+    """The operating system's error message, without the event loop's additions."""
     if isinstance(err, OSError) and err.errno is not None and err.errno in errorcode:
         return os.strerror(err.errno)
     return getattr(err, "strerror", None) or str(err)
 
 
-_AGAIN_SECONDS = 0.1  # after a connection that could not be taken, as when no more files can be opened
+_AGAIN_SECONDS = 0.1  # after a failed accept, for example at the limit of open files
 
 
 class TlsHandshake:
-    """A client that has not said yet what it wants."""
+    """A connection during its TLS handshake. It counts against the limit of connections."""
 
     def __init__(self, accepted: socket.socket) -> None:
         self._socket = accepted
 
     def abort(self) -> None:
-        """End now: the loop, which has the socket, finds it closed."""
+        """Shut down the socket; the event loop closes it."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class SecureServer:
-    """Listens, and hands on the connections that are secured."""
+    """Accepts connections and completes their TLS handshakes."""
 
     def __init__(self, connections: ClientConnections, tls: ssl.SSLContext, sockets: list[socket.socket]) -> None:
         self.sockets = sockets
@@ -229,13 +229,13 @@ class SecureServer:
         self._accepting = [self._listen(each) for each in sockets]
 
     def close(self) -> None:
-        """Take no more. What is being secured goes on."""
+        """Stop accepting. Handshakes in progress continue."""
         for task in self._accepting:
             task.cancel()
 
     def _listen(self, listener: socket.socket) -> asyncio.Task[None]:
         task = self._loop.create_task(self._accept(listener))
-        # Not before the task has ended: until then the loop waits for this descriptor.
+        # After the task has ended: until then the loop polls this descriptor.
         task.add_done_callback(lambda _: listener.close())
         return task
 
@@ -253,8 +253,8 @@ class SecureServer:
                 task.add_done_callback(self._handshaking.discard)
             else:
                 self._connections.refused += 1
-                accepted.close()  # without a secret there is nothing that it could be told
-            await asyncio.sleep(0)  # whoever connects again and again is not the only one
+                accepted.close()  # no response is possible before the handshake
+            await asyncio.sleep(0)  # let other work run between two accepts
 
     async def _complete_handshake(self, handshake: TlsHandshake, accepted: socket.socket) -> None:
         connection = self._connections()
@@ -264,7 +264,7 @@ class SecureServer:
             await self._loop.connect_accepted_socket(
                 lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=self._connections.limits.head_seconds
             )
-        except OSError:  # it hung up, took too long, or speaks something else
+        except OSError:  # the client hung up, timed out, or does not speak TLS
             accepted.close()
         finally:
             self._connections.leave(handshake)
@@ -273,7 +273,7 @@ class SecureServer:
 async def secure_server(
     connections: ClientConnections, tls: ssl.SSLContext, host: str, port: int, backlog: int
 ) -> SecureServer:
-    """Listen at every address of a host, as the loop does where nothing is secured."""
+    """Listen with TLS at every address of a host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -291,26 +291,26 @@ async def secure_server(
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 END_SECONDS = 5.0
-"""To end servers (twice their grace time) and to close the log, after the drain time."""
-_READ_SECONDS = 0.1  # for the last sentence to be written by the thread that writes them
-_LAST_SECONDS = 3.0  # until the system ends the process, even if no Python code can run
+"""To end servers and close the log, after the drain time."""
+_READ_SECONDS = 0.1  # for the log thread to write the last line
+_LAST_SECONDS = 3.0  # until a timer of the kernel ends the process, even if no Python code can run
 
 
 class Shutdown:
-    """Knows when the gateway is to end, and ends the process if that takes too long."""
+    """Handles SIGTERM and SIGINT, and kills the process if the shutdown takes too long."""
 
     def __init__(self, drain_seconds: float, say: Callable[[str], None]) -> None:
         self._drain_seconds = drain_seconds
         self._say = say
-        self._signals: SimpleQueue[float] = SimpleQueue()  # the one thing that a signal handler may use at any time
+        self._signals: SimpleQueue[float] = SimpleQueue()  # safe to use in a signal handler
         self._loop = asyncio.get_running_loop()
         self.asked = asyncio.Event()
         self.hurry = asyncio.Event()
-        """The second time: requests in flight are not waited for."""
+        """Set by a second signal: open requests are not drained."""
 
     def begin(self) -> None:
-        """Handle signals from now on."""
-        # Started now: a signal handler may interrupt code that starts a thread, and must not start one itself.
+        """Install the signal handlers."""
+        # Started here, because a signal handler must not start a thread.
         Thread(target=self._watch, name="ending", daemon=True).start()
         for number in SIGNALS:
             with suppress(ValueError):  # only the main thread can
@@ -331,7 +331,7 @@ class Shutdown:
             self._tell(self.hurry)
             while True:
                 self._signals.get(timeout=max(0.0, end - monotonic()))
-        self._say("the gateway did not end in time, so what was left of it is killed")
+        self._say("the gateway did not end in time and is killed")
         kill_all_trees()
         sleep(_READ_SECONDS)
         os._exit(EXIT_UNCHECKED)
@@ -341,6 +341,6 @@ class Shutdown:
             self._loop.call_soon_threadsafe(event.set)
 
     def _limit(self, end: float) -> None:
-        """Let the system end the process soon after this thread should have. Servers do not inherit that."""
+        """Set a kernel timer that ends the process soon after this thread should have."""
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, max(0.0, end - monotonic()) + _LAST_SECONDS)

@@ -431,7 +431,7 @@ class ProcessSlots:
         """Occupied slots, including processes that are ending."""
 
     async def take(self, holder: SlotHolder, seconds: float) -> bool:
-        """Occupy a slot. If none is free, evict a process of the client with most slots; False if that takes too long."""
+        """Occupy a slot. If none is free, evict a process of the client with most slots; False if that fails."""
         if self.taken < self._most:
             self.taken += 1
         else:

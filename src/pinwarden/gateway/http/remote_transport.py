@@ -507,7 +507,7 @@ class _Post(NullListener):
             self._link.negotiated(result.get("protocolVersion"))
 
     def _as_answer(self, data: bytes) -> bytes:
-        """An error under the id of the request, which servers do not know if they reject it unread; empty if it is none."""
+        """An error with the id of the request, which a server that rejects it unread has not seen; else empty."""
         frame = Frame(data, parse_server(data, self._link.json))
         if "error" not in frame.members:
             return b""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
+from pinwarden.gateway.audit.event import STARTED, STOPPED
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.frames import Frame, RequestId

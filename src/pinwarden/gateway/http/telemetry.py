@@ -1,4 +1,4 @@
-"""Figures for Prometheus, health and readiness."""
+"""Metrics for Prometheus, health, readiness, and OpenTelemetry traces of relayed requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sample = tuple[dict[str, str], float]
 
 
 class Figures:
-    """What is known about a running gateway."""
+    """The pages about a running gateway."""
 
     def __init__(
         self, manager: SessionManager, endpoint: Endpoint, connections: ClientConnections, waiting: Callable[[], int]
@@ -34,19 +34,19 @@ class Figures:
         self._connections = connections
         self._waiting = waiting
         self.problems: list[Callable[[], str]] = []
-        """Each says why the gateway cannot do its work, or nothing."""
+        """Each returns why the gateway is not ready, or an empty string."""
         self.warnings: list[Callable[[], str]] = []
-        """Each says what is not well although the gateway serves, or nothing."""
+        """Each returns a warning although the gateway serves, or an empty string."""
 
     def health(self, _: Client | None) -> tuple[int, str, bytes]:
-        """The process runs and answers."""
+        """The process responds."""
         return 200, _JSON, b'{"status":"ok"}'
 
     def readiness(self, _: Client | None) -> tuple[int, str, bytes]:
-        """Whether requests should be sent here."""
+        """Whether the gateway can serve requests."""
         found = [problem for each in self.problems if (problem := each())]
         if self._connections.draining:
-            found.append("the gateway is ending")
+            found.append("the gateway is shutting down")
         about = {
             "status": "unavailable" if found else "ready",
             "problems": found,
@@ -55,7 +55,7 @@ class Figures:
         return (503 if found else 200), _JSON, orjson.dumps(about)
 
     def metrics(self, client: Client | None) -> tuple[int, str, bytes]:
-        """What is counted, in the text format of Prometheus; of servers only those that the client may see."""
+        """Counters in Prometheus' text format, with those servers that the client may use."""
         seen = [each for each in self._manager.upstreams.values() if client is not None and client.sees(each.name)]
         return 200, _TEXT, "".join(self._lines(sorted(seen, key=lambda each: each.name))).encode()
 
@@ -131,27 +131,27 @@ def _escaped(value: str) -> str:
 def audit_problem(problem: Callable[[], PinwardenError | None]) -> Callable[[], str]:
     """Why the audit log cannot be written."""
 
-    def told() -> str:
+    def describe() -> str:
         found = problem()
         return "" if found is None else f"the audit log cannot be written ({found.code})"
 
-    return told
+    return describe
 
 
 _WANTED = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_LONGEST = 200  # of a name that a client or server chose
+_LONGEST = 200  # characters of a name that a client or server chose
 
 
 class Tracing:
-    """Makes a span for each request that is relayed."""
+    """Creates a span for each relayed request. Spans contain no arguments and no results."""
 
     def __init__(self, tracer: Tracer, close: Callable[[], None] = lambda: None) -> None:
         self._tracer = tracer
         self.close = close
-        """Send what is left."""
+        """Export remaining spans."""
 
     def traced(self, waiting: ResponseSink, frame: Frame, server: str, client: str, call: str) -> Traced:
-        """Who waits for an answer, with the span of its request around it."""
+        """A response sink that ends the span of its request."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -176,7 +176,7 @@ class Tracing:
 
 
 class Traced:
-    """Ends a span with the answer."""
+    """Ends a span with the response."""
 
     __slots__ = ("_span", "_waiting")
 
@@ -186,36 +186,36 @@ class Traced:
 
     @property
     def open(self) -> bool:
-        """Whether anybody still hears."""
+        """Whether messages can still be delivered."""
         return self._waiting.open
 
     def message(self, frame: Frame) -> None:
-        """A message before the answer."""
+        """A message before the response."""
         self._waiting.message(frame)
 
     def answered(self, frame: Frame, status: int) -> None:
-        """The answer."""
+        """The response."""
         error = frame.members.get("error")
         self._end(str(error.get("code")) if isinstance(error, dict) else "")
         self._waiting.answered(frame, status)
 
     def failed(self, code: int, why: str) -> None:
-        """There will be no answer."""
+        """There will be no response."""
         self._end(str(code))
         self._waiting.failed(code, why)
 
     def refused_unread(self, why: str) -> None:
-        """There will be no answer in this session."""
+        """There will be no response in this session."""
         self._end("session_ended")
         self._waiting.refused_unread(why)
 
     def dropped(self) -> None:
-        """There will be no answer, and nobody waits for one."""
+        """The request was cancelled."""
         self._end("cancelled")
         self._waiting.dropped()
 
     def given_up(self) -> None:
-        """Nobody waits any more."""
+        """The client left."""
         self._end("cancelled")
 
     def _end(self, error: str) -> None:
@@ -228,7 +228,7 @@ class Traced:
 
 
 def tracing_of(variables: Mapping[str, str], say: Callable[[str], None]) -> Tracing | None:
-    """Traces as OpenTelemetry's own variables ask for them; None if they do not, or if the SDK is not installed."""
+    """Tracing as configured by OpenTelemetry's environment variables; None if not configured or not installed."""
     if not any(variables.get(name) for name in _WANTED) or variables.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     name = variables.get("OTEL_TRACES_EXPORTER") or "otlp"
@@ -241,11 +241,11 @@ def tracing_of(variables: Mapping[str, str], say: Callable[[str], None]) -> Trac
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        say("there will be no traces: the OpenTelemetry SDK is not installed")
+        say("traces are disabled: the OpenTelemetry SDK is not installed")
         return None
     found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
     if not found:
-        say(f"there will be no traces: no OpenTelemetry exporter {name[:_LONGEST]!a} is installed")
+        say(f"traces are disabled: no OpenTelemetry exporter {name[:_LONGEST]!a} is installed")
         return None
     made: Any = found[0].load()
     provider = TracerProvider(resource=Resource.create({"service.name": "pinwarden"}))

@@ -1,7 +1,7 @@
-"""One connection to a remote server: a request out, its answer in, and never one answer for another.
+"""One connection to a remote server: a request out, its response in, and never the response to another request.
 
-Whatever is in doubt about where an answer ends, ends the connection: the next request on it is somebody else's. What a
-server sends faster than it is judged waits in the system's own buffers, so that everybody else is served in between.
+Any doubt about where a response ends closes the connection, because the next request on it may be another client's.
+When a server sends faster than its messages are judged, the rest waits in the kernel, and other clients are served.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pinwarden.surface.probe.event_stream import EventParser
 
 _EVENT_STREAM = b"text/event-stream"
 _END = b"\r\n\r\n"
-_REMEMBERED = 256  # heads of one server
-_LONGEST_HEAD = 2048  # of a head that is remembered
-_LONGEST_HELD = 1 << 16  # bytes of a body that is waited for; a longer one is read in parts
-_COUNTED = 1 << 16  # bytes of an answer that are held before it counts, and between two counts
-_HEAD_SLICE = 1 << 14  # bytes that are read at once while it is not known what they are
-_EVENT_SLICE = 1 << 12  # of a stream: an event may have eight bytes, and each of them is an object
+_REMEMBERED = 256  # cached heads of one server
+_LONGEST_HEAD = 2048  # bytes of a cached head
+_LONGEST_HELD = 1 << 16  # bytes of a body that is buffered; a longer one is parsed in parts
+_COUNTED = 1 << 16  # bytes of an incomplete response between two updates of the budget
+_HEAD_SLICE = 1 << 14  # bytes that are parsed in one step before the body begins
+_EVENT_SLICE = 1 << 12  # of an event stream: an event may have only eight bytes
 _BODILESS = (204, 304)
 
 
 class CachedHead:
-    """What the head of an answer means that was read before."""
+    """The parsed form of a response head."""
 
     __slots__ = ("length", "session", "status")
 
@@ -40,17 +40,17 @@ class CachedHead:
 
 
 class ConnectionPool(Protocol):
-    """Who has connections to one server."""
+    """The owner of connections to one server."""
 
     heads: dict[bytes, CachedHead]
     budget: MemoryBudget | None
-    """Where answers count that are not complete."""
+    """The budget for incomplete responses."""
 
     def made(self, connection: UpstreamConnection) -> None:
-        """A connection is up."""
+        """A connection was opened."""
 
     def free(self, connection: UpstreamConnection) -> None:
-        """A connection has nothing to do."""
+        """A connection is free."""
 
     def lost(self, connection: UpstreamConnection) -> None:
         """A connection ended."""
@@ -70,22 +70,22 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._heads = pool.heads
         self._fresh = True
-        """Whether nothing of the answer was read."""
+        """Whether nothing of the response was received."""
         self._held = b""
-        """What came of an answer whose head is known, until all of it is there."""
+        """The part of a response with a cached head that has arrived."""
         self._head = b""
         self._unread = b""
-        """What came and was not looked at yet, from a place on."""
+        """Received bytes that are not processed yet, from `_offset` on."""
         self._offset = 0
         self._frames: deque[bytes] = deque()
-        """Messages that nobody was told of yet."""
+        """Messages that are not delivered yet."""
         self._paused = False
         self._counted = 0
         self._begin()
 
     @property
     def outgoing(self) -> UpstreamRequest | None:
-        """What it is used for."""
+        """The current request."""
         return self._outgoing
 
     def usable(self) -> bool:
@@ -93,11 +93,11 @@ class UpstreamConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing() and self._outgoing is None
 
     def _begin(self) -> None:
-        """Be ready for an answer that is read in parts."""
+        """Reset the state for parsing a response."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
         self._bare = 0
-        """Bytes since the last ones that were part of the body, or since the beginning of the head."""
+        """Bytes since the last body byte, or since the start of the head."""
         self._fields = self._field_bytes = 0
         self._in_body = False
         self._body: bytes | bytearray = b""
@@ -123,38 +123,38 @@ class UpstreamConnection(asyncio.Protocol):
             self._timer = self._loop.call_at(self._idle_until, self._expire)
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
+        """The connection is open."""
         self._transport = cast(asyncio.Transport, transport)
         self._pool.made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """The server hung up, or we did."""
+        """The connection is closed."""
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
         self._pool.lost(self)
-        self._fail("the server closed the connection before its answer was complete", sent=True)
+        self._fail("the server closed the connection before its response was complete", sent=True)
 
     def eof_received(self) -> bool:
-        """An answer that says nothing of its length ends here. One that was cut short is no JSON."""
+        """A response without a length ends here. A truncated one is not valid JSON."""
         if self._until_end and self._outgoing is not None and not self._unread and not self._frames:
             self._keep = False
             self._finish()
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer."""
+        """Bytes of the response."""
         outgoing = self._outgoing
         if outgoing is None:
-            self.abort()  # nobody asked
+            self.abort()  # no request is open
             return
         if self._fresh:
-            waits = not self._held  # once: joining ever more pieces would take longer the smaller they are
+            waits = not self._held  # only once: joining many small pieces would take quadratic time
             if self._held:
                 data, self._held = self._held + data, b""
             end = data.find(_END) + 4
@@ -172,16 +172,16 @@ class UpstreamConnection(asyncio.Protocol):
             self._fresh = False
             self._begin()
             self._head = data[:end]
-        if self._paused:  # some transports have more to say all the same
+        if self._paused:  # some transports deliver data although they are paused
             self._unread, self._offset = self._unread[self._offset :] + data, 0
             return
         self._unread = data
         self._process(outgoing)
 
-    # So much at once, and then it is the turn of others.
+    # Fair portions
 
     def _process(self, outgoing: UpstreamRequest) -> None:
-        """Look at what came, for no longer than others can wait."""
+        """Process a limited part of what arrived, then let other work run."""
         frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
         while self._outgoing is outgoing and not outgoing.given_up:
             if self._frames:
@@ -209,11 +209,11 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             outgoing.listener.on_frame(frame)
         except BaseException:
-            self._refuse("an answer could not be taken")
+            self._refuse("a response could not be processed")
             raise
 
     def _pause(self, outgoing: UpstreamRequest) -> None:
-        """Go on when everybody else had a turn."""
+        """Continue in the next iteration of the loop."""
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -230,14 +230,14 @@ class UpstreamConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _forget(self) -> None:
-        """Nobody waits for the rest of it."""
+        """Drop the rest of a response that is not needed."""
         self._unread, self._offset, self._body = b"", 0, b""
         self._frames.clear()
         self._events = None
         self._uncount()
 
     def _feed(self) -> int:
-        """Let the next bytes be read; how many they were."""
+        """Parse the next bytes. Returns how many."""
         data, offset = self._unread, self._offset
         step = self._limits.max_bytes_at_once if self._in_body else _HEAD_SLICE
         if self._events is not None:
@@ -249,26 +249,26 @@ class UpstreamConnection(asyncio.Protocol):
         self._size += len(piece)
         self._bare += len(piece)
         if self._size > self._limits.max_answer_bytes:
-            self._refuse("the server sent more than is taken for one answer")
+            self._refuse("the server sent a response above the size limit")
             return len(piece)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserCallbackError as err:
             cause = err.__context__
             if not isinstance(cause, _BadAnswerError | PinwardenError):
-                self._refuse("an answer could not be taken")
+                self._refuse("a response could not be processed")
                 raise
             self._refuse(str(cause))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._refuse("the server's answer is not HTTP")
+            self._refuse("the server's response is not HTTP")
         else:
             self._check()
         return len(piece)
 
     def _check(self) -> None:
-        """Refuse what is neither an answer nor the end of one."""
+        """Reject an oversized head and surplus data."""
         if self._bare > self._limits.max_upstream_head_bytes:
-            self._refuse("the head of the server's answer is too long")
+            self._refuse("the head of the server's response is too long")
         elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
             self._refuse(_SURPLUS)
         else:
@@ -278,17 +278,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail(why, sent=True)
         self.abort()
 
-    # What is held of an answer that is not complete
+    # Incomplete responses
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are held of an answer."""
+        """Bytes of the incomplete response."""
         return len(self._body) + (0 if self._events is None else self._events.held)
 
     def overflow(self) -> None:
-        """All answers that are begun are too much together, and most of it is this one."""
+        """The shared budget is exceeded, and this response is the largest."""
         self._counted = 0
-        self._refuse("more is held of answers that are not complete than is kept, and most of it is this one")
+        self._refuse("too many bytes of incomplete responses are in memory, and most are this one's")
 
     def _count(self) -> None:
         budget = self._pool.budget
@@ -303,48 +303,48 @@ class UpstreamConnection(asyncio.Protocol):
         self._counted = 0
 
     def _remember(self) -> None:
-        """Know the head again, if it came in one piece and says nothing but how long the body is."""
+        """Cache the head if it came in one piece and only frames the body by its length."""
         headers, head = self._headers, self._head
         length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
         plain = self._events is None and self._keep and framed and self._size - len(head) == length
         if plain and head.endswith(_END) and len(head) <= _LONGEST_HEAD:
             if len(self._heads) >= _REMEMBERED:
-                self._heads.clear()  # they have the time of day in them
+                self._heads.clear()  # heads contain the time, so old ones do not recur
             session = headers.get(b"mcp-session-id", b"").decode("latin-1")
             self._heads[head] = CachedHead(self._parser.get_status_code(), length, session)
 
-    # What httptools calls.
+    # Callbacks of httptools
 
     def on_message_begin(self) -> None:
-        """An answer begins: the first one, or the one behind an interim one."""
+        """A response begins; also after an interim response."""
         if self._complete:
             raise _BadAnswerError(_SURPLUS)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the answer, or a trailer, which is not kept."""
+        """A header, or a trailer, which is ignored."""
         self._fields += 1
         self._field_bytes += len(name) + len(value) + 4
         limits = self._limits
         if self._fields > limits.max_headers or self._field_bytes > limits.max_upstream_head_bytes:
-            raise _BadAnswerError("the head of the server's answer is too long")
+            raise _BadAnswerError("the head of the server's response is too long")
         if not self._in_body:
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """The head of the answer is complete."""
+        """The head is complete."""
         status = self._parser.get_status_code()
         outgoing = self._outgoing
         if outgoing is None or status < 200:
             return
         headers = self._headers
         if b"content-encoding" in headers and headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
-            # None was asked for, and a small compressed body can be an enormous one.
-            raise _BadAnswerError("the server compressed its answer without being asked to")
+            # A small compressed body can expand to an enormous one.
+            raise _BadAnswerError("the server compressed its response, which the gateway does not accept")
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
-            raise _BadAnswerError("the server encoded its answer without being asked to")
+            raise _BadAnswerError("the server used a transfer encoding that the gateway does not accept")
         if 300 <= status < 400:
-            raise _BadAnswerError("the server redirects to another address, which is not followed")
+            raise _BadAnswerError("the server redirects to another address, which the gateway does not follow")
         self._bare = 0
         self._in_body = True
         framed = b"content-length" in headers or b"transfer-encoding" in headers
@@ -355,7 +355,7 @@ class UpstreamConnection(asyncio.Protocol):
         outgoing.listener.on_head(status, headers.get(b"mcp-session-id", b"").decode("latin-1"))
 
     def on_body(self, data: bytes) -> None:
-        """A part of the answer."""
+        """A part of the body."""
         self._bare = 0
         if self._outgoing is None:
             return
@@ -364,14 +364,14 @@ class UpstreamConnection(asyncio.Protocol):
                 self._body = data
             else:
                 if type(self._body) is bytes:
-                    self._body = bytearray(self._body)  # a list of parts may take twenty times what is in them
+                    self._body = bytearray(self._body)  # a list of tiny parts takes twenty times their size
                 self._body += data
             return
-        self._size = 0  # a stream has no end to its size; each event has
+        self._size = 0  # the limit counts for each event of a stream
         self._frames += [event.data for event in self._events.feed(data) if event.name == "message"]
 
     def on_message_complete(self) -> None:
-        """The answer is complete. An interim one (1xx) is not the answer."""
+        """The response is complete, unless it is an interim one (1xx)."""
         if self._parser.get_status_code() >= 200:
             self._complete = True
             self._keep = self._parser.should_keep_alive()  # known only here
@@ -413,55 +413,55 @@ class UpstreamConnection(asyncio.Protocol):
             self._timer = self._loop.call_at(self._idle_until, self._expire)
 
 
-_SURPLUS = "the server sent more than the answer to what it was asked"
+_SURPLUS = "the server sent data after its response"
 
 
 class _BadAnswerError(Exception):
-    """An answer that is not taken, whatever it holds."""
+    """A response that the gateway rejects."""
 
 
 class Abortable(Protocol):
-    """What a request is sent on."""
+    """A connection that carries a request."""
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Close the connection immediately."""
 
 
 class ResponseListener(Protocol):
-    """Who waits for the answer to one request."""
+    """Receives the response to one request."""
 
     def on_head(self, status: int, session: str) -> None:
-        """The status came, and the session that the server names, if it does."""
+        """The head arrived; ``session`` is the session id in it, or empty."""
 
     def on_frame(self, frame: bytes) -> None:
-        """A message came: the whole body, or one event."""
+        """A message arrived: the complete body, or one event."""
 
     def on_end(self) -> None:
-        """The answer is complete."""
+        """The response is complete."""
 
     def on_whole(self, status: int, session: str, body: bytes) -> None:
-        """Head, message and end at once."""
+        """The complete response arrived in one piece."""
 
     def on_lost(self, why: str, *, sent: bool) -> None:
-        """There is no complete answer. Unless it was sent, the server has not seen the request."""
+        """There is no complete response. Unless ``sent``, the server has not seen the request."""
 
 
 class NullListener:
-    """Does nothing by itself, and takes an answer in one piece as one in parts."""
+    """Ignores everything; splits a response in one piece into its parts for subclasses."""
 
     __slots__ = ()
 
     def on_head(self, status: int, session: str) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def on_frame(self, frame: bytes) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def on_end(self) -> None:
-        """Nothing."""
+        """Ignored."""
 
     def on_whole(self, status: int, session: str, body: bytes) -> None:
-        """One after the other."""
+        """Call the methods for the parts."""
         self.on_head(status, session)
         body = body.strip()
         if body:
@@ -469,35 +469,35 @@ class NullListener:
         self.on_end()
 
     def on_lost(self, why: str, *, sent: bool) -> None:
-        """Nothing."""
+        """Ignored."""
 
 
 NULL_LISTENER = NullListener()
-"""Nobody waits."""
+"""Ignores a response."""
 
 
 class UpstreamRequest(Protocol):
-    """One request on its way. Whoever asked may give it up."""
+    """A request to a remote server, which may be given up."""
 
     data: bytes
     listener: ResponseListener
     given_up: bool
-    """Whether nobody waits any more."""
+    """Whether the response is no longer needed."""
     upstream: Abortable | None
-    """The connection that it is sent on."""
+    """The connection that carries it."""
     stream: bool
-    """Whether it is answered by whatever the server tells from now on, and so may hold its connection for ever."""
+    """Whether the response is an endless stream, which occupies its connection."""
 
     @property
     def client(self) -> str:
-        """For whom it is sent."""
+        """The name of the client."""
 
     def give_up(self) -> None:
-        """Cut it off."""
+        """Close the connection immediately."""
 
 
 class QueuedRequest:
-    """Any request on its way."""
+    """A request that is not a tool call on the fast path."""
 
     __slots__ = ("client", "data", "given_up", "listener", "stream", "upstream")
 
@@ -510,8 +510,8 @@ class QueuedRequest:
         self.given_up = False
 
     def give_up(self) -> None:
-        """Cut it off: the server sees that nobody waits for the answer."""
+        """Cancel the request by closing its connection."""
         self.given_up = True
-        self.data = b""  # it may stay in line for as long as all connections are in use
+        self.data = b""  # it may stay in the queue while all connections are in use
         if self.upstream is not None:
             self.upstream.abort()
