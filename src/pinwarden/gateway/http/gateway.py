@@ -247,7 +247,7 @@ class HttpGateway:
         if passing:
             self._say(passing)
 
-    async def _record(self, fact: Fact) -> None:
+    async def _record(self, fact: AuditEvent) -> None:
         """Record a change before it takes effect. The journal takes it while the database is unavailable."""
         await asyncio.get_running_loop().run_in_executor(None, self.log.record_durably, fact)
 

@@ -314,7 +314,7 @@ class StepRecorder:
         """Whether calls can be recorded by `note`."""
         return self._note is not None
 
-    def note(self, form: Fact, request_id: int | str) -> None:
+    def note(self, form: AuditEvent, request_id: int | str) -> None:
         """Record a call on the fast path: its event differs from ``form`` only in the request id."""
         assert self._note is not None  # noqa: S101  see `notes`
         self._note(form, request_id)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.event import STARTED, STOPPED
+from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.frames import Frame, RequestId
@@ -178,7 +178,7 @@ class Upstream:
             manager.generation += 1  # invalidates cached routes
 
     def _record(self, kind: str, session: Session, why: str) -> None:
-        fact = Fact(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
+        fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
         with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
             self.recording.soon(Step(facts=(fact,)))
 
