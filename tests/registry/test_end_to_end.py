@@ -125,7 +125,7 @@ def test_publishing_an_old_version_again_is_refused_here_and_the_event_that_is_t
     assert (back["previous"], back["changed"]) == ("0.2.0", True)
     assert back["log_index"] > second["event"]["log_index"]
     assert run("publish", archives[0], *there) == 0
-    assert f"already, since event {back['log_index']} of the log" in capsys.readouterr().out
+    assert f", since event {back['log_index']} of the log" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("token", "project")
