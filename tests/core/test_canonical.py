@@ -202,7 +202,7 @@ class TestValuesThatAreNotJson:
             canonicalize(value)
 
     def test_a_form_larger_than_the_limit_is_refused(self) -> None:
-        with pytest.raises(PinwardenError, match="at most 100"):
+        with pytest.raises(PinwardenError, match="the limit is 100"):
             canonicalize("a" * 200, "jcs", Limits(max_bytes=100))
 
 

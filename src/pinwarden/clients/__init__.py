@@ -1,7 +1,8 @@
 """MCP clients' configuration files: where they are, how each client spells a server, and how to edit them in place.
 
 Start with ``table.py`` (one row per client) and ``config.py`` (reading). ``entry_editing.py`` with ``jsonc.py``,
-``toml_text.py`` and ``yaml_text.py`` edits one server and leaves every other byte alone. ``launch/`` tells what a
-command line runs; ``drift.py`` and ``findings.py`` judge entries. Everything but ``files.py`` is pure.
-Must not import ``lock``: a client's file means the same with and without a lock.
+``toml_text.py`` and ``yaml_text.py`` edits one server and leaves every other byte alone. ``launch/`` parses command
+lines. ``drift.py`` compares configurations with approved ones; ``findings.py`` checks them on their own.
+
+Everything but ``files.py`` is pure. Must not import ``lock``: a client's file means the same with and without a lock.
 """

@@ -1,7 +1,7 @@
-"""One server put into, or taken out of, the bytes of a client's configuration.
+"""Add, replace or remove one server in the text of a client's configuration.
 
-Each format has its own surgery on the text. Whatever that does, its result is read again here and has to be the old
-configuration with exactly this one server changed; otherwise the edit is refused.
+Each format has its own text editor. The result is always parsed again and must be the old configuration with exactly
+this one server changed; otherwise the edit is refused.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _checked(text: str, form: Format, expected: Any) -> str:
 
 
 def _pruned(value: Any) -> Any:
-    """Without empty objects and absent members, which TOML does not write, and with true told from 1."""
+    """The value without empty objects and absent members, which TOML does not write; true and 1 are different."""
     if type(value) is dict:
         members = {name: _pruned(item) for name, item in value.items()}
         return {name: item for name, item in members.items() if item not in ({}, ("NoneType", None))}

@@ -170,7 +170,7 @@ class ConfigEdits:
 
 @contextmanager
 def config_edits() -> Iterator[ConfigEdits]:
-    """Edits that are taken back if the block raises or is interrupted."""
+    """Edits that are undone if the block raises or is interrupted."""
     edits = ConfigEdits()
     try:
         yield edits

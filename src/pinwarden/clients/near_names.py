@@ -1,4 +1,4 @@
-"""Names of servers and packages that are meant to be taken for approved ones."""
+"""Names of servers and packages that imitate approved ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import lru_cache
 from pinwarden.surface.drift.pairing import name_skeleton
 
 _COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
-_MAX_NAME = 200  # longer names are compared letter by letter with nobody
-_LONG = 8  # from this length on two slips of the keyboard still look the same
+_MAX_NAME = 200  # longer names are not compared letter by letter
+_LONG = 8  # from this length on, names that differ by two typos look the same
 
 
 def find_near_name(name: str, approved: Iterable[str]) -> str | None:
@@ -32,7 +32,7 @@ def _skeleton(name: str) -> str:
 
 
 def _last(name: str) -> str:
-    """What the name ends with after its owner; nothing in particular where that is a word everybody uses."""
+    """The name without its owner, unless that is a common word."""
     owner, slash, last = name.rpartition("/")
     bare = _skeleton(last)
     return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"

@@ -1,7 +1,7 @@
-"""Canonical forms, each under its own name.
+"""Canonical JSON, in six named profiles.
 
-There is no such thing as "the" canonical JSON. Six forms are in use in this field, they disagree on real input,
-and a digest made with one says nothing about another:
+There is no single canonical JSON. Six forms are in use among MCP tools. They differ on real input, so digests of
+different profiles cannot be compared:
 
 ==============  ===========================  =====================  ==============================================
 profile         members sorted by            numbers                what else
@@ -14,8 +14,8 @@ profile         members sorted by            numbers                what else
 ``hangar``      UTF-16 code units            ECMAScript, doubles    Hangar since 1.2.1 (the ``jcs`` package)
 ==============  ===========================  =====================  ==============================================
 
-Almost all real values hold no floating-point number. For those orjson writes the same bytes as the exact path,
-at a tenth of the time; ``encode_plain`` says when that is so. The exact path below is the definition.
+Almost no real value has a floating-point number. For those without, orjson writes the same bytes as the exact path in a
+tenth of the time; ``encode_plain`` detects them. The exact path below defines the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_ARRAY_INDEX = 2**32 - 2  # ECMAScript lists names that are array indexes be
 
 
 class Profile(Record):
-    """One canonical form: how its text is read, and how its values are written."""
+    """One canonical form: how its text is parsed and how its values are written."""
 
     name: str
     read: Callable[[bytes, Limits], Any]
@@ -44,10 +44,10 @@ class Profile(Record):
     integer: Callable[[int], str]
     double: Callable[[float], str]
     surrogates: str
-    """Error handler of the final UTF-8 encoding: what becomes of a lone surrogate."""
+    """Error handler of the final UTF-8 encoding, which decides about lone surrogates."""
     ascii_only: bool = False
     plain_if: Callable[[bytes], bool]
-    """Given orjson's sorted output for a value without floats: is it this form, byte for byte?"""
+    """Whether orjson's sorted output for a value without floats is this form, byte for byte."""
 
 
 def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -57,26 +57,25 @@ def canonicalize(data: Any, profile: str = "jcs", limits: Limits = DEFAULT_LIMIT
     plain = encode_plain(value) if _worth_loading(value) else None
     canonical = plain[0] if plain is not None and form.plain_if(plain[0]) else _encode_exactly(value, form)
     if len(canonical) > limits.max_bytes:
-        _refuse(f"the canonical form has {len(canonical)} bytes, at most {limits.max_bytes} are allowed")
+        _refuse(f"the canonical form has {len(canonical)} bytes; the limit is {limits.max_bytes}")
     return canonical
 
 
 def get_profile(name: str) -> Profile:
-    """The profile of that name."""
+    """The profile with this name. Raises PROFILE_UNKNOWN."""
     try:
         return PROFILES[name]
     except (KeyError, TypeError):
         known = ", ".join(PROFILES)
-        raise PinwardenError("PROFILE_UNKNOWN", f"no canonical form is named {name!a}; known: {known}") from None
+        raise PinwardenError("PROFILE_UNKNOWN", f"unknown canonical form {name!a}; known: {known}") from None
 
 
 def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
-    """Sorted JSON and DAG-CBOR of a value that holds only what every encoder writes alike, else None.
+    """Sorted JSON and DAG-CBOR of a value that all encoders write alike, else None.
 
-    That excludes floating-point numbers, whose text differs between encoders and even between releases of one,
-    and integers beyond 53 bits, which orjson refuses here. A float is found in the DAG-CBOR: its head byte is
-    FB, which UTF-8 text cannot contain. A length or an integer can; then the JSON text is looked at. orjson goes
-    first because it bounds the depth.
+    That excludes floats, whose text differs between encoders and their releases, and integers beyond 53 bits, which
+    orjson refuses here. A float is detected in the DAG-CBOR: its head byte is FB, which UTF-8 text cannot contain. A
+    length or an integer can contain it; then the JSON text decides. orjson runs first because it limits the depth.
     """
     dumps, options, encode_dag_cbor = _encoders()
     try:
@@ -88,7 +87,7 @@ def encode_plain(value: Any) -> tuple[bytes, bytes] | None:
 
 
 def _worth_loading(value: Any) -> bool:
-    """Loading orjson takes as long as writing some thousand values exactly, so a short run does without it."""
+    """Importing orjson takes as long as writing some thousand values exactly, so a short run does without it."""
     if "orjson" in modules:
         return True
     pending, left = [value], _SMALL
@@ -108,7 +107,7 @@ _WRITTEN = [0]
 
 
 def _may_hold_float(text: bytes) -> bool:
-    """Whether compact JSON may hold a number with a fraction or an exponent. Strings can raise false alarm."""
+    """Whether compact JSON may contain a number with a fraction or exponent. Strings can cause false positives."""
     text = b":" + text
     without_digits = text.translate(None, b"0123456789")
     if any(mark in without_digits for mark in (b":.", b",.", b"[.", b"-.")):
@@ -119,7 +118,7 @@ def _may_hold_float(text: bytes) -> bool:
 
 @cache
 def _encoders() -> tuple[Callable[..., bytes], int, Callable[[Any], bytes]]:
-    # On first use and not before: orjson brings in a dozen modules that light commands do not need.
+    # Lazy: orjson imports a dozen modules that light commands do not need.
     import libipld
     import orjson
 
@@ -180,9 +179,9 @@ def _encode_exactly(value: Any, form: Profile) -> bytes:
         write(value, strict_json.JITER_DEPTH)
         return "".join(parts).encode("utf-8", form.surrogates)
     except UnicodeEncodeError as err:
-        _refuse(f"a string holds the lone surrogate {err.object[err.start]!a}", err)
+        _refuse(f"a string contains the lone surrogate {err.object[err.start]!a}", err)
     except RecursionError as err:
-        _refuse("nested more deeply than can be written", err)
+        _refuse("the value is nested too deeply", err)
 
 
 def _with_text_names(item: dict[Any, Any]) -> dict[str, Any]:
@@ -245,14 +244,14 @@ def _javascript(member: tuple[str, Any]) -> tuple[int, bytes]:
 
 
 def _jcs_integer(value: int) -> str:
-    """Beyond 53 bits only the spelling that ECMAScript itself would print: no two integers share a text."""
+    """Beyond 53 bits, only integers that ECMAScript prints exactly, so that no two integers share a text."""
     if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
         return str(value)
     if abs(value) < 10**21:  # from here on ECMAScript prints an exponent
         text = str(value)
         if ecmascript_number(float(value)) == text:
             return text
-    _refuse("an integer is beyond 2^53-1 and a double cannot hold it exactly")
+    _refuse("an integer is beyond 2^53-1, and a double cannot represent it exactly")
 
 
 def _rulebook_integer(value: int) -> str:
@@ -310,12 +309,12 @@ def _printable_ascii(text: bytes) -> bool:
 
 
 def _without_astral(text: bytes) -> bool:
-    """UTF-16 and code point order part only at U+10000 and above: a UTF-8 head byte from F0 to F4."""
+    """UTF-16 and code point order differ only from U+10000 on, where UTF-8 has a head byte from F0 to F4."""
     return text.isascii() or not any(head in text for head in (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"))
 
 
 def _javascript_plain(text: bytes) -> bool:
-    """ASCII, no name that might be an array index, no ``__proto__``: then JavaScript's order is the plain one."""
+    """Whether JavaScript's order is code point order: only ASCII, no array index as a name, no ``__proto__``."""
     if not text.isascii() or b'"__proto__"' in text:
         return False
     shape = text.translate(_DIGITS_TO_ZERO)
@@ -403,12 +402,15 @@ MAX_SAFE_INTEGER = 2**53 - 1
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a JSON number; Python counts true and false among them."""
+    """Whether a value is a JSON number. Python's booleans are not."""
     return type(value) is int or type(value) is float
 
 
 def ecmascript_number(value: float) -> str:
-    """The text of a finite double. Python's ``repr`` finds the same shortest digits; only the layout differs."""
+    """A finite double as ECMAScript prints it (RFC 8785 section 3.2.2.3).
+
+    Python's ``repr`` finds the same shortest digits; only the layout differs.
+    """
     if value == 0:
         return "0"  # also for minus zero
     sign = "-" if value < 0 else ""

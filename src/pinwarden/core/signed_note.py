@@ -1,4 +1,10 @@
-"""Signed notes and checkpoints (C2SP signed-note, tlog-checkpoint), read and written byte for byte."""
+"""Signed notes, checkpoints, witness cosignatures and log proofs, in the exact bytes of the C2SP specifications.
+
+A note is text with signatures (signed-note). A checkpoint is a note with the size and root of a log (tlog-checkpoint).
+A witness cosigns a checkpoint only if it is consistent with the one it signed before (tlog-cosignature), so a client
+that requires a witness sees the same log as the witness. A proof file has an entry's index, its path to the root and
+the checkpoint (tlog-proof).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ class NoteKey(Record):
 
     def __post_init__(self) -> None:
         if not self.name or "+" in self.name or any(c.isspace() or c < " " for c in self.name):
-            _invalid("a key name is not empty and holds neither spaces nor +")
+            _invalid("the name of a key is empty, or contains spaces or +")
 
     @classmethod
     def parse(cls, vkey: str) -> NoteKey:
@@ -36,15 +42,15 @@ class NoteKey(Record):
         key_id, _, encoded = rest.partition("+")
         material = _decode(encoded)
         if material[:1] != _ED25519:
-            _invalid("only Ed25519 verifier keys are understood")
+            _invalid("the verifier key is not an Ed25519 key")
         found = cls(name=name, key=PublicKey(material[1:]))
         if found.key_id.hex() != key_id:
-            _invalid("the verifier key's id does not belong to its name and key")
+            _invalid("the id of the verifier key does not match its name and key")
         return found
 
     @property
     def key_id(self) -> bytes:
-        """Four bytes that tell keys of one name apart; an identifier, not a proof."""
+        """Four bytes that distinguish keys with one name; an identifier, not a proof."""
         return sha256(self.name.encode() + b"\n" + _ED25519 + self.key.raw).digest()[:4]
 
     def __str__(self) -> str:
@@ -52,19 +58,19 @@ class NoteKey(Record):
 
 
 class NoteSignature(Record):
-    """One signature line. Unknown keys are kept: others may know them."""
+    """One signature line. Lines of unknown keys are kept, because others may know the keys."""
 
     name: str
     key_id: bytes
     signature: bytes
 
     def line(self) -> str:
-        """The line as it stands in a note."""
+        """The signature line of a note."""
         return f"\u2014 {self.name} {b64encode(self.key_id + self.signature).decode()}\n"
 
 
 class Note(Record):
-    """Text and the signatures under it. Nothing in it may be believed before ``verified_by``."""
+    """Text and its signatures. Do not trust the text before calling ``verify``."""
 
     text: str
     signatures: tuple[NoteSignature, ...]
@@ -79,7 +85,7 @@ class Note(Record):
         except UnicodeDecodeError as err:
             raise PinwardenError("NOTE_INVALID", "the note is not UTF-8") from err
         if any(c < " " and c != "\n" for c in whole):
-            _invalid("the note holds control characters")
+            _invalid("the note contains control characters")
         head, mark, tail = whole.rpartition("\n\n")
         if not mark or not tail.endswith("\n"):
             _invalid("the note has no signatures after an empty line")
@@ -91,8 +97,8 @@ class Note(Record):
     def verify(self, keys: Iterable[NoteKey]) -> tuple[NoteKey, ...]:
         """The known keys that signed the text.
 
-        Lines of unknown keys are passed over. A line of a known key that does not verify spoils the whole note,
-        and so does having no known signer.
+        Lines of unknown keys are ignored. Raises SIGNATURE_INVALID if the signature of a known key does not verify, or
+        if no known key signed.
         """
         known = {(key.name, key.key_id): key for key in keys}
         signers: list[NoteKey] = []
@@ -109,7 +115,7 @@ class Note(Record):
         return tuple(signers)
 
     def sign(self, name: str, key: Signer) -> Note:
-        """The note with one more signature."""
+        """A copy of the note with one more signature."""
         holder = NoteKey(name=name, key=key.public_key)
         line = NoteSignature(name=name, key_id=holder.key_id, signature=key.sign(self.text.encode()))
         return Note(text=self.text, signatures=(*self.signatures, line))
@@ -119,7 +125,7 @@ class Note(Record):
 
 
 class Checkpoint(Record):
-    """The head of a log: whose log, how many entries, which root."""
+    """The head of a log: its origin, size and root."""
 
     origin: str
     size: int
@@ -131,22 +137,22 @@ class Checkpoint(Record):
         """Read the text of a checkpoint note."""
         lines = text.split("\n")
         if len(lines) < 4 or lines[-1] != "" or "" in lines[:-1]:
-            _invalid("a checkpoint is three or more lines, none empty")
+            _invalid("the checkpoint has fewer than three lines, or an empty one")
         origin, size, root = lines[:3]
         if not (size.isascii() and size.isdigit()) or (size != "0" and size[0] == "0") or len(size) > 19:
-            _invalid("the tree size of a checkpoint is a plain decimal number")
+            _invalid("the tree size of the checkpoint is not a plain decimal number")
         if int(size) > _MAX_TREE_SIZE:
-            _invalid("the tree size of a checkpoint is too large")
+            _invalid("the tree size of the checkpoint is too large")
         raw = _decode(root)
         if len(raw) != HASH_SIZE:
-            _invalid("the root of a checkpoint has 32 bytes")
+            _invalid("the root of the checkpoint does not have 32 bytes")
         return cls(origin=origin, size=int(size), root=raw, extensions=tuple(lines[3:-1]))
 
     def note(self) -> Note:
-        """The checkpoint as a note that is yet to be signed."""
+        """The checkpoint as an unsigned note."""
         lines = (self.origin, str(self.size), b64encode(self.root).decode(), *self.extensions)
         if any(not line or "\n" in line for line in lines):
-            _invalid("a line of a checkpoint is not empty and holds no newline")
+            _invalid("a line of the checkpoint is empty or contains a newline")
         return Note(text="".join(line + "\n" for line in lines), signatures=())
 
 
@@ -189,7 +195,7 @@ class TlogProof(Record):
 
     @classmethod
     def parse(cls, data: bytes) -> TlogProof:
-        """Read a proof file. Nothing in it may be believed before the checkpoint is verified, and then `proves`."""
+        """Parse a proof file. Verify the checkpoint first, then call `proves`."""
         if len(data) > _MAX_PROOF:
             _invalid_proof("the proof is too large")
         head, mark, note = data.partition(b"\n\n")
@@ -218,7 +224,7 @@ class TlogProof(Record):
         return "\n".join(lines).encode() + b"\n\n" + bytes(self.checkpoint)
 
     def proves(self, entry: bytes) -> Checkpoint:
-        """The checkpoint, if the entry is in the log that it names. Its signatures are for the caller to check."""
+        """The checkpoint, if the entry is in its log; raises otherwise. The caller verifies its signatures."""
         checkpoint = Checkpoint.parse(self.checkpoint.text)
         verify_inclusion(leaf_hash(entry), self.index, checkpoint.size, checkpoint.root, self.path)
         return checkpoint
@@ -288,7 +294,7 @@ class Cosignature(Record):
 
 
 def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Cosignature, ...]:
-    """The known witnesses that signed a checkpoint. A line of a known one that does not verify spoils the note."""
+    """The cosignatures of known witnesses. Raises SIGNATURE_INVALID if one of them does not verify."""
     known = {(each.name, each.key_id): each for each in witnesses}
     found: dict[WitnessKey, Cosignature] = {}
     for line in note.signatures:

@@ -1,10 +1,9 @@
-"""JSON text to values, and nothing that two readers could understand differently.
+"""Strict JSON parsing: everything that two parsers could read differently is refused.
 
-``parse_json`` is the one strict reader. It runs jiter, which is written in Rust and refuses repeated members, and
-closes what jiter leaves open: numbers that overflow to infinity and very long numbers. Whenever jiter refuses
-or a guard is unsure, ``_parse_exactly`` decides with the standard library: slower, and the place where the
-choice between the two error codes is made. ``parse_last_wins`` reads the way JavaScript and Python do, for the
-foreign formats that were hashed after such a reading.
+``parse_json`` is the strict parser. It runs jiter, which is fast and refuses repeated members, and also refuses numbers
+that overflow to infinity and very long numbers. If jiter fails or a check is unsure, ``_parse_exactly`` decides with
+the standard library; it is slower, and it chooses between the two error codes. ``parse_last_wins`` parses like
+JavaScript and Python, for foreign formats that hash such a result.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 
 JITER_DEPTH = 200  # what jiter reads at most; an empty array or object may stand one level deeper
 
-# Every digit becomes 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
+# Digits become 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
 _SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")
-# A double overflows from 309 digits on. With fewer than 209 it takes an exponent of at least three digits.
+# A double overflows from 309 digits on. With fewer than 209 digits that takes an exponent of three digits or more.
 _LONG = 209
 _LONG_RUN = b"0" * _LONG
-_SMALL = 1 << 16  # bytes of a text whose values are few enough, whatever they are
+_SMALL = 1 << 16  # a text of at most this many bytes cannot have too many values
 _PIECE = 1 << 16
-# Members from which on it is quicker to count them than to let jiter look for each in those before it.
+# From this many members on, counting them is faster than jiter's search for repeated ones.
 _MANY = 50_000
 _CONTAINERS = frozenset({dict, list})
 _from_json = jiter.from_json
 
 
 def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Read strict JSON: UTF-8 without byte order mark, no repeated member, only finite numbers, within limits."""
+    """Parse strict JSON: UTF-8 without byte order mark, no repeated members, only finite numbers, within limits."""
     if type(data) is not bytes:
         _check_size(data, limits)
     size = len(data)
@@ -51,7 +50,7 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
         _parse_exactly(data, limits)
         raise PinwardenError("JSON_PARSE_ERROR", f"not strict JSON: {err}") from err
     if many and _members(value) != sum(part.count(b":") for part in _outside_of_strings(data)):
-        return _parse_exactly(data, limits)  # and be told which one occurs twice
+        return _parse_exactly(data, limits)  # reports the repeated member
     if b"0e" in shape and (b"0e000" in shape or b"0e+000" in shape) and not _surely_finite(value):
         return _parse_exactly(data, limits)
     if limits.max_depth < JITER_DEPTH:
@@ -60,9 +59,9 @@ def parse_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Any:
 
 
 def _has_long_number(shape: bytes) -> bool:
-    """Whether so many digits stand outside of strings. What is no JSON may be seen wrongly, and is refused later."""
+    """Whether a long run of digits is outside of strings. Invalid JSON can give a wrong result and is refused later."""
     text = shape.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in shape else shape
-    outside = 0  # a place that is not inside of a string
+    outside = 0  # an offset that is not inside a string
     while (run := text.find(_LONG_RUN, outside)) >= 0:
         if not text.count(b'"', outside, run) & 1:
             return True
@@ -73,7 +72,7 @@ def _has_long_number(shape: bytes) -> bool:
 
 
 def parse_last_wins(data: bytes, limits: Limits = DEFAULT_LIMITS, *, constants: bool = False) -> Any:
-    """Read as JavaScript's or (with ``constants``: NaN and Infinity) Python's reader does: the last member wins."""
+    """Parse like JavaScript or, with ``constants`` (NaN and Infinity), like Python: the last repeated member wins."""
     _check_size(data, limits)
     value = _loads(data, limits, repeated=None, constants=constants)
     _check_depth(value, limits)
@@ -82,7 +81,7 @@ def parse_last_wins(data: bytes, limits: Limits = DEFAULT_LIMITS, *, constants: 
 
 def _check_size(data: bytes, limits: Limits) -> None:
     if not isinstance(data, bytes):
-        raise PinwardenError("JSON_PARSE_ERROR", f"JSON text is given as bytes, not {type(data).__name__}")
+        raise PinwardenError("JSON_PARSE_ERROR", f"JSON text must be bytes, not {type(data).__name__}")
     if len(data) > limits.max_bytes:
         _too_much("bytes", len(data), limits.max_bytes)
     if len(data) > _SMALL and len(data) > limits.max_values:  # no byte becomes more than 33, which is half of a unit
@@ -90,11 +89,10 @@ def _check_size(data: bytes, limits: Limits) -> None:
 
 
 def _check_weight(data: bytes, limits: Limits) -> None:
-    """Refuse a text whose values would take too much memory, before any of them is made.
+    """Refuse a text whose values would need too much memory, before any of them is created.
 
-    Counting everything is quick, and enough for nearly all texts. Only where the characters that count may stand inside
-    of strings is that looked at, piece by piece. A text that is no JSON may be weighed wrongly, but not before the
-    place where a reader gives up.
+    Counting all characters is fast and enough for nearly all texts. Only if the count is too high are strings excluded,
+    piece by piece. For invalid JSON the count can be wrong, but not before the position where a parser stops.
     """
     if _weight(data) <= limits.max_values:
         return
@@ -106,7 +104,7 @@ def _check_weight(data: bytes, limits: Limits) -> None:
 
 
 def _outside_of_strings(data: bytes) -> Iterator[bytes]:
-    """What a text has outside of strings, piece by piece."""
+    """The parts of a text outside of strings, piece by piece."""
     text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     inside = False
     for start in range(0, len(text), _PIECE):
@@ -116,7 +114,7 @@ def _outside_of_strings(data: bytes) -> Iterator[bytes]:
 
 
 def _members(value: Any) -> int:
-    """How many members all objects of a value have; no recursion, so any value can be counted."""
+    """The number of members in all objects of a value, without recursion."""
     count = 0
     pending = [value]
     while pending:
@@ -126,7 +124,7 @@ def _members(value: Any) -> int:
             item = item.values()
         elif type(item) is not list:
             continue
-        pending += [each for each in item if type(each) in _CONTAINERS]
+        pending += [child for child in item if type(child) in _CONTAINERS]
     return count
 
 
@@ -135,7 +133,7 @@ def _weight(text: bytes) -> int:
 
 
 def _surely_finite(value: Any) -> bool:
-    """DAG-CBOR has no infinities, so its encoder finds one at the speed of Rust. It also refuses large integers."""
+    """DAG-CBOR has no infinities, so its fast encoder detects them. It also refuses large integers."""
     try:
         libipld.encode_dag_cbor(value)
     except ValueError:
@@ -147,7 +145,7 @@ def _parse_exactly(data: bytes, limits: Limits) -> Any:
     repeated: list[str] = []
     value = _loads(data, limits, repeated=repeated, constants=False)
     _check_depth(value, limits)
-    # From here on the text is well formed, so what is wrong with it is that it has no single meaning.
+    # The text is well formed; from here on it is refused only if it is ambiguous.
     if repeated:
         raise PinwardenError(
             "JSON_CANONICALIZATION_ERROR",
@@ -158,7 +156,7 @@ def _parse_exactly(data: bytes, limits: Limits) -> Any:
 
 
 def _refuse_lone_surrogates(value: Any) -> None:
-    """Raises if any string, member names included, is not valid Unicode."""
+    """Raise if any string or member name is not valid Unicode."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -172,12 +170,12 @@ def _refuse_lone_surrogates(value: Any) -> None:
                 item.encode()
             except UnicodeEncodeError as err:
                 raise PinwardenError(
-                    "JSON_CANONICALIZATION_ERROR", f"a string holds the lone surrogate {item[err.start]!a}"
+                    "JSON_CANONICALIZATION_ERROR", f"a string contains the lone surrogate {item[err.start]!a}"
                 ) from err
 
 
 def _loads(data: bytes, limits: Limits, *, repeated: list[str] | None, constants: bool) -> Any:
-    """The standard library's reader. Strict if given a list to report repeated members in."""
+    """The standard library's parser. Strict if ``repeated`` is a list, which collects repeated members."""
     import json
 
     def integer(token: str) -> int:
@@ -206,7 +204,7 @@ def _loads(data: bytes, limits: Limits, *, repeated: list[str] | None, constants
         return found
 
     try:
-        # Decoded here because json.loads(bytes) also takes UTF-16, UTF-32 and a byte order mark.
+        # Decoded here because json.loads(bytes) also accepts UTF-16, UTF-32 and a byte order mark.
         text = data.decode("utf-8", "strict")
         return json.loads(
             text,
@@ -218,7 +216,7 @@ def _loads(data: bytes, limits: Limits, *, repeated: list[str] | None, constants
     except UnicodeDecodeError as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not UTF-8 at byte {err.start}") from err
     except RecursionError as err:
-        raise PinwardenError("JSON_PARSE_ERROR", "nested more deeply than can be read") from err
+        raise PinwardenError("JSON_PARSE_ERROR", "the JSON is nested too deeply") from err
     except ValueError as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {err}") from err
 
@@ -235,7 +233,7 @@ def _check_digits(token: str, limits: Limits) -> None:
 
 
 def nesting_depth(value: Any) -> int:
-    """How many levels of objects and arrays a value has; no recursion, so any value can be measured."""
+    """The number of levels of objects and arrays in a value, computed without recursion."""
     depth = 0
     level = [value] if isinstance(value, dict | list) else []
     while level:
@@ -259,13 +257,13 @@ def _check_depth(value: Any, limits: Limits) -> None:
 def _too_much(what: str, found: int, allowed: int) -> NoReturn:
     raise PinwardenError(
         "JSON_PARSE_ERROR",
-        f"too many {what}: {found}, at most {allowed} are read",
+        f"too many {what}: {found}; the limit is {allowed}",
         data={"limit": what, "found": found, "allowed": allowed},
     )
 
 
 def encode_json_file(value: Any) -> bytes:
-    """Sorted members, two spaces, a final newline, and every invisible character spelt out as an escape."""
+    """JSON as our own files have it: sorted members, two spaces, a final newline, invisible characters escaped."""
     import json
 
     from pinwarden.core.visible import escape_invisible_json

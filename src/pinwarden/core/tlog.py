@@ -1,8 +1,11 @@
-"""Transparency-log arithmetic: RFC 6962 hashing, RFC 9162 proofs, C2SP tile addresses.
+"""Transparency logs: RFC 6962 hashing, RFC 9162 proofs, C2SP tiles.
 
-A tree is known by its *complete nodes*: node ``(level, index)`` is the hash over the ``2**level`` leaves that
-begin at ``index * 2**level``. Whoever stores a log hands over a ``read`` function for them, so the same code
-makes proofs from memory, from tile files and from a database.
+A tree consists of *complete nodes*: node ``(level, index)`` is the hash of the ``2**level`` leaves from
+``index * 2**level`` on. Callers pass a ``read`` function for nodes, so the same code makes proofs from memory, tile
+files and databases.
+
+`Frontier` is the right edge of a growing tree, with one hash for each one bit of its size, so every append costs the
+same. `TileNodes` reads nodes from tiles.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ def consistency_proof(old_size: int, new_size: int, read: ReadNode) -> list[byte
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, root: bytes, proof: Sequence[bytes]) -> None:
-    """Raises unless the leaf hash is at ``index`` in the tree of that size and root (RFC 9162, section 2.1.3.2)."""
+    """Raise unless the leaf hash is at ``index`` in the tree with this size and root (RFC 9162, section 2.1.3.2)."""
     _check_hashes(leaf, root, *proof)
     if not 0 <= index < size:
         _broken(f"there is no leaf {index} in a tree of {size}")
@@ -101,7 +104,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, root: bytes, proof: Seq
 
 
 def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
-    """Raises unless the old tree is a prefix of the new one (RFC 9162, section 2.1.4.2)."""
+    """Raise unless the old tree is a prefix of the new one (RFC 9162, section 2.1.4.2)."""
     _check_hashes(old_root, new_root, *proof)
     if not 0 <= old_size <= new_size:
         _broken(f"a tree of {old_size} cannot grow into one of {new_size}")
@@ -142,19 +145,19 @@ def verify_consistency(old_size: int, new_size: int, old_root: bytes, new_root: 
 
 
 def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
-    """Where a tile of hashes lies, e.g. ``tile/0/x001/x234/067`` or ``tile/1/000.p/3``."""
+    """The path of a tile of hashes, for example ``tile/0/x001/x234/067`` or ``tile/1/000.p/3``."""
     if not 0 <= level <= 63:
         raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile level {level}")
     return _tile(str(level), index, width)
 
 
 def entries_path(index: int, width: int = TILE_WIDTH) -> str:
-    """Where a bundle of entries lies."""
+    """The path of a bundle of entries."""
     return _tile("entries", index, width)
 
 
 def list_tiles(size: int) -> list[tuple[int, int, int]]:
-    """Every tile (level, index, width) of a tree, full and partial; empty tiles do not exist."""
+    """All tiles (level, index, width) of a tree, full and partial."""
     tiles = []
     level = 0
     while nodes := size >> (TILE_HEIGHT * level):
@@ -171,7 +174,7 @@ def pack_entries(entries: Iterable[bytes]) -> bytes:
     packed = bytearray()
     for entry in entries:
         if len(entry) > 0xFFFF:
-            raise PinwardenError("LOG_PROOF_INVALID", "a log entry has at most 65535 bytes")
+            raise PinwardenError("LOG_PROOF_INVALID", "a log entry has more than 65535 bytes")
         packed += len(entry).to_bytes(2, "big") + entry
     return bytes(packed)
 
@@ -224,7 +227,7 @@ def _broken(why: str) -> NoReturn:
 
 
 FetchTile = Callable[[int, int, int], bytes]
-"""The hashes of the tile at level, index and width, one after another."""
+"""Returns the concatenated hashes of the tile with this level, index and width."""
 
 
 class TreeNode(Record):
@@ -243,13 +246,13 @@ class Frontier(Record):
 
     def __post_init__(self) -> None:
         if self.size < 0 or len(self.hashes) != self.size.bit_count():
-            raise PinwardenError("LOG_PROOF_INVALID", "the edge of the tree does not fit its size")
+            raise PinwardenError("LOG_PROOF_INVALID", "the number of frontier hashes does not match the tree size")
         if any(len(each) != HASH_SIZE for each in self.hashes):
-            raise PinwardenError("LOG_PROOF_INVALID", "a hash of the tree's edge does not have 32 bytes")
+            raise PinwardenError("LOG_PROOF_INVALID", "a frontier hash does not have 32 bytes")
 
     @classmethod
     def from_bytes(cls, size: int, data: bytes) -> Frontier:
-        """An edge that was kept as bytes."""
+        """Parse a stored frontier."""
         return cls(size=size, hashes=split_hashes(data))
 
     def __bytes__(self) -> bytes:
@@ -266,7 +269,7 @@ class Frontier(Record):
         return root
 
     def append(self, leaf: bytes) -> tuple[Frontier, tuple[TreeNode, ...]]:
-        """The edge after one more leaf, and every node that the leaf completes, itself first."""
+        """The frontier with one more leaf, and all nodes that the leaf completes, beginning with the leaf."""
         hashes = list(self.hashes)
         level, index, node = 0, self.size, leaf
         made = [TreeNode(level=0, index=index, hash=leaf)]
@@ -280,7 +283,7 @@ class Frontier(Record):
 class TileNodes:
     """The nodes of a tree, read from its tiles. Each tile is fetched once.
 
-    Whoever fetched the tiles from somebody else holds what comes of them against a root that is trusted.
+    Tiles are not verified here: compare the result with a trusted root.
     """
 
     def __init__(self, size: int, fetch: FetchTile) -> None:
@@ -289,7 +292,7 @@ class TileNodes:
         self._tiles: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def read(self, level: int, index: int) -> bytes:
-        """The node at that place: it is in a tile, or is made of nodes that are."""
+        """A node, taken from a tile or computed from its nodes."""
         tile_level, height = divmod(level, TILE_HEIGHT)
         first = index << height
         tile = self._tile(tile_level, first // TILE_WIDTH)
@@ -308,23 +311,23 @@ class TileNodes:
                 raise PinwardenError("LOG_PROOF_INVALID", f"there is no tile {index} at level {level} of the tree")
             hashes = split_hashes(self._fetch(level, index, width))
             if len(hashes) != width:
-                raise PinwardenError("LOG_PROOF_INVALID", "a tile of the log does not have the width it should have")
+                raise PinwardenError("LOG_PROOF_INVALID", "a tile of the log has the wrong width")
             self._tiles[level, index] = hashes
         return self._tiles[level, index]
 
 
 def split_hashes(data: bytes) -> tuple[bytes, ...]:
-    """The hashes that stand one after another in a tile."""
+    """The hashes in a tile."""
     if len(data) % HASH_SIZE:
-        raise PinwardenError("LOG_PROOF_INVALID", "a tile of the log is not a row of hashes")
+        raise PinwardenError("LOG_PROOF_INVALID", "the size of a tile is not a multiple of the hash size")
     return tuple(data[at : at + HASH_SIZE] for at in range(0, len(data), HASH_SIZE))
 
 
 def tile_width(size: int, level: int, index: int) -> int:
-    """How many hashes the tile at that place has in a tree of this size; 0 if there is no such tile."""
+    """The number of hashes in a tile of a tree with this size; 0 if there is no such tile."""
     return max(0, min(TILE_WIDTH, (size >> (TILE_HEIGHT * level)) - index * TILE_WIDTH))
 
 
 def tile_bytes(hashes: Sequence[bytes]) -> bytes:
-    """A tile as it is served."""
+    """The bytes of a tile."""
     return b"".join(hashes)

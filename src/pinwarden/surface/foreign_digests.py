@@ -187,7 +187,7 @@ def api_surface_hash(tools: Iterable[Any]) -> Digest:
 
 
 def hash_of_leaves(leaves: Mapping[str, Digest]) -> Digest:
-    """The hash from the leaf digests alone: whoever keeps the leaves can name the tool that changed."""
+    """The hash from the leaf digests. With the leaves, a caller can name the tool that changed."""
     pairs = [[name, str(leaves[name])] for name in sorted(leaves, key=_utf16)]
     return Digest.of_bytes(_LIST_TAG + canonicalize(pairs) + b"]")
 

@@ -1,4 +1,4 @@
-"""Facts of the Model Context Protocol: its revisions, the names of what goes with messages, the codes of errors."""
+"""Constants of the Model Context Protocol: revisions, methods, ``_meta`` members, error codes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
 
 STATELESS_VERSIONS = ("2026-07-28",)
-"""The revisions in which every request stands for itself."""
+"""Revisions without a handshake."""
 HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""The revisions that begin with a handshake, the newest first."""
+"""Revisions with an ``initialize`` handshake, newest first."""
 BATCH_VERSION = "2025-03-26"
-"""The only revision with several messages at once."""
+"""The only revision with batches of messages."""
 
 META = "io.modelcontextprotocol/"
 VERSION_META = f"{META}protocolVersion"
@@ -29,16 +29,16 @@ LIST_CHANGED: Mapping[str, tuple[ItemKind, ...]] = {
     "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
 }
 CAPABILITY: Mapping[ItemKind, str] = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
-"""What a server says that it offers if it has such a list."""
+"""The capability that a server declares for each list."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-"""Also for what is refused: that is a request that failed its validation (SEP-2624); ``data`` says which."""
+"""Also for blocked requests, which count as failed validation (SEP-2624); ``data`` has the details."""
 INTERNAL_ERROR = -32603
 SERVER_AWAY = -32000
-"""A server that cannot be reached, died, or did not answer in time."""
+"""The server is unreachable, exited or timed out."""
 HEADER_MISMATCH = -32020
 CAPABILITY_MISSING = -32021
 VERSION_UNSUPPORTED = -32022

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError
 
 _LONGEST = 400  # characters of a value that is not text
-_LONGEST_ALONE = 2000  # of one that has nothing beside it, such as a server that nobody approved
+_LONGEST_ALONE = 2000  # of a value without a counterpart, such as a server that is not approved
 
 
 def change_row(change: Change, *, whole: bool = False) -> Row:
-    """A change as a row of a report; ``whole`` where somebody approves by it, who has to see all of it."""
+    """A change as a row of a report. ``whole`` keeps long values complete, for approvals."""
     before, after = _text_of(change.before), _text_of(change.after)
     if not whole and not isinstance(change.before, str) and not isinstance(change.after, str):
         before, after = _shortened(before, after)
@@ -52,6 +52,6 @@ def _text_of(value: Any) -> str | None:
 
 
 def stderr_tail(err: PinwardenError) -> str | None:
-    """What a command that could not be asked wrote to stderr in the end."""
+    """The end of the stderr of a server that could not be asked."""
     said = err.data.get("stderr")
     return said if isinstance(said, str) and said else None

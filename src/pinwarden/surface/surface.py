@@ -1,8 +1,8 @@
-"""A server's surface: everything it tells a model or host about itself, exactly as it was sent.
+"""`Surface`: a server's tools, prompts, resources, templates, instructions and identity, exactly as sent.
 
-Items are kept verbatim with a digest over every member. Absent, null and empty are three different things. An
-item that has no canonical form (a member twice, a lone surrogate, a 400-digit integer) is kept as *undigestable*
-with its reason; it never hides the others.
+Items are kept verbatim, with a digest over all members. Absent, null and empty are different. An item without a
+canonical form (a repeated member, a lone surrogate, a 400-digit integer) is kept as *undigestable* with the reason; it
+never hides other items.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Item(Record):
 
 
 class Surface(Record):
-    """What one probe saw. ``observed`` says how it was seen; it is not part of what is compared."""
+    """The result of one probe. ``observed`` describes the probe and is not compared."""
 
     server: Mapping[str, Any] | None
     """Those of serverInfo, capabilities and instructions that were sent; None if that answer was not recorded."""
@@ -274,7 +274,7 @@ def _shown_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
             if name in (kind.key, "name"):
                 members.append((name, strict_json.parse_json(text)))
     except PinwardenError:
-        members = []  # not an object, or its name is part of what is wrong
+        members = []  # not an object, or its name is invalid
     return {**_clean_names(kind, members), "text": data[:_MAX_RAW].decode("utf-8", "backslashreplace")}
 
 

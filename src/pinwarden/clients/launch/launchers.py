@@ -349,7 +349,7 @@ def shell(name: str, words: Sequence[str]) -> Launch:
 
 
 def powershell(name: str, words: Sequence[str]) -> Launch:
-    """PowerShell takes everything as text unless it is told of a file."""
+    """PowerShell treats its arguments as a script unless it gets ``-File``."""
     for place, word in enumerate(words):
         if word.lower() in ("-file", "-f", "/file"):
             return launch_of_script(name, words[place + 1 :])

@@ -1,7 +1,7 @@
-"""What a command runs: which package, image, file or address, whether it is pinned, and what is dangerous about it.
+"""Parse a command line: which package, image, file or address it starts, whether it is pinned, and its risks.
 
-Launchers are recognised by their own rules for options, so that the package is found wherever it stands in the line.
-Nothing is run or resolved here; a command that is not understood is a ``path``, never a guess.
+Launchers are parsed by their own rules for options, so the package is found anywhere in the line. Nothing is run or
+resolved. An unknown command is a ``path``, never a guess.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ class _NotOneError(Exception):
 def replace_release(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
     """The word that names the release, and the same word for another release; None if no single word does.
 
-    A word is taken only if the command with the new one starts the very same thing at the other release: nobody
-    guesses here which of several numbers in a line is the version.
+    A word is replaced only if the command then starts the same package at the other release, so that no other number
+    in the line is taken for the version.
     """
     runs = parse_launch(target)
     wanted = _at(runs, version, digest)

@@ -1,6 +1,6 @@
-"""Commands that start a locked server through us, ``pinwarden run NAME``: what they run is what the lock says.
+"""Parse commands that start a locked server with ``pinwarden run NAME``.
 
-Whoever finds such a command must look the server up in the lock. Pinwarden itself is never the server.
+The lock says what such a command runs, so callers must look the server up there.
 """
 
 from __future__ import annotations

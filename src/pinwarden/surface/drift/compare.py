@@ -1,8 +1,8 @@
 """The semantic difference between two surfaces: what changed, where, and how much it matters.
 
-``compare`` has no memory. It is given the approved surface each time, so a tool that was removed and comes back is
-held against the text that was approved, and a surface that was blocked never becomes the measure of the next one.
-The order of items and members, the form of numbers, pages, cache hints and the protocol's era are no difference.
+``compare`` is stateless. It always gets the approved surface, so a tool that was removed and returns is compared with
+its approved text, and a blocked surface never becomes the baseline. The order of items and members, the notation of
+numbers, paging, cache hints and the protocol revision are not differences.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ _MAX_SHOWN_NAME = 80
 
 
 def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
-    """Every change from the approved surface to the one seen now, the worst first.
+    """All changes from the approved to the current surface, most severe first.
 
-    An item now that has no digest is always reported, even if it was there before: it cannot have been approved. So
-    are items of one name.
+    Items without a digest and items with duplicate names are always reported, even if they did not change.
     """
     changes = [*server_changes(before.server, after.server), *_undigestable_server(after)]
     for kind in ITEM_KINDS:
@@ -58,7 +57,7 @@ def _list_changes(kind: ItemKind, before: Surface, after: Surface) -> Iterator[C
     # 3. Judge those that are in one of them.
     yield from _removed(pairing)
     yield from _added(kind, pairing, before, after)
-    # 4. Report those that nobody can tell apart or read.
+    # 4. Report duplicate and unreadable items.
     for approved, item in pairing.duplicates:
         yield _whole(item, "duplicate").change_with("duplicate_name", _value(approved), item.value)
     for approved, item in pairing.undigestable:
@@ -170,9 +169,9 @@ def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
 
 
 def _unrecorded_before(after: Mapping[str, Any]) -> Iterator[Change]:
-    """What nobody approved and a model reads now: the instructions, and an attack in what the server calls itself.
+    """Unapproved text that a model reads: the instructions, and an attack in the server's name.
 
-    A list of tools alone may be held against a whole surface, so capabilities and an ordinary identity are no news.
+    The approved side may be only a list of tools, so capabilities and an ordinary identity are not reported.
     """
     for member in ("instructions", "serverInfo"):
         value = after.get(member)
@@ -185,7 +184,7 @@ def _unrecorded_before(after: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def is_same_release(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
-    """Whether both answers come from one release, as far as anybody said: what is not stated is not another one."""
+    """Whether both surfaces state the same version. A missing version counts as the same."""
     old, new = _version(before), _version(after)
     return old is ABSENT or new is ABSENT or json_equal(old, new)
 
@@ -225,7 +224,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _may_be_walked(value: Any, location: ChangeLocation) -> bool:
-    """Only the whole member may be absent and still be walked, so that each capability is named by itself."""
+    """Whether to compare a value member by member. Only the complete ``capabilities`` member may be absent then."""
     return isinstance(value, dict) or (value is ABSENT and location.path == "/capabilities")
 
 

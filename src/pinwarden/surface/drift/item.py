@@ -143,7 +143,7 @@ def _media_type_changes(location: ChangeLocation, old: Any, new: Any) -> Iterato
 
 
 def _content_annotation_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """Annotations of content: for whom it is, how much it matters, when it was edited."""
+    """Annotations of content: audience, priority, date of the last edit."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         yield from value_changes(location, old, new, "member_changed")
         return

@@ -1,4 +1,9 @@
-"""A location inside an item, and how a difference there becomes a ``Change``."""
+"""`ChangeLocation` turns a difference at a location of an item into a ``Change``.
+
+A change becomes critical if its new text looks like an attack and the approved text of the item does not already have
+that kind of cue: a tool that always named a password file is not attacked because its wording improved. Destinations
+are compared by host, so that one approved address does not allow any other.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ _AFTER_HOST = re.compile(r"[/?#:\s].*$", re.DOTALL)
 
 
 class ApprovedText:
-    """What the approved text of one item already says; looked up when first asked, which for most is never."""
+    """Cues, hosts and remote references in the approved text of one item, computed on first use."""
 
     __slots__ = ("_seen", "_value")
 
@@ -74,10 +79,10 @@ def new_cues(texts: Iterable[str], approved: ApprovedText, ignored: frozenset[st
 
 
 def new_item_cues(value: Any) -> tuple[str, ...]:
-    """The classes of cues that make an item suspicious which nobody has seen before, worst first.
+    """The codes of cues that make a new item suspicious, most severe first.
 
-    A new item is held for review whatever it says. That it works with addresses or with keys is what tools are for,
-    and one that guards against attacks has to name them; to work with both addresses and keys is another matter.
+    A new item is pending review in any case. Addresses alone and keys alone are ordinary in tools; both together are
+    not.
     """
     found = {code for code, _ in _cues_in(strings_in(value), mentioned=False)}
     if found <= _ORDINARY_IN_NEW_ITEMS and found != _ORDINARY_IN_NEW_ITEMS:
@@ -205,7 +210,7 @@ class ChangeLocation(Record):
 
 
 def value_changes(location: ChangeLocation, before: Any, after: Any, kind: str) -> Iterator[Change]:
-    """Every differing leaf of two values of which no more is known, each as a change of that kind."""
+    """A change of the given kind for each differing leaf of two values."""
     if json_equal(before, after):
         return
     if type(before) is dict and type(after) is dict and before and after:

@@ -18,7 +18,7 @@ class Pairing(Record):
     """Two lists of one kind, sorted out."""
 
     changed: list[tuple[Item, Item]] = field(default_factory=list)
-    """Approved items and what stands in their place now, where these differ."""
+    """Pairs of an approved item and its changed current version."""
     duplicates: list[tuple[Item | None, Item]] = field(default_factory=list)
     """Further items under a name that is taken, each with the approved item of that name, approved twice or not."""
     removed: list[Item] = field(default_factory=list)
@@ -176,7 +176,7 @@ def _equal_pairs(
 
 
 def _best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
-    """The most alike first; whoever is taken is taken."""
+    """The most similar pairs first. Each item is used once."""
     taken_old: set[int] = set()
     taken_new: set[int] = set()
     pairs: list[tuple[int, int]] = []

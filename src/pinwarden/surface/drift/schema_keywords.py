@@ -78,7 +78,7 @@ class SchemaPosition(Record):
     inputs: bool
     """The schema of a call's arguments, in contrast to that of a result."""
     unstated_everywhere: bool = False
-    """All closed input schemas of the server lost ``additionalProperties`` at once."""
+    """All closed input schemas of the server lost ``additionalProperties`` together."""
 
     def child(self, token: str | int) -> SchemaPosition:
         """One level further down."""
@@ -153,7 +153,7 @@ def unknown_keyword(position: SchemaPosition, before: Schema, after: Schema) -> 
 
 
 def default(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """The value that a missing one stands for."""
+    """The default for a missing value."""
     yield from value_changes(position.location, *keyword_values(position, before, after), "default_changed")
 
 
@@ -170,7 +170,7 @@ def dialect(position: SchemaPosition, before: Schema, after: Schema) -> Iterator
 
 
 def identifier(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``$id``: a name in the form of an address, which nobody calls."""
+    """``$id``: a name in the form of an address that is not contacted."""
     yield position.location.change("keyword_changed", *keyword_values(position, before, after), ignored=_DESTINATION)
 
 

@@ -29,18 +29,17 @@ class DiffPiece(NamedTuple):
 
 
 def text_diff(before: str, after: str) -> list[DiffPiece]:
-    """The pieces of which both texts consist, ready to be shown.
+    """The pieces of both texts, ready for output.
 
-    Invisible characters are written as ``<U+XXXX>``. Line feeds stay as they are; where they were put in or taken out
-    they are written as well.
+    Invisible characters become ``<U+XXXX>``. Inserted and deleted line feeds are also shown like this.
     """
     return [DiffPiece(operation, _shown(operation, text)) for operation, text in _merged(_steps(before, after))]
 
 
 def omit_common_text(before: str, after: str, longest: int) -> tuple[str, str]:
-    """Two texts of which at least one is too long to be shown, with what they have in common left out.
+    """Two texts without their common parts, if at least one of them is too long for output.
 
-    Cutting both at the same length would show two equal texts, if they differ only further on.
+    Cutting both at the same length could show two equal texts.
     """
     if max(len(before), len(after)) <= longest:
         return before, after

@@ -23,7 +23,7 @@ _QUIET = NoMessage(reason="quiet", detail="the server said nothing")
 
 
 class StreamableWire:
-    """One MCP endpoint. The session id of the older revisions is kept here and shown to nobody."""
+    """One MCP endpoint. The session id of the older revisions stays inside this class."""
 
     transport = "streamable-http"
     line_based = False

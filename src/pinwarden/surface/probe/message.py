@@ -1,4 +1,4 @@
-"""One JSON-RPC message as it came over the wire, read so that one bad item cannot hide the others."""
+"""JSON-RPC messages from a probed server, and the transport interface. One bad item cannot hide the others."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _check_count(items: list[Any], kind: ItemKind, most: int | None) -> None:
 
 
 def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | None = None) -> dict[str, Any]:
-    """The members of an object of which some part cannot be read strictly. It must be none of its own."""
+    """The members of an object that is not strict JSON somewhere inside. Its own structure must be strict."""
     try:
         parts = object_members(text)
     except PinwardenError as err:

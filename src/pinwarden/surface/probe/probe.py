@@ -39,7 +39,7 @@ _DENIED = frozenset({401, 403})
 
 
 class ProbeOptions(Record):
-    """What a probe may do, and as whom it asks."""
+    """What a probe may do, and its identity."""
 
     allow_execute: bool = False
     """Whether the command of a stdio target may be run."""
@@ -263,7 +263,7 @@ def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) ->
 
 
 def _check_sent(target: HttpTarget, options: ProbeOptions) -> None:
-    """Refuse to send variables that nobody named to a host that a file names."""
+    """Refuse to send variables to a host from a file unless the user named them."""
     if options.send_only is None:
         return
     texts = (target.url, *target.headers.values())

@@ -11,7 +11,7 @@ from pinwarden.surface.surface import Surface
 from pinwarden.system.masking import is_safe_to_show
 
 _SHORTEST = 4  # shorter values are no secrets, and masking them would make every text unreadable
-_SHORTEST_REPEATED = 8  # shorter ones stand in texts by chance
+_SHORTEST_REPEATED = 8  # shorter ones occur by chance
 _MASK = "***"
 
 
@@ -39,9 +39,9 @@ class SecretMask:
 
 
 def refuse_echoed_secrets(surface: Surface, given: Iterable[tuple[str, str]]) -> None:
-    """Refuse a surface that holds a value which the server was given: whatever is written down of it would hold it too.
+    """Raise SECRET_REPEATED if a surface contains a secret that the server got, because files would then contain it.
 
-    Only the value as it is, or as JSON spells it, is looked for. A server that means to give it away can disguise it.
+    Only the exact value and its JSON spelling are found. A server can still leak a secret in disguise.
     """
     refuse_echoed_secrets_in([surface.server, [item.value for item in surface.all_items()]], given)
 
@@ -58,8 +58,8 @@ def refuse_echoed_secrets_in(answers: Any, given: Iterable[tuple[str, str]]) -> 
     if not wanted:
         return
     spelt = {json.dumps(part)[1:-1]: name for part, name in wanted.items()} | wanted
-    told = "\n".join(_texts(answers))
-    names = sorted({name for part, name in spelt.items() if part in told})
+    text = "\n".join(_texts(answers))
+    names = sorted({name for part, name in spelt.items() if part in text})
     if names:
         raise PinwardenError(
             "SECRET_REPEATED",

@@ -48,7 +48,7 @@ class ClientIdentity(Record):
 
 
 class Opening(Record):
-    """What the first answer told: the era and what the server says of itself."""
+    """The first response: the protocol era and the server's information about itself."""
 
     era: str
     """``discover`` (2026-07-28, no handshake) or ``initialize``."""
@@ -271,7 +271,7 @@ class Session:
     def _count_stray(self) -> None:
         self._strays += 1
         if self._strays > self._limits.max_stray_messages:
-            raise probe_limit_exceeded("messages that nobody asked for", self._limits.max_stray_messages)
+            raise probe_limit_exceeded("unsolicited messages", self._limits.max_stray_messages)
 
     def _count_noise(self) -> None:
         self.noise_lines += 1

@@ -351,14 +351,14 @@ def _may_be_turned(lower: str, words: Words) -> bool:
 
 
 def _is_turned(shown: str, words: Words) -> bool:
-    """Whether lower-case text says something once its letters are turned back into what they stand for."""
+    """Whether lower-case text contains an instruction after its letter rotation is undone."""
     if not words.known.isdisjoint(_TURNED) and any(map(_speaks, undo_rotations(shown))):
         return True
     return has_digits_for_letters(shown) and _gives_orders(with_letters_for_digits(shown), shown)
 
 
 def _gives_orders(content: str, shown: str) -> bool:
-    """Whether reading digits as letters brings out an attack that was not to be read before."""
+    """Whether reading digits as letters reveals an attack."""
     before = {code for code, _, _, _ in _unwrapped(shown)}
     return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _unwrapped(content))
 

@@ -1,5 +1,7 @@
-"""Characters that hide, steer a terminal, or pass for others: judged by their neighbours, so that emoji and
-scripts which need joiners stay unsuspected.
+"""Text hidden from people: invisible characters, terminal escapes, look-alike letters, hidden markup, encodings.
+
+Characters are judged by their neighbours, so that emoji and scripts with joiners are not reported. Encoded text
+(base64, hex, percent, escapes, rotated letters) is decoded for the other checks.
 """
 
 from __future__ import annotations
@@ -165,13 +167,13 @@ _UNSEEN_ELEMENT = pattern(
 )
 _WORD = pattern(r"[^\W\d_]{2,}")
 _FEWEST_WORDS = 4
-# Comments are for whoever writes the text. One that is for whoever reads it speaks to somebody, or about the user.
+# Comments are for authors. One for the reader addresses a model or talks about the user.
 _SPEAKS_TO = pattern(
     r"\b(?:assistants?|ai(?: agents?)?|agents?|llms?|chatbots?|you must|your|user's|do not tell|secretly|silently"
     r"|instructions?)\b",
     re.IGNORECASE,
 )
-# A placeholder in an address that is to be filled with what was said, or with a secret of a named owner.
+# A placeholder in an address for parts of the conversation or for a secret of a named owner.
 _FILLED_URL = pattern(
     r"\b(?:https?|wss?|ftp)://[^\s'\"`<>{}$]{3,200}?(?:[{<$]|%7b)[^}>]{0,60}?(?:conversation|history|chat|transcript"
     r"|cookie|password|passwd|credential|system[ _-]?prompt|messages?\b|env\b|environ|(?:github|aws|openai|anthropic"
@@ -203,7 +205,7 @@ def _comments(text: str) -> Iterator[tuple[int, int]]:
 
 
 def find_filled_urls(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of addresses whose query is to be filled with something private."""
+    """Start and end of addresses with a placeholder for private data in their query."""
     for found in _FILLED_URL.finditer(text):
         if _QUERY.search(found[0]):
             yield found.span()
@@ -290,7 +292,7 @@ def long_pieces(text: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """Whether text that somebody took the trouble to wrap is something to run."""
+    """Whether decoded text is a command."""
     return _COMMAND.search(text) is not None
 
 

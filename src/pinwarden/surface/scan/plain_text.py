@@ -82,7 +82,7 @@ PLAIN_PUNCTUATION = str.maketrans(
         ),
     }
 )
-# Five or more single letters with the same thin gap between them: nobody writes a word like that by accident.
+# Five or more single letters with the same short gap between them, which does not happen by accident.
 _SPACED_LETTERS = pattern(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
 
 
@@ -180,13 +180,13 @@ def compile_phrase(pattern: str) -> re.Pattern[str]:
 
 
 class PhraseRule(Record):
-    """One turn of phrase and the code of the cue that it is."""
+    """Patterns of one phrase, and the code of its cue."""
 
     code: str
     gates: tuple[frozenset[str], ...]
-    """Sets of words; the text must hold at least one word of each set."""
+    """Sets of words. The patterns are tried only if the text has at least one word of each set."""
     patterns: tuple[str, ...]
-    """Each begins with plain words or marks, by which the engine skips ahead."""
+    """Each begins with literal text, which lets the engine skip ahead."""
     negatable: bool
     """Whether ``never`` or ``do not`` before it makes it harmless."""
     shouted: bool
@@ -194,6 +194,6 @@ class PhraseRule(Record):
 
 
 def phrase_rule(code: str, gate: str, *patterns: str, negatable: bool = True, shouted: bool = False) -> PhraseRule:
-    """A turn whose gate is written as words, with ``&`` between the sets."""
+    """A phrase rule whose gate is written as words, with ``&`` between the sets."""
     gates = tuple(frozenset(words.split()) for words in gate.split("&"))
     return PhraseRule(code=code, gates=gates, patterns=patterns, negatable=negatable, shouted=shouted)

@@ -88,7 +88,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
 
 
 class _Fact(Record):
-    """What is to be said about a text, wherever it stands."""
+    """A finding about a text, without its location."""
 
     code: str
     severity: Severity
@@ -232,10 +232,10 @@ _ESCAPES = {b"\\n": b" ", b"\\t": b" ", b'\\"': b"'"}
 
 
 def text_pieces(value: Any) -> list[str]:
-    """Texts of which one holds every phrase that a string of ``value`` holds; and others.
+    """Texts that together contain every phrase in the strings of ``value``, for a quick check of clean items.
 
-    They are cut from the JSON text of the value, which is made far faster than its strings are collected. One look
-    at them can settle that nothing is to be found. Quotes inside them are single ones, and lines one line.
+    They are cut from the JSON text of the value, which is much faster than collecting its strings. Double quotes become
+    single quotes, and line feeds become spaces.
     """
     try:
         data = orjson.dumps(value)
@@ -327,7 +327,7 @@ class OtherServers(Record):
                 yield f"name and description of {other.name} of {server}", _description(item)
 
     def can_be_referenced(self, has: Callable[[frozenset[bytes]], bool]) -> bool:
-        """Whether text can command the use of a neighbour's tool; ``has`` tells of its words."""
+        """Whether text can refer to a tool of another server. ``has`` checks it for words."""
         return bool(self.tools) and has(_REFERENCE_GATE)
 
     def find_references(self, text: str) -> Iterator[tuple[str, str]]:

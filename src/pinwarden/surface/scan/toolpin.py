@@ -74,7 +74,7 @@ _MAX_NAME = 256  # MCP asks for 128 at most; a longer name is not looked for in 
 
 
 def advisories_of(text: str) -> Iterator[tuple[Advisory, int, int]]:
-    """The advisories that one text earns by itself, and where."""
+    """The advisories of one text, with their positions."""
     hidden = _HIDDEN.search(text)
     if hidden:
         yield HIDDEN_CHARACTERS, *hidden.span()
