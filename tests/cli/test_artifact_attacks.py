@@ -532,7 +532,7 @@ def test_a_newer_dependency_is_told_with_who_and_when(npm: Verdaccio, npm_user: 
     assert code == 1
     (change,) = report["changes"]
     assert change["code"] == "dependency_version"
-    assert change["message"].startswith("gentle is 1.0.1 instead of 1.0.0, published 20")
+    assert change["message"].startswith("gentle changed from 1.0.0 to 1.0.1, published 20")
     assert change["message"].endswith(" by alice")
 
 

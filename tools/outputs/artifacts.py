@@ -42,8 +42,8 @@ def prove() -> Schema:
         {"image": image},
     )
     body = exactly({"servers": array(server), "findings": array(ref("row"))})
-    told = "Which bytes were pinned, from where and with what evidence; what is wrong, and what has no bytes to pin."
-    return output("prove", body, told, row=report_row())
+    description = "The pinned bytes with their source and evidence, the findings, and servers without bytes to pin."
+    return output("prove", body, description, row=report_row())
 
 
 def fetch() -> Schema:

@@ -28,7 +28,7 @@ from tools.schema_words import (
 
 
 def review() -> Schema:
-    """A change that waits, or that somebody decided about."""
+    """A blocked change: pending review, or decided."""
     texts = ("server", "baseline", "item", "level", "code", "reason", "opened", "last_seen")
     return exactly(
         {
@@ -73,8 +73,8 @@ def review_reject() -> Schema:
 
 def review_reopen() -> Schema:
     written = exactly({"kind": one_of(("lock", "store")), "place": FULL_TEXT})
-    taken_back = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT, "written": array(written)}
-    return output("review reopen", exactly(taken_back), review=review())
+    reopened = {"reviews": array(ref("review"), minItems=1), "by": FULL_TEXT, "why": TEXT, "written": array(written)}
+    return output("review reopen", exactly(reopened), review=review())
 
 
 def audit_verify() -> Schema:
@@ -105,8 +105,8 @@ def audit_tail() -> Schema:
 
 def audit_export() -> Schema:
     head = exactly({"number": COUNT, "hash": SHA256})
-    told = "Printed about an export into a file. The export itself is JSON Lines, each an entry as it is kept."
-    return output("audit export", exactly({"file": FULL_TEXT, "entries": COUNT, "head": head}), told)
+    description = "Printed about an export into a file. The export itself is JSON Lines, each an entry as it is stored."
+    return output("audit export", exactly({"file": FULL_TEXT, "entries": COUNT, "head": head}), description)
 
 
 def gateway() -> Schema:
@@ -131,8 +131,8 @@ def gateway_token() -> Schema:
             "revoked_at": or_null(FULL_TEXT),
         }
     )
-    told = "The tokens that were added, listed or revoked. A token itself is told only when it is added."
-    return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), told)
+    description = "The tokens that were added, listed or revoked. The token itself is included only when it is added."
+    return output("gateway token", exactly({"tokens": array(row)}, {"token": FULL_TEXT}), description)
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

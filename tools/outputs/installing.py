@@ -85,8 +85,8 @@ def install() -> Schema:
             "entries": entries,
         }
     )
-    told = "What was installed, or the one reason why not, with every step that was taken; of an image, its digest."
-    return output("install", {"oneOf": [accepted, refused, image]}, told, line=line)
+    description = "What was installed, or why it was refused, with every step; for an image, its digest."
+    return output("install", {"oneOf": [accepted, refused, image]}, description, line=line)
 
 
 BY_COMMAND: dict[str, Callable[[], Schema]] = {

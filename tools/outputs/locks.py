@@ -80,8 +80,8 @@ def init() -> Schema:
             "findings": array(finding),
         }
     )
-    told = "What is configured, what of it is locked, what somebody has to decide about, and what stands out."
-    return output("init", body, told, row=report_row())
+    description = "What is configured, what is locked, what needs a decision, and the findings."
+    return output("init", body, description, row=report_row())
 
 
 def locked_members() -> dict[str, Schema]:
@@ -116,7 +116,7 @@ def approve() -> Schema:
     return output(
         "approve",
         {"oneOf": [shown, done]},
-        "What would be approved, or with --yes what was, by whom and why; and what the scan warns of in it.",
+        "What would be approved, or with --yes what was, by whom and why, and the warnings of the scan.",
         change=surface_change(),
         row=report_row(),
     )
@@ -172,13 +172,13 @@ def outdated() -> Schema:
 def update() -> Schema:
     said = {"package": FULL_TEXT, "published_at": TEXT, "publisher": FULL_TEXT}
     newer = exactly({"name": FULL_TEXT, "client": LOCK_CLIENT, "from": TEXT, "to": TEXT}, said)
-    told = exactly({"code": CODE, "name": FULL_TEXT, "message": TEXT})
+    change = exactly({"code": CODE, "name": FULL_TEXT, "message": TEXT})
     failed = exactly({"name": FULL_TEXT, "message": TEXT})
     members = {
         "updates": array(newer),
         "renewals": array(FULL_TEXT),
         "written": TRUTH,
-        "changes": array(told),
+        "changes": array(change),
         "unchecked": array(failed),
     }
     more = {"configs": array(failed), "warnings": array(ref("row"))}
@@ -244,7 +244,7 @@ def explain() -> Schema:
         }
     )
 
-    def told(origin: str, entry: Schema, problems: Schema) -> Schema:
+    def shape(origin: str, entry: Schema, problems: Schema) -> Schema:
         return exactly(
             {
                 "server": FULL_TEXT,
@@ -254,7 +254,12 @@ def explain() -> Schema:
             }
         )
 
-    body = {"oneOf": [told("lock", locked, array(ref("problem"))), told("registry", registered, {"const": []})]}
+    body = {
+        "oneOf": [
+            shape("lock", locked, array(ref("problem"))),
+            shape("registry", registered, {"const": []}),
+        ]
+    }
     return output("explain", body, problem=problem())
 
 

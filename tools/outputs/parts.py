@@ -50,8 +50,8 @@ ENTITIES = (*(kind.entity for kind in surface.ITEM_KINDS), "server")
 def output(command: str, body: Schema, description: str | None = None, **definitions: Schema) -> Schema:
     """The schema of a command. The line that --help has for it is the description unless there is more to say."""
     name = command.replace(" ", "-")
-    told = description or f"{COMMANDS[command][:1].upper()}{COMMANDS[command][1:]}."
-    return document(f"{name}:1", f"pinwarden {command} --format json", told, body, **definitions)
+    description = description or f"{COMMANDS[command]}."
+    return document(f"{name}:1", f"pinwarden {command} --format json", description, body, **definitions)
 
 
 def report_row() -> Schema:
