@@ -211,8 +211,8 @@ _STARTS = {
     # who may call it: the one step before every start, and programs that are not servers of a project
     "sandboxed": {"project/server_start.py", "surface/probe/probe.py", "artifacts/environments/node.py"},
     "PreparedStart": {"project/server_start.py"},
-    "Command": {"gateway/gated_server.py"},
-    "start": {"gateway/gated_server.py", "gateway/http/process_transport.py"},
+    "ServerCommand": {"gateway/gated_server.py"},
+    "start_server": {"gateway/gated_server.py", "gateway/http/process_transport.py"},
     "probe_all": {"project/server_start.py"},
     # an author's own server, and what is submitted to a registry, which has no project and a sandbox of its own
     "probe": {

@@ -9,9 +9,9 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, Approved, Guard, SessionLimits
+from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, ApprovedSurface, Guard, SessionLimits
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.policy import policy_from_table
 from pinwarden.surface.surface import Surface, surface_from_listing
@@ -41,16 +41,16 @@ class Measure:
         self.failure: PinwardenError | None = None
         self.surface = surface
 
-    def current(self) -> Approved | None:
+    def current(self) -> ApprovedSurface | None:
         if self.failure is not None:
             raise self.failure
         if self.surface is None:
             return None
-        return Approved(server="notes", surface=self.surface, generation=str(self.generation))
+        return ApprovedSurface(server="notes", surface=self.surface, generation=str(self.generation))
 
-    def trust(self, surface: Surface) -> Approved:
+    def trust(self, surface: Surface) -> ApprovedSurface:
         self.approve(surface)
-        return Approved(server="notes", surface=surface, generation=str(self.generation))
+        return ApprovedSurface(server="notes", surface=surface, generation=str(self.generation))
 
     def approve(self, surface: Surface) -> None:
         self.surface = surface
@@ -94,7 +94,7 @@ class Desk:
         self.sightings: list[Verdict] = []
         self.to_client: list[bytes] = []
         self.to_server: list[bytes] = []
-        self.steps: list[Step] = []
+        self.steps: list[SessionOutput] = []
         self.stateless = era == "2026-07-28"
         self._last = 0
 
@@ -141,7 +141,7 @@ class Desk:
         """Send anything as the server."""
         self.settle(self.session.server_frame(message if isinstance(message, bytes) else _bytes(message), self.now))
 
-    def settle(self, step: Step) -> None:
+    def settle(self, step: SessionOutput) -> None:
         """Carry messages between session and server until nobody says anything."""
         pending = deque([step])
         while pending:

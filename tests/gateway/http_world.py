@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from pinwarden.gateway.audit.event import AuditEvent
-from pinwarden.gateway.gated_server import Command
-from pinwarden.gateway.guard import Approved, Guard
+from pinwarden.gateway.gated_server import ServerCommand
+from pinwarden.gateway.guard import ApprovedSurface, Guard
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -25,7 +25,7 @@ from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstr
 from pinwarden.gateway.http.telemetry import Tracing
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
@@ -66,12 +66,12 @@ class Kept(StepLog):
     """Keeps every step in memory."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[SessionOutput] = []
 
-    def record(self, step: Step) -> None:
+    def record(self, step: SessionOutput) -> None:
         self.steps.append(step)
 
-    def record_durably(self, step: Step) -> None:
+    def record_durably(self, step: SessionOutput) -> None:
         self.steps.append(step)
 
     @property
@@ -86,13 +86,13 @@ class Fixed:
         self._server = server
         self.known = None if surface is None else self._approved(surface, 1)
 
-    def _approved(self, surface: Surface, generation: int) -> Approved:
-        return Approved(server=self._server, surface=surface, generation=str(generation))
+    def _approved(self, surface: Surface, generation: int) -> ApprovedSurface:
+        return ApprovedSurface(server=self._server, surface=surface, generation=str(generation))
 
-    def current(self) -> Approved | None:
+    def current(self) -> ApprovedSurface | None:
         return self.known
 
-    def trust(self, surface: Surface) -> Approved:
+    def trust(self, surface: Surface) -> ApprovedSurface:
         self.known = self.known or self._approved(surface, 1)
         return self.known
 
@@ -126,7 +126,7 @@ class Behind:
             server = RemoteServer.of(self.pool, address, {})
             return lambda owner: RemoteTransport(server, owner, limits)
         environment = child_environment(self.env, os.environ)
-        command = Command(words=self.command, environment=environment)
+        command = ServerCommand(words=self.command, environment=environment)
         supervisor = self.supervisor = ProcessSupervisor("test", lambda: command, limits)
 
         def opened(owner: TransportOwner) -> UpstreamTransport:

@@ -22,9 +22,9 @@ from hypothesis import strategies as some
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.call_fast_path import CallFastPath
-from pinwarden.gateway.in_flight import Asked
-from pinwarden.gateway.session_audit import NOTHING, Step
-from pinwarden.gateway.stdio import SMALL, Outlet, StdioLoops
+from pinwarden.gateway.in_flight import ForwardedRequest
+from pinwarden.gateway.session_audit import NO_OUTPUT, SessionOutput
+from pinwarden.gateway.stdio import SMALL_READ, LineWriter, StdioLoops
 from tests.gateway.desk import SEARCH, Desk
 
 NAME = SEARCH["name"]
@@ -73,7 +73,7 @@ def messages(draw: some.DrawFn, base: dict[str, Any], inside: str) -> bytes:
     elif how == "spaces":
         data = b" " + data + b"  "
     elif how == "long":
-        data = data.replace(b"}", b',"long":"' + b"y" * SMALL + b'"}', 1)
+        data = data.replace(b"}", b',"long":"' + b"y" * SMALL_READ + b'"}', 1)
     elif how == "bytes":
         data = data.replace(b"x", b"\xff").replace(b"hi", b"\t")
     return data
@@ -106,7 +106,7 @@ class Loops:
             given, self._in[side] = os.pipe()
             taken, written = os.pipe()
             self._out[side] = os.fdopen(taken, "rb")
-            outlets[side] = given, Outlet(written, 1 << 20, lambda: None)
+            outlets[side] = given, LineWriter(written, 1 << 20, lambda: None)
         self.to_server, self.to_client = outlets["client"][1], outlets["server"][1]
         stdio = StdioLoops(cast("Any", self), cast("Any", self.log), self.to_server, self.to_client)
         stdio.prepare()
@@ -119,11 +119,11 @@ class Loops:
             self._threads.append(Thread(target=work, daemon=True))
             self._threads[-1].start()
 
-    def client_frame(self, *_: Any) -> Step:
-        return NOTHING
+    def client_frame(self, *_: Any) -> SessionOutput:
+        return NO_OUTPUT
 
-    def server_frame(self, *_: Any) -> Step:
-        return NOTHING
+    def server_frame(self, *_: Any) -> SessionOutput:
+        return NO_OUTPUT
 
     def says(self, side: str, line: bytes, *, together: bool = False) -> bytes:
         """Put a line in at one side, alone or behind another one, and take the line that comes out at the other."""
@@ -171,7 +171,7 @@ def reset(at: Loops, state: str) -> CallFastPath:
     if state == "open":
         fast_path.open[7] = NAME
     elif state == "open otherwise":
-        fast_path.open[7] = Asked(7, "tools/call", NAME)
+        fast_path.open[7] = ForwardedRequest(7, "tools/call", NAME)
     elif state == "full":
         fast_path.open.update({101: NAME, 102: NAME, 103: NAME})
     elif state == "spent":

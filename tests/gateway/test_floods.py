@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.log_output import MOST_IN_A_SECOND, Telling
+from pinwarden.gateway.log_output import MAX_LINES_PER_SECOND, GatewayLog
 from tests.gateway.desk import SEARCH, Desk
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 
@@ -75,14 +75,14 @@ def test_a_refusal_that_could_not_be_recorded_is_told_again() -> None:
 def test_more_sentences_than_a_person_reads_in_a_second_are_counted() -> None:
     told: list[str] = []
     now = [0.0]
-    tell = Telling(told.append, lambda: now[0])
-    for number in range(MOST_IN_A_SECOND + 30):
+    tell = GatewayLog(told.append, clock=lambda: now[0])
+    for number in range(MAX_LINES_PER_SECOND + 30):
         tell(str(number))
     now[0] = 1.0
     tell("later")
     tell.close(60)
     counted = [text for text in told if "left out" in text]
-    assert [text for text in told if text not in counted] == [*map(str, range(MOST_IN_A_SECOND)), "later"]
+    assert [text for text in told if text not in counted] == [*map(str, range(MAX_LINES_PER_SECOND)), "later"]
     assert sum(int(text.split()[0]) for text in counted) == 30
 
 
@@ -94,13 +94,29 @@ def test_nobody_waits_for_whoever_reads_sentences() -> None:
         assert read.wait(60)
         told.append(text)
 
-    tell = Telling(write)
+    tell = GatewayLog(write)
     for number in range(5):
         tell(str(number))
     assert told == []
     read.set()
     tell.close(60)
     assert told == ["0", "1", "2", "3", "4"]
+
+
+def test_json_log_lines_have_a_time_a_level_and_the_message_and_lower_levels_are_left_out() -> None:
+    lines: list[str] = []
+    log = GatewayLog(print, lines.append, level="warning", log_format="json")
+    log("the server ended")
+    log.warning("blocked tool 'a\u202e\n::error'")
+    log.error("no database")
+    log.close(60)
+    logged = [json.loads(line) for line in lines]
+    assert [(entry["level"], entry["message"]) for entry in logged] == [
+        ("warning", "blocked tool 'a\u202e\n::error'"),
+        ("error", "no database"),
+    ]
+    assert all(entry["time"].endswith("Z") for entry in logged)
+    assert all(line.isascii() and "\n" not in line for line in lines)
 
 
 def fill(pipe: int) -> None:

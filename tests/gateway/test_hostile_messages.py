@@ -15,7 +15,7 @@ from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.record_then_send import StepRecorder
-from pinwarden.gateway.opening import INTERCEPTORS as EXTENSION
+from pinwarden.gateway.judged_server import INTERCEPTORS as EXTENSION
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, refused
 from tests.gateway.http_world import Kept, OpenStream
 from tests.gateway.test_drift_sequences_stdio import gateway

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from tests.gateway.desk import DELETE, POISONED, SEARCH, approved
 from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
 from tests.servers.turning_http import turning_http
@@ -24,7 +24,7 @@ class Slow(Kept):
         self.asked = 0
         self.ready = threading.Event()
 
-    def record_durably(self, step: Step) -> None:
+    def record_durably(self, step: SessionOutput) -> None:
         self.asked += 1
         assert self.ready.wait(60)
         super().record_durably(step)

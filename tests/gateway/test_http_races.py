@@ -24,7 +24,7 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstreams import Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
 from tests.gateway.desk import DELETE, SEARCH
@@ -44,7 +44,7 @@ class Disk(Talk):
         self.ready = Event()
         records = self.kept.record_durably
 
-        def durably(step: Step) -> None:
+        def durably(step: SessionOutput) -> None:
             assert self.ready.wait(60)
             records(step)
 

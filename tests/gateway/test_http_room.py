@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from pinwarden.gateway.gated_server import Command
+from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -37,7 +37,7 @@ from tests.gateway.test_http_attacks import Waits
 
 MB = 1 << 20
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
-DEAF = Command(words=(sys.executable, "-c", "import time; time.sleep(60)"), environment={})
+DEAF = ServerCommand(words=(sys.executable, "-c", "import time; time.sleep(60)"), environment={})
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

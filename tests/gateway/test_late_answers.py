@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from tests.gateway.desk import SEARCH, Measure
 from tests.servers.turning import META, Turning
 
@@ -23,7 +23,7 @@ def test_an_answer_to_our_question_who_the_server_is_counts_no_more_once_a_hands
     waiting: list[bytes] = []
     got: list[Any] = []
 
-    def carry(step: Step, *, later: bool = False) -> None:
+    def carry(step: SessionOutput, *, later: bool = False) -> None:
         got.extend(map(json.loads, step.to_client))
         frames = [*step.to_server]
         if later:
@@ -33,7 +33,7 @@ def test_an_answer_to_our_question_who_the_server_is_counts_no_more_once_a_hands
             for answer in server.answers(frame.decode()):
                 carry(session.server_frame(answer.encode(), 0.0))
 
-    def ask(method: str, params: dict[str, Any], number: int) -> Step:
+    def ask(method: str, params: dict[str, Any], number: int) -> SessionOutput:
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         return session.client_frame(json.dumps(message).encode(), 0.0)
 

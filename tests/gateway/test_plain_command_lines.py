@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinwarden.gateway.gated_server import name_of_command
+from pinwarden.gateway.gated_server import command_name
 from pinwarden.system.command_words import surely_has_no_secret
 from pinwarden.system.masking import TOKEN, mask_words
 
@@ -45,10 +45,10 @@ def test_usual_command_lines_are_plain() -> None:
     ],
 )
 def test_the_name_of_a_command_does_not_depend_on_its_secrets(one: list[str], other: list[str]) -> None:
-    assert name_of_command(tuple(one), "/srv") == name_of_command(tuple(other), "/srv")
+    assert command_name(tuple(one), "/srv") == command_name(tuple(other), "/srv")
 
 
 def test_the_name_of_a_command_depends_on_everything_else() -> None:
     lines = [["serve", "--token", "a"], ["serve", "--token", "a", "b"], ["serve", "b"], ["serve2", "b"]]
-    assert len({name_of_command(tuple(line), "/srv") for line in lines}) == len(lines)
-    assert name_of_command(("serve", "b"), "/srv") != name_of_command(("serve", "b"), "/home")
+    assert len({command_name(tuple(line), "/srv") for line in lines}) == len(lines)
+    assert command_name(("serve", "b"), "/srv") != command_name(("serve", "b"), "/home")

@@ -16,10 +16,10 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.gateway import review as reviewing
-from pinwarden.gateway.approved_sources import ApprovedByLock, FirstUse
+from pinwarden.gateway.approved_sources import FirstUseApprovals, LockApprovals
 from pinwarden.gateway.inside_server import MARK, running_gateway
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.gateway.store.approvals import Trusted
+from pinwarden.gateway.store.approvals import TrustedSurfaces
 from pinwarden.lock.gateway_policy import AllowedDigest, DigestPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.database import load_schema, open_database
@@ -69,7 +69,7 @@ def test_a_change_of_a_tool_that_only_the_policy_allows_is_approved_into_the_loc
 
 
 def test_an_approval_in_the_lock_counts_without_a_restart(locked: ReviewWorld) -> None:
-    source = ApprovedByLock(locked.lock, "notes")
+    source = LockApprovals(locked.lock, "notes")
     first = source.current()
     (name,) = locked.serve(CHANGED)
     assert source.current() is first
@@ -88,7 +88,7 @@ def test_a_server_that_two_clients_have_is_approved_for_both(locked: ReviewWorld
     assert locked.run("review", "approve", name).code == 0
     assert locked.run("ci").code == 0
     for client in ("claude", "cursor"):
-        approved = ApprovedByLock(locked.lock, "notes", client).current()
+        approved = LockApprovals(locked.lock, "notes", client).current()
         assert approved is not None
         assert names(approved.surface) == {"search": CHANGED["description"]}
 
@@ -104,7 +104,7 @@ def test_a_client_that_has_another_definition_approved_keeps_it(locked: ReviewWo
     assert locked.run("approve", "notes", "--client", "claude", "--allow-execute", "--yes").code == 0
     (name,) = locked.serve(CHANGED)
     assert locked.run("review", "approve", name).code == 0
-    approved = {client: ApprovedByLock(locked.lock, "notes", client).current() for client in ("claude", "cursor")}
+    approved = {client: LockApprovals(locked.lock, "notes", client).current() for client in ("claude", "cursor")}
     assert {client: names(each.surface) for client, each in approved.items() if each is not None} == {
         "claude": {"search": CHANGED["description"]},
         "cursor": {"search": other["description"]},
@@ -590,7 +590,7 @@ def test_a_locked_script_is_pointed_to_the_way_that_holds_it_to_the_lock(locked:
 
 def test_an_approval_of_a_server_without_a_lock_counts_without_a_restart(world: ReviewWorld) -> None:
     moments = iter(range(10))
-    source = FirstUse("notes", world.state.trusted, clock=lambda: float(next(moments)))
+    source = FirstUseApprovals("notes", world.state.trusted, clock=lambda: float(next(moments)))
     assert source.current() is None
     first = source.trust(listing(SEARCH))
     assert source.current() == first
@@ -605,7 +605,7 @@ def test_an_approval_of_a_server_without_a_lock_counts_without_a_restart(world: 
 
 def test_a_first_use_is_looked_up_at_most_four_times_a_second(world: ReviewWorld) -> None:
     moments = [0.0]
-    source = FirstUse("notes", world.state.trusted, clock=lambda: moments[0])
+    source = FirstUseApprovals("notes", world.state.trusted, clock=lambda: moments[0])
     assert source.current() is None
     world.state.trusted.first_use("notes", listing(SEARCH), "now")
     assert source.current() is None
@@ -616,8 +616,8 @@ def test_a_first_use_is_looked_up_at_most_four_times_a_second(world: ReviewWorld
 def test_what_was_trusted_still_holds_while_the_database_is_away_and_is_looked_up_seldom(cluster: Cluster) -> None:
     moments = [0.0]
     database = open_database(cluster.new_database(), load_schema("gateway"))
-    trusted = Trusted(database)
-    source = FirstUse("notes", trusted, clock=lambda: moments[0])
+    trusted = TrustedSurfaces(database)
+    source = FirstUseApprovals("notes", trusted, clock=lambda: moments[0])
     first = source.trust(listing(SEARCH))
     assert source.current() == first
     cluster.stop()

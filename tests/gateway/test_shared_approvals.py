@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.approved_sources import ApprovedByLock
+from pinwarden.gateway.approved_sources import LockApprovals
 from pinwarden.gateway.review import list_reviews
 from pinwarden.gateway.shared_approvals import SharedApprovals
 from pinwarden.gateway.state import GatewayState, lock_baseline
@@ -141,7 +141,7 @@ class Host:
         self.lock = lock
         self.clock = 1_000_000
         self.shared = SharedApprovals(lambda: self.state.approvals, self.state.place_of(lock), lambda: self.clock)
-        self.source = ApprovedByLock(lock, "notes", shared=self.shared)
+        self.source = LockApprovals(lock, "notes", shared=self.shared)
 
     def approved(self) -> Surface:
         """What counts there, after a look at the database."""

@@ -14,7 +14,7 @@ from pinwarden.gateway.audit.chain import entries
 from pinwarden.gateway.audit.event import HELD, STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.gates.verdict import BLOCK, Verdict
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import pinwarden
 from tests.gateway.desk import POISONED, SEARCH
@@ -81,7 +81,7 @@ def test_what_waits_for_review_is_in_the_log_once_under_the_name_of_the_review(t
         with state.audit_log() as log:
             recorder = Recorder(log, lambda: state.sightings("notes", "lock:here"), said.append)
             for value in (POISONED, POISONED, {**SEARCH, "description": "Other."}):
-                recorder.record(Step(sightings=(refused(value),)))
+                recorder.record(SessionOutput(sightings=(refused(value),)))
             recorder.close()
         waiting = [review.name for review in state.reviews.listed(("waiting", "superseded"))]
     held = logged(tmp_path, HELD)
@@ -108,8 +108,8 @@ def test_definitions_are_kept_after_some_that_could_not_be(tmp_path: Path, failu
             return state.sightings("notes", "lock:here")
 
         recorder = Recorder(None, opened, said.append)
-        recorder.record(Step(sightings=(refused(POISONED),)))
-        recorder.record(Step(sightings=(refused({**POISONED, "name": "other"}),)))
+        recorder.record(SessionOutput(sightings=(refused(POISONED),)))
+        recorder.record(SessionOutput(sightings=(refused({**POISONED, "name": "other"}),)))
         recorder.close()
         assert [review.item for review in state.reviews.listed()] == ["other"]
     assert said == [f"what the server serves could not be kept for review: {told}"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.stdio import Outlet
+from pinwarden.gateway.stdio import LineWriter
 from tests.support.waiting import poll
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
@@ -243,7 +243,7 @@ def test_a_server_that_speaks_before_it_reads_a_large_call_is_no_deadlock(tmp_pa
 
 def test_who_has_something_for_later_does_not_wait_for_somebody_who_writes() -> None:
     reads, writes = os.pipe()
-    outlet = Outlet(writes, 1000, lambda: None)
+    outlet = LineWriter(writes, 1000, lambda: None)
     with outlet.lock:  # as somebody has it whose write is not taken
         outlet.write_later((b"one", b"two"))
         outlet.close_later()
@@ -254,7 +254,7 @@ def test_who_has_something_for_later_does_not_wait_for_somebody_who_writes() -> 
 def test_what_waits_for_a_side_that_does_not_read_is_bounded_and_what_was_in_time_is_written() -> None:
     reads, writes = os.pipe()
     full: list[str] = []
-    outlet = Outlet(writes, 1000, lambda: full.append("full"))
+    outlet = LineWriter(writes, 1000, lambda: full.append("full"))
     with outlet.lock:
         outlet.write_later((b"x" * 700,))
         assert full == []
@@ -276,7 +276,7 @@ def test_what_a_side_does_not_take_any_more_is_given_back_now_and_later() -> Non
         if b"three" in frames:
             third.set()
 
-    outlet = Outlet(writes, 1000, lambda: None, unsent)
+    outlet = LineWriter(writes, 1000, lambda: None, unsent)
     outlet.write((b"one",))
     outlet.write((b"two",))
     outlet.write_later((b"three",))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.request_decisions import MOST_NAMED, NOTICES_OF_CLIENT, NOTICES_OF_SERVER
+from pinwarden.gateway.request_decisions import CLIENT_NOTIFICATIONS, MAX_UNKNOWN_METHODS, SERVER_NOTIFICATIONS
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, SEARCH, Desk, policy, refused
 
@@ -95,14 +95,14 @@ def test_a_method_of_the_other_direction_is_unknown_too() -> None:
 def test_attack_many_names_flood_no_log_and_none_passes_without_a_word(word: str) -> None:
     """Attack: the one method that counts comes behind more than are told one by one."""
     at = desk(unknown=word)
-    for number in range(MOST_NAMED + 50):
+    for number in range(MAX_UNKNOWN_METHODS + 50):
         at.tell(f"notifications/acme/{number}")
         at.say({"jsonrpc": "2.0", "method": f"notifications/acme/{number}"})
     told = events(at)
-    assert len(told) == 2 * (MOST_NAMED + 1)
+    assert len(told) == 2 * (MAX_UNKNOWN_METHODS + 1)
     assert told.count(("blocked", "", "")) == 2
     passed = {each["method"] for each in at.server.received if "acme" in each.get("method", "")}
-    assert len(passed) == (MOST_NAMED if word == "allow_degraded" else 0)
+    assert len(passed) == (MAX_UNKNOWN_METHODS if word == "allow_degraded" else 0)
     assert refused(at.ask("acme/run")) == "method_unknown"
     assert events(at)[-1][:2] == ("blocked", "acme/run")
 
@@ -152,10 +152,10 @@ def test_an_event_that_could_not_be_recorded_is_told_again() -> None:
 def test_all_that_a_revision_knows_passes_without_such_an_event() -> None:
     at = Desk({"tools": [SEARCH, DELETE], "resources": [], "answers": {"logging/setLevel": "{}"}})
     at.open()
-    for method in sorted(NOTICES_OF_CLIENT - {"notifications/initialized", "notifications/roots/list_changed"}):
+    for method in sorted(CLIENT_NOTIFICATIONS - {"notifications/initialized", "notifications/roots/list_changed"}):
         at.tell(method)
         assert at.server.received[-1]["method"] == method
-    for method in sorted(NOTICES_OF_SERVER - {"notifications/tasks", "notifications/tasks/status"}):
+    for method in sorted(SERVER_NOTIFICATIONS - {"notifications/tasks", "notifications/tasks/status"}):
         at.say({"jsonrpc": "2.0", "method": method})
         assert any(each.get("method") == method for each in at.got())
     assert at.ask("ping")["result"] == at.ask("logging/setLevel", {"level": "info"})["result"] == {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from tests.gateway.desk import DELETE, SEARCH, Desk
 
 AWAY = PinwardenError("AUDIT_UNAVAILABLE", "the database is away")
@@ -20,7 +20,7 @@ class Away(Desk):
 
     away = False
 
-    def settle(self, step: Step) -> None:
+    def settle(self, step: SessionOutput) -> None:
         if self.away and step.facts and not step.durable:
             step = self.session.take_back(step, AWAY)
             assert step.facts == ()

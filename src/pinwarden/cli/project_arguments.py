@@ -132,9 +132,9 @@ def approver_from(args: Namespace, how: str = "") -> Approver:
 
 def open_database(args: Namespace, project: Project | None = None) -> GatewayState:
     """The gateway's database, created if it does not exist."""
-    from pinwarden.gateway.state import state_of
+    from pinwarden.gateway.state import open_state
 
-    return state_of(project or current_project(), args.audit)
+    return open_state(project or current_project(), args.audit)
 
 
 def read_database(args: Namespace, project: Project | None = None, *, needed: bool = False) -> GatewayState:

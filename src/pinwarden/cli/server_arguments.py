@@ -24,6 +24,22 @@ _MAX_PROBE_SECONDS = 3600
 T = TypeVar("T")
 
 
+def add_log_arguments(parser: ArgumentParser) -> None:
+    """The options for the log that a gateway writes to stderr."""
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default="info",
+        help="lowest level of the lines that are written to stderr (default: info)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=["text", "json"],
+        default="text",
+        help="write lines to stderr as text, or as JSON objects with time, level and message (default: text)",
+    )
+
+
 def add_probe_arguments(parser: ArgumentParser) -> None:
     """The options of every command that may connect to a live server."""
     live = parser.add_argument_group("connecting to a live server")

@@ -38,7 +38,7 @@ _ELICITATIONS = names("elicitations")
 _ASKED = names("mode", "url", "tools", "toolChoice", "systemPrompt", "messages")
 
 
-def is_doubtful_request(message: Mapping[str, Any]) -> bool:
+def is_ambiguous_request(message: Mapping[str, Any]) -> bool:
     """Whether readers may differ on which request of the client this is, or on what it uses."""
     if "result" in message or "error" in message or _looks_alike(message, _MESSAGE):
         return True
@@ -50,14 +50,14 @@ def is_doubtful_request(message: Mapping[str, Any]) -> bool:
     return _looks_alike(params.get("notifications"), _WANTED)
 
 
-def is_doubtful_question(message: Mapping[str, Any]) -> bool:
+def is_ambiguous_server_request(message: Mapping[str, Any]) -> bool:
     """The same for what a server asks of the client."""
     if "result" in message or "error" in message or _looks_alike(message, _MESSAGE):
         return True
     return _looks_alike(message.get("params"), _ASKED)
 
 
-def is_doubtful_answer(message: Mapping[str, Any]) -> bool:
+def is_ambiguous_answer(message: Mapping[str, Any]) -> bool:
     """Whether readers may differ on what an answer of the server says."""
     if ("result" in message) is ("error" in message) or "method" in message or _looks_alike(message, _MESSAGE):
         return True
@@ -67,7 +67,7 @@ def is_doubtful_answer(message: Mapping[str, Any]) -> bool:
     return _doubtful_error(message["error"])
 
 
-def is_doubtful_task(task: Any) -> bool:
+def is_ambiguous_task(task: Any) -> bool:
     """The same for what is told of a task, which may hold a result, an error or questions."""
     if type(task) is not dict:
         return False
@@ -77,7 +77,7 @@ def is_doubtful_task(task: Any) -> bool:
     return _looks_alike(result, _RESULT) or _doubtful_requests(result)
 
 
-def is_doubtful_result(result: Any) -> bool:
+def is_ambiguous_result(result: Any) -> bool:
     """The same for the result alone."""
     return _looks_alike(result, _RESULT)
 
@@ -94,7 +94,7 @@ def _doubtful_requests(result: Any) -> bool:
     requests = result.get("inputRequests") if type(result) is dict else None
     if type(requests) is not dict:
         return False
-    return any(type(each) is dict and is_doubtful_question(each) for each in requests.values())
+    return any(type(each) is dict and is_ambiguous_server_request(each) for each in requests.values())
 
 
 def _any(value: Any, member: str, read: Names) -> bool:

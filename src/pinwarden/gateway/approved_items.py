@@ -10,7 +10,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.gateway.audit.event import SERVER_ITEM
-from pinwarden.gateway.store.reviews import kept_name
+from pinwarden.gateway.store.reviews import storable_name
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, Item, Surface
 
 KIND_OF = {kind.entity: kind for kind in ITEM_KINDS}
@@ -46,7 +46,7 @@ def is_intact(given: Definition) -> bool:
     if given.entity == SERVER_ITEM:
         key = given.item if given.item in SERVER_MEMBERS else ""
     else:
-        key = kept_name(_key(given, value))
+        key = storable_name(_key(given, value))
     return bool(key) and key == given.item and str(Digest.of_bytes(canonicalize(value))) == given.digest
 
 
@@ -74,7 +74,7 @@ def approved_digests(given: Definition, approved: Surface) -> set[str]:
         said = approved.server or {}
         return {str(Digest.of_bytes(canonicalize(said[given.item])))} if given.item in said else set()
     items = approved.items_of_kind(KIND_OF[given.entity])
-    return {str(item.digest) for item in items if kept_name(item.key) == given.item}
+    return {str(item.digest) for item in items if storable_name(item.key) == given.item}
 
 
 def with_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:

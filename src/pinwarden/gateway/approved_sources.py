@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.guard import Approved
-from pinwarden.gateway.store.approvals import Trusted, TrustedSurface
-from pinwarden.lock import lock_store
-from pinwarden.lock.extension import extension_of
-from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.gateway.guard import ApprovedSurface
+from pinwarden.gateway.store.approvals import TrustedSurface, TrustedSurfaces
 from pinwarden.surface.surface import Surface, parse_surface
 from pinwarden.system.clock import now
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 _Stamp = tuple[int, int, int]
 
 
-class ApprovedByLock:
+class LockApprovals:
     """An `ApprovedSource` over a lockfile. A lock that is gone, broken or edited approves nothing: it raises."""
 
     def __init__(
@@ -39,9 +36,9 @@ class ApprovedByLock:
         self._client = client
         self._lock = Lock()
         self._stamp: _Stamp | None = None
-        self._known: Approved | None = None
+        self._known: ApprovedSurface | None = None
 
-    def current(self) -> Approved | None:
+    def current(self) -> ApprovedSurface | None:
         """What the lock approves. Cheap while the file is as it was."""
         with self._lock:
             stamp = _stamp(self._path)
@@ -52,27 +49,28 @@ class ApprovedByLock:
                 self._stamp, self._generation = stamp, generation
             return self._known
 
-    def trust(self, surface: Surface) -> Approved:
+    def trust(self, surface: Surface) -> ApprovedSurface:
         """A lock learns nothing by itself."""
         del surface
         raise PinwardenError("SERVER_NOT_LOCKED", f"nothing of {self._server[:120]!a} is approved in the lock")
 
-    def _read(self) -> Approved:
+    def _read(self) -> ApprovedSurface:
+        from pinwarden.lock import lock_store
 
         lock = lock_store.read(self._path)
         if lock is None:
             raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._path}")
-        surface, generation = surface_in(lock, self._path, self._server, self._client)
+        surface, generation = read_approved_surface(lock, self._path, self._server, self._client)
         if self._shared is not None:
             from pinwarden.gateway.shared_approvals import server_identity
 
             identity = server_identity(lock.entries, self._server, self._client)
             applied = self._shared.applied(self._server, identity, surface)
             surface, generation = applied.surface, " ".join((generation, *applied.names))
-        return Approved(server=self._server, surface=surface, generation=generation)
+        return ApprovedSurface(server=self._server, surface=surface, generation=generation)
 
 
-def surface_in(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
+def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
     """The approved surface of a server, and the digest of its file."""
 
     refuse_if_tampered(verify(lock))
@@ -96,23 +94,23 @@ def _stamp(path: Path) -> _Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-_LOOK_SECONDS = 0.25  # how old an answer may be: an approval counts at once, as people see it
-_AWAY_SECONDS = 5.0  # between looks while the database is away: each may wait for it, and calls wait meanwhile
+_REFRESH_SECONDS = 0.25  # how old an answer may be: an approval counts at once, as people see it
+_RETRY_SECONDS = 5.0  # between looks while the database is away: each may wait for it, and calls wait meanwhile
 
 
-class FirstUse:
+class FirstUseApprovals:
     """An `ApprovedSource` over the store. Any thread may ask."""
 
-    def __init__(self, server: str, trusted: Trusted, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, server: str, trusted: TrustedSurfaces, clock: Callable[[], float] = time.monotonic) -> None:
         self._server = server
         self._trusted = trusted
         self._clock = clock
         self._lock = Lock()
         self._next_look: float | None = None
-        self._known: Approved | None = None
+        self._known: ApprovedSurface | None = None
         self._generation = 0
 
-    def current(self) -> Approved | None:
+    def current(self) -> ApprovedSurface | None:
         """What is trusted; None if the server was never used."""
         with self._lock:
             if self._next_look is None or self._clock() >= self._next_look:
@@ -120,7 +118,7 @@ class FirstUse:
                 self._next_look = self._clock() + pause
             return self._known
 
-    def trust(self, surface: Surface) -> Approved:
+    def trust(self, surface: Surface) -> ApprovedSurface:
         """Keep the first surface; the one that another process kept, if it was faster."""
         with self._lock:
             self._take(self._trusted.first_use(self._server, surface, now()))
@@ -137,16 +135,16 @@ class FirstUse:
         except PinwardenError as err:
             if err.code != "DATABASE_UNAVAILABLE" or self._known is None:
                 raise
-            return _AWAY_SECONDS
+            return _RETRY_SECONDS
         if generation != self._generation or self._known is None:
             self._take(self._trusted.find(self._server))
-        return _LOOK_SECONDS
+        return _REFRESH_SECONDS
 
     def _take(self, found: TrustedSurface | None) -> None:
         if found is None:
             self._generation, self._known = 0, None
             return
         self._generation = found.generation
-        self._known = Approved(
+        self._known = ApprovedSurface(
             server=self._server, surface=found.surface, generation=f"first-use {found.generation}", origin="first-use"
         )

@@ -10,7 +10,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.gateway.shared_approvals import server_identity
 from pinwarden.gateway.state import FIRST_USE, GatewayState
-from pinwarden.gateway.store.reviews import kept_name
+from pinwarden.gateway.store.reviews import storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify, verify_files
@@ -96,7 +96,7 @@ class FirstUseBaseline:
         self.place = f"the store {state.shown}"
         self.lock: Path | None = None
         self.identities: Mapping[str, str] = {}
-        whole = next((name for name in state.trusted.servers() if kept_name(name) == server), server)
+        whole = next((name for name in state.trusted.servers() if storable_name(name) == server), server)
         found = state.trusted.find(whole)
         if found is None:
             raise PinwardenError("REVIEW_STALE", f"nothing is trusted of {server[:120]!a} any more")

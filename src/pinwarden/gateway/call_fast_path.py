@@ -20,15 +20,15 @@ from typing import Any
 
 from pinwarden.core.record import replace
 from pinwarden.core.strict_json import JITER_DEPTH
-from pinwarden.gateway.answers import Answers
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.verdict import ALLOW
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.in_flight import Asked
-from pinwarden.gateway.judged_lists import Views
-from pinwarden.gateway.request_decisions import Uses
-from pinwarden.gateway.result_checks import LINKED
-from pinwarden.gateway.session_audit import Journal
+from pinwarden.gateway.in_flight import ForwardedRequest
+from pinwarden.gateway.judged_lists import JudgedLists
+from pinwarden.gateway.request_decisions import RequestDecider
+from pinwarden.gateway.result_checks import LINK_MARKER
+from pinwarden.gateway.server_messages import ServerMessageDecider
+from pinwarden.gateway.session_audit import SessionAudit
 from pinwarden.surface.protocol import PROGRESS
 
 CALL = "tools/call"
@@ -56,11 +56,11 @@ class CallFastPath:
     def __init__(  # noqa: PLR0913, PLR0917  the parts of one session
         self,
         guard: Guard,
-        journal: Journal,
-        views: Views,
-        uses: Uses,
-        answers: Answers,
-        open_requests: dict[Any, Asked | str],
+        journal: SessionAudit,
+        views: JudgedLists,
+        uses: RequestDecider,
+        answers: ServerMessageDecider,
+        open_requests: dict[Any, ForwardedRequest | str],
     ) -> None:
         self.guard = guard
         self._journal = journal
@@ -173,7 +173,7 @@ class CallFastPath:
         except (KeyError, TypeError, AttributeError):
             return False
         # `find` takes two thirds of the time of `in`, which makes an exception before it looks.
-        if len(message) != 3 or "jsonrpc" not in message or frame.find(LINKED) >= 0:
+        if len(message) != 3 or "jsonrpc" not in message or frame.find(LINK_MARKER) >= 0:
             return False
         if frame.find(b"\\") >= 0 and _ESCAPED_LETTER.search(frame) is not None:
             return False  # it may be a resource link

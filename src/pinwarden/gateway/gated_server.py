@@ -19,6 +19,7 @@ from pinwarden.gateway.inside_server import MARK
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenAway
     from pinwarden.gateway.guard import ApprovedSource
+    from pinwarden.gateway.log_output import LogFormat, LogLevel
     from pinwarden.gateway.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
@@ -27,35 +28,37 @@ if TYPE_CHECKING:
     from pinwarden.project.server_start import PreparedStart
 
 _GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
-_LAST_WORDS_SECONDS = 2.0  # how long the end waits for somebody to read why
+_LOG_FLUSH_SECONDS = 2.0  # how long the end waits for somebody to read why
 _SWITCH_SECONDS = 0.0005  # the log's thread holds up the others while it works; so they may interrupt it
 
 
-class Options(Record):
+class RunOptions(Record):
     """What the user chose."""
 
     database: str | None = None
     when_away: WhenAway = "spool"
     answer_seconds: float = 0.0
-    """For an answer of the server; 0 for no limit."""
+    """For a response from the server; 0 for no limit."""
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
 
-class Behind(Record):
+class GatedServer(Record):
     """What is put behind the gateway, and how it is judged."""
 
     server: str
     """The name under which it is judged, recorded and reviewed."""
-    command: Command
+    command: ServerCommand
     locked: bool
     """Whether the lock holds its approved surface. If not, its first use is trusted."""
     policy: GatewayPolicy
     """What the gateway enforces. It was read before the server is started."""
-    options: Options
+    options: RunOptions
     client: str | None = None
     """For which client it is locked."""
 
 
-def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> int:
+def run_gated_server(project: Project, behind: GatedServer, say: Callable[[str], None]) -> int:
     """Start the server and stay between it and the client until it ends; its exit code.
 
     1. Start the server: it takes its time, in which we get ready.
@@ -64,22 +67,23 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
     """
     from pinwarden.gateway.inside_server import running_gateway
 
-    process = start(behind.command)
+    process = start_server(behind.command)
     try:
         from pinwarden.gateway.audit.event import STARTED, STOPPED
         from pinwarden.gateway.audit.log import AuditLimits
         from pinwarden.gateway.guard import Guard
-        from pinwarden.gateway.log_output import Telling
+        from pinwarden.gateway.log_output import GatewayLog
         from pinwarden.gateway.recorder import Recorder
         from pinwarden.gateway.session import Session
-        from pinwarden.gateway.state import FIRST_USE, lock_baseline, state_of
-        from pinwarden.gateway.stdio import Relay
+        from pinwarden.gateway.state import FIRST_USE, lock_baseline, open_state
+        from pinwarden.gateway.stdio import StdioRelay
 
         sys.setswitchinterval(_SWITCH_SECONDS)
-        state = state_of(project, behind.options.database)
+        state = open_state(project, behind.options.database)
         policy = behind.policy
+        lines = GatewayLog(say, level=behind.options.log_level, log_format=behind.options.log_format)
         if passing := policy.lets_pass():
-            say(passing)
+            lines.warning(passing)
         baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
         with (
             running_gateway(state.running, client=os.getppid()),
@@ -90,10 +94,9 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
             shared = state.shared_approvals(project.lock) if behind.locked else None
             guard = Guard(behind.server, _source(project, behind, state, shared), policy)
             session = Session(guard, name=os.urandom(12).hex(), answer_seconds=behind.options.answer_seconds)
-            tell = Telling(say)
-            recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), tell)
+            recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), lines.error)
             try:
-                relay = Relay(session, recorder, process, tell)
+                relay = StdioRelay(session, recorder, process, lines)
                 if shared is not None:
                     shared.start()
                 _record(log, STARTED, session, "")
@@ -104,7 +107,7 @@ def run_behind(project: Project, behind: Behind, say: Callable[[str], None]) -> 
                 if shared is not None:
                     shared.close()
                 recorder.close()
-                tell.close(_LAST_WORDS_SECONDS)
+                lines.close(_LOG_FLUSH_SECONDS)
     finally:
         if process.poll() is None:
             process.kill()
@@ -119,17 +122,19 @@ def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
         log.record(fact)
 
 
-def _source(project: Project, behind: Behind, state: GatewayState, shared: SharedApprovals | None) -> ApprovedSource:
+def _source(
+    project: Project, behind: GatedServer, state: GatewayState, shared: SharedApprovals | None
+) -> ApprovedSource:
     if behind.locked:
-        from pinwarden.gateway.approved_sources import ApprovedByLock
+        from pinwarden.gateway.approved_sources import LockApprovals
 
-        return ApprovedByLock(project.lock, behind.server, behind.client, shared)
-    from pinwarden.gateway.approved_sources import FirstUse
+        return LockApprovals(project.lock, behind.server, behind.client, shared)
+    from pinwarden.gateway.approved_sources import FirstUseApprovals
 
-    return FirstUse(behind.server, state.trusted)
+    return FirstUseApprovals(behind.server, state.trusted)
 
 
-def gateway_policy_of(project: Project) -> GatewayPolicy:
+def load_gateway_policy(project: Project) -> GatewayPolicy:
     """The gateway's part of the policy; the strictest if there is none."""
     from pinwarden.lock.gateway_policy import DEFAULT_POLICY
     from pinwarden.project.project import load_policies
@@ -138,7 +143,7 @@ def gateway_policy_of(project: Project) -> GatewayPolicy:
     return (own.gateway if own is not None else None) or DEFAULT_POLICY
 
 
-def name_of_command(words: tuple[str, ...], cwd: str) -> str:
+def command_name(words: tuple[str, ...], cwd: str) -> str:
     """The name of a command that no lock speaks of: its program, and a digest of the line and folder.
 
     Secrets are no part of it: who knows the rest of the line could find a short one out by its digest.
@@ -159,7 +164,7 @@ def name_of_command(words: tuple[str, ...], cwd: str) -> str:
 _PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
 
 
-class Command(Record):
+class ServerCommand(Record):
     """What to start, with everything filled in."""
 
     words: tuple[str, ...]
@@ -167,13 +172,13 @@ class Command(Record):
     cwd: str | None = None
 
 
-def command_of(prepared: PreparedStart, server: str) -> Command:
+def server_command(prepared: PreparedStart, server: str) -> ServerCommand:
     """The only way to a command: a start that was prepared. The server is marked as one that runs behind us."""
     marked = {**prepared.environment, MARK: server}
-    return Command(words=prepared.words, environment=marked, cwd=prepared.cwd)
+    return ServerCommand(words=prepared.words, environment=marked, cwd=prepared.cwd)
 
 
-def start(command: Command, stderr: int | None = None) -> subprocess.Popen[bytes]:
+def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
     """Start the server. Its standard error stays ours, so that people see it as before, unless it is to be a pipe."""
     try:
         process = subprocess.Popen(  # noqa: S603  running it is what the user asked for; there is no shell

@@ -78,14 +78,14 @@ class ApprovedSource(Protocol):
     everything, it never goes on with "nothing was approved".
     """
 
-    def current(self) -> Approved | None:
+    def current(self) -> ApprovedSurface | None:
         """What is approved now; None if nothing ever was and the first use may be trusted.
 
         Called for every message that is judged, so it must be cheap while nothing changed: look at the file's time or
         a counter, at most so often.
         """
 
-    def trust(self, surface: Surface) -> Approved:
+    def trust(self, surface: Surface) -> ApprovedSurface:
         """Keep the first surface ever seen as the approved one, and return it.
 
         If another process was faster, the surface that it kept is returned instead. A source that trusts nothing (a
@@ -93,7 +93,7 @@ class ApprovedSource(Protocol):
         """
 
 
-class Approved(Record):
+class ApprovedSurface(Record):
     """The measure that everything of one server is held against. It changes only by approval, never by being served."""
 
     server: str
@@ -105,7 +105,7 @@ class Approved(Record):
     """``lock`` or ``first-use``."""
 
 
-_REMEMBERED = 64  # list bodies; a session has four lists of a few pages
+_MAX_REMEMBERED = 64  # list bodies; a session has four lists of a few pages
 _REMEMBERED_BYTES = 16 * 1024 * 1024  # of all of them; what they hold takes several times as much
 
 
@@ -133,7 +133,7 @@ class Guard:
         self.tasks = Tasks()
         self._source = source
         self._lock = Lock()
-        self._approved: Approved | None = None
+        self._approved: ApprovedSurface | None = None
         self._failure: PinwardenError | None = None
         self._notices = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         self._owed: set[str] = set()
@@ -157,7 +157,7 @@ class Guard:
             self._take(found)
 
     @property
-    def approved(self) -> Approved | None:
+    def approved(self) -> ApprovedSurface | None:
         """What is approved; None if the first use may be trusted. Raises if that cannot be told."""
         if self._failure is not None:
             raise self._failure
@@ -255,7 +255,7 @@ class Guard:
 
     def recall(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
         """The items and the cursor that a list result of exactly these bytes holds, if it was read before."""
-        known = self._bodies.get(_name_of(kind, body))
+        known = self._bodies.get(_body_key(kind, body))
         return None if known is None else known[:2]
 
     def remember(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
@@ -264,9 +264,9 @@ class Guard:
         if size > _REMEMBERED_BYTES:
             return
         with self._lock:
-            name = _name_of(kind, body)
+            name = _body_key(kind, body)
             self._forget(name)
-            while len(self._bodies) >= _REMEMBERED or self._remembered + size > _REMEMBERED_BYTES:
+            while len(self._bodies) >= _MAX_REMEMBERED or self._remembered + size > _REMEMBERED_BYTES:
                 self._forget(next(iter(self._bodies)))
             self._bodies[name] = items, cursor, size
             self._remembered += size
@@ -278,9 +278,9 @@ class Guard:
 
     def _measure(self) -> Surface:
         approved = self.approved
-        return _NOTHING if approved is None else approved.surface
+        return _NO_SURFACE if approved is None else approved.surface
 
-    def _take(self, found: Approved | None) -> None:
+    def _take(self, found: ApprovedSurface | None) -> None:
         before, self._approved = self._approved, found
         known = None if before is None else before.generation
         if self._failure is not None or known != (None if found is None else found.generation):
@@ -297,8 +297,8 @@ class Guard:
         self.stamp += 1
 
 
-_NOTHING = Surface(server=None, items={}, observed={})
+_NO_SURFACE = Surface(server=None, items={}, observed={})
 
 
-def _name_of(kind: ItemKind, body: bytes) -> bytes:
+def _body_key(kind: ItemKind, body: bytes) -> bytes:
     return kind.member.encode() + Digest.of_bytes(body).raw

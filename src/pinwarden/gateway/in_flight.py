@@ -6,13 +6,13 @@ from typing import Any
 
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import SessionLimits
-from pinwarden.gateway.messages import LISTEN, error
-from pinwarden.gateway.session_audit import Journal, Output
+from pinwarden.gateway.messages import LISTEN, error_response
+from pinwarden.gateway.session_audit import OutputBuilder, SessionAudit
 from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_AWAY
 from pinwarden.surface.surface import ItemKind
 
 
-class Asked:
+class ForwardedRequest:
     """A request of the client that went to the server."""
 
     __slots__ = ("cursor", "kind", "method", "notices", "number", "order", "use", "warning")
@@ -34,7 +34,7 @@ class Asked:
         """Whether it asks for a further page."""
 
 
-class Request:
+class ClientRequest:
     """A request of the client, from when it came until it is decided. It may wait for a list."""
 
     __slots__ = ("frame", "message", "since")
@@ -55,7 +55,7 @@ class Request:
         return str(self.message["method"])
 
 
-class Notice:
+class TaskNotification:
     """A notification of the server that holds the result of a task. It may wait for the list of tools."""
 
     __slots__ = ("frame", "message", "since")
@@ -72,12 +72,12 @@ class Notice:
         return str(self.message["method"])
 
 
-class Answer:
+class ServerAnswer:
     """An answer of the server to a request of the client. That of a list may wait for the rest of the list."""
 
     __slots__ = ("asked", "frame", "message", "since", "tries")
 
-    def __init__(self, frame: bytes, message: Any, asked: Asked, since: float) -> None:
+    def __init__(self, frame: bytes, message: Any, asked: ForwardedRequest, since: float) -> None:
         self.frame = frame
         self.message = message
         """None if it cannot be read strictly as a whole."""
@@ -96,16 +96,16 @@ class Answer:
         return self.asked.method
 
 
-Waiting = Request | Answer | Notice
+DeferredMessage = ClientRequest | ServerAnswer | TaskNotification
 
 
-class Held:
+class DeferredMessages:
     """The messages of one session that wait. None waits for ever, and there is room for so many only."""
 
-    def __init__(self, limits: SessionLimits, journal: Journal) -> None:
+    def __init__(self, limits: SessionLimits, journal: SessionAudit) -> None:
         self._limits = limits
         self._journal = journal
-        self._line: list[Waiting] = []
+        self._line: list[DeferredMessage] = []
         self._bytes = 0
 
     def __bool__(self) -> bool:
@@ -114,28 +114,30 @@ class Held:
 
     def __contains__(self, number: Any) -> bool:
         """Whether a message that is answered under this id waits."""
-        return any(held.number == number for held in self._line if not isinstance(held, Notice))
+        return any(held.number == number for held in self._line if not isinstance(held, TaskNotification))
 
-    def hold(self, held: Waiting, out: Output) -> None:
+    def hold(self, held: DeferredMessage, out: OutputBuilder) -> None:
         """Let one more wait, or tell who waits for it that there is no room."""
         size = len(held.frame)
         if len(self._line) < self._limits.max_held and self._bytes + size <= self._limits.max_held_bytes:
             self._line.append(held)
             self._bytes += size
-        elif not isinstance(held, Notice):  # of a notice: who waits for the result can ask for it
-            out.to_client.append(error(held.number, SERVER_AWAY, "pinwarden: too many requests wait for a list"))
+        elif not isinstance(held, TaskNotification):  # of a notice: who waits for the result can ask for it
+            out.to_client.append(
+                error_response(held.number, SERVER_AWAY, "pinwarden: too many requests wait for a list")
+            )
 
     def drop(self, number: Any) -> bool:
         """Nobody waits for the answer to a request any more; whether it was held."""
         before = len(self._line)
-        self._keep([held for held in self._line if not isinstance(held, Request) or held.number != number])
+        self._keep([held for held in self._line if not isinstance(held, ClientRequest) or held.number != number])
         return len(self._line) != before
 
     def forget(self, number: Any) -> None:
         """Nobody waits for anything under an id any more, and it may soon be that of another request."""
-        self._keep([held for held in self._line if isinstance(held, Notice) or held.number != number])
+        self._keep([held for held in self._line if isinstance(held, TaskNotification) or held.number != number])
 
-    def take(self) -> list[Waiting]:
+    def take(self) -> list[DeferredMessage]:
         """All of them; none is held then."""
         taken = self._line
         self._keep([])
@@ -143,9 +145,9 @@ class Held:
 
     def answered(self) -> list[Any]:
         """The ids under which somebody waits for an answer to one of them; none is held then."""
-        return [held.number for held in self.take() if not isinstance(held, Notice)]
+        return [held.number for held in self.take() if not isinstance(held, TaskNotification)]
 
-    def refuse_late(self, now: float, out: Output) -> None:
+    def refuse_late(self, now: float, out: OutputBuilder) -> None:
         """What waited longer than any list may take is refused, whatever it waits for."""
         limit = self._limits.list_seconds * 2
         late = [held for held in self._line if now - held.since > limit]
@@ -153,17 +155,19 @@ class Held:
         for held in late:
             call = self._journal.call_id(held.number)
             self._journal.refused("list_failed", "The server's lists could not be had.", held.method, call, out)
-            if not isinstance(held, Notice):
+            if not isinstance(held, TaskNotification):
                 text = "pinwarden: the server's lists could not be judged in time"
-                out.to_client.append(error(held.number, INVALID_PARAMS, text, {"pinwarden": {"code": "list_failed"}}))
+                out.to_client.append(
+                    error_response(held.number, INVALID_PARAMS, text, {"pinwarden": {"code": "list_failed"}})
+                )
 
-    def _keep(self, line: list[Waiting]) -> None:
+    def _keep(self, line: list[DeferredMessage]) -> None:
         self._line = line
         self._bytes = sum(len(held.frame) for held in line)
 
 
 _CALL = "tools/call"
-_MOST_GIVEN_UP = 1_000
+_MAX_GIVEN_UP = 1_000
 
 
 class OverdueRequests:
@@ -180,10 +184,10 @@ class OverdueRequests:
         """The server shows that it is at work, or waits for the client: all open requests have the whole time again."""
         self._alive = now
 
-    def find(self, open_requests: dict[Any, Asked | str], now: float) -> list[Asked]:
+    def find(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
         """Those whose time is over. A subscription is answered when it ends, so it has no such time."""
         since: dict[Any, tuple[object, float]] = {}
-        due: list[Asked] = []
+        due: list[ForwardedRequest] = []
         for number, asked in tuple(open_requests.items()):
             if number in self._given_up:
                 continue
@@ -192,21 +196,21 @@ class OverdueRequests:
                 since[number] = asked, now
             elif type(asked) is str:
                 # A call on the fast path is only a name, and the next one under this id would be the same name.
-                made = Asked(number, _CALL, asked)
+                made = ForwardedRequest(number, _CALL, asked)
                 if open_requests.get(number) is asked:
                     open_requests[number] = made
                 since[number] = made, known[1]
             else:
                 since[number] = known
                 late = now - max(known[1], self._alive) >= self.seconds
-                if late and isinstance(asked, Asked) and asked.method != LISTEN:
+                if late and isinstance(asked, ForwardedRequest) and asked.method != LISTEN:
                     due.append(asked)
         self._since = since
         return due
 
     def give_up(self, number: Any) -> None:
         """A request was answered with an error."""
-        if len(self._given_up) >= _MOST_GIVEN_UP:
+        if len(self._given_up) >= _MAX_GIVEN_UP:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[number] = None
 

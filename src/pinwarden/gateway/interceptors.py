@@ -14,7 +14,7 @@ from pinwarden.core.record import Record
 from pinwarden.gateway.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, judge_request
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import LIST_METHODS, shown
+from pinwarden.gateway.messages import LIST_METHODS, printable_name
 from pinwarden.surface.protocol import INTERNAL_ERROR, INVALID_PARAMS
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, ItemKind
 from pinwarden.system.fair_executor import check_items
@@ -210,7 +210,7 @@ def _validation(judged: list[tuple[str, Verdict]]) -> dict[str, Any]:
     told = [
         {
             "path": path,
-            "message": f"{each.entity} '{shown(each.key)}': {each.reason} ({each.code})",
+            "message": f"{each.entity} '{printable_name(each.key)}': {each.reason} ({each.code})",
             "severity": _SEVERITY.get(each.action, "info"),
         }
         for path, each in found

@@ -16,7 +16,7 @@ from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import notification, request
 from pinwarden.gateway.pages import read_page
-from pinwarden.gateway.session_audit import Journal, Output
+from pinwarden.gateway.session_audit import OutputBuilder, SessionAudit
 from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
 
@@ -25,7 +25,7 @@ _LONG = 30  # items; judging so many that changed takes some ten milliseconds
 DISCOVER = "server/discover"
 
 
-class View:
+class JudgedList:
     """One complete list."""
 
     __slots__ = (
@@ -63,7 +63,7 @@ class View:
         return verdicts
 
 
-class _Asked:
+class _ListRequest:
     """A list that is being asked for, page by page."""
 
     __slots__ = ("cursors", "items", "kind", "notices", "order", "pages", "rounds", "since", "size")
@@ -81,10 +81,10 @@ class _Asked:
         self.cursors: set[str] = set()
 
 
-class Views:
+class JudgedLists:
     """The lists of one session."""
 
-    def __init__(self, guard: Guard, journal: Journal, session: str) -> None:
+    def __init__(self, guard: Guard, journal: SessionAudit, session: str) -> None:
         self.server: dict[str, Any] | None = None
         """What the server says of itself, once it was asked."""
         self.meta: dict[str, Any] | None = None
@@ -96,8 +96,8 @@ class Views:
         self._last = 0
         self._order = 0
         self._opening = False
-        self._views: dict[str, View] = {}
-        self._open: dict[str, _Asked] = {}
+        self._views: dict[str, JudgedList] = {}
+        self._open: dict[str, _ListRequest] = {}
         self._asking: dict[str, str] = {}
         self._own_notices = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
         """How often the server told this session that a list changed."""
@@ -122,7 +122,7 @@ class Views:
         if facts is not None:
             self.server = facts
 
-    def first_use(self, now: float, out: Output) -> None:
+    def first_use(self, now: float, out: OutputBuilder) -> None:
         """See everything that a server shows, if its first use is what it will be held to: nobody may ever list it."""
         if self._guard.approved is None and self.knows_server(now, out):
             self._trusts(now, out)
@@ -141,7 +141,7 @@ class Views:
                 return True
         return any(len(asked.items) > _LONG for asked in self._open.values())
 
-    def need(self, kind: ItemKind, now: float, out: Output) -> View | None:
+    def need(self, kind: ItemKind, now: float, out: OutputBuilder) -> JudgedList | None:
         """The list, judged; None if it has to be waited for."""
         unseen = self._guard.approved is None
         if not self.knows_server(now, out) or (unseen and not self._trusts(now, out)):
@@ -159,7 +159,7 @@ class Views:
             self._ask(kind, now, out)  # behind everybody's back: nobody waits
         return view
 
-    def counting(self, kind: ItemKind, now: float) -> View | None:
+    def counting(self, kind: ItemKind, now: float) -> JudgedList | None:
         """The list, if it counts without anything to be done about it."""
         view = self._views.get(kind.member)
         guard = self._guard
@@ -179,7 +179,7 @@ class Views:
         if view is not None:
             view.calls += calls
 
-    def judged(self, kind: ItemKind, out: Output) -> View | None:
+    def judged(self, kind: ItemKind, out: OutputBuilder) -> JudgedList | None:
         """The list as it is known, judged; None if there is none or nothing to judge it by."""
         view = self._views.get(kind.member)
         if view is None or self._guard.approved is None:
@@ -194,7 +194,7 @@ class Views:
         return self._order
 
     def take(  # noqa: PLR0913, PLR0917  what there is to say of a list
-        self, kind: ItemKind, items: tuple[Item, ...], now: float, notices: int, order: int, out: Output
+        self, kind: ItemKind, items: tuple[Item, ...], now: float, notices: int, order: int, out: OutputBuilder
     ) -> None:
         """A complete list was seen, by whoever asked for it after so many notices that it changed.
 
@@ -206,7 +206,7 @@ class Views:
             if _contents(items) != _contents(known.items):
                 self._ask(kind, now, out)
             return
-        view = View(kind, items, now, notices, order)
+        view = JudgedList(kind, items, now, notices, order)
         self._views[kind.member] = view
         if self._guard.approved is None:
             self._trust_if_complete(out)
@@ -227,21 +227,21 @@ class Views:
         """The server told this session that a list changed."""
         self._own_notices[kind.member] += 1
 
-    def changed(self, kind: ItemKind, now: float, out: Output) -> None:
+    def changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
         """The server says that a list changed: ask for it at once, if anybody ever cared for it."""
         self.count_notice(kind)
         self._guard.changed(kind, now)
         if kind.member in self._views:
             self._ask(kind, now, out)
 
-    def due(self, now: float, out: Output) -> None:
+    def due(self, now: float, out: OutputBuilder) -> None:
         """Ask again for what is nearly too old, so that no call has to wait for it."""
         soon = self._guard.policy.relist_seconds * 0.8
         for view in tuple(self._views.values()):
             if now - view.at > soon:
                 self._ask(view.kind, now, out)
 
-    def refresh(self, now: float, out: Output) -> None:
+    def refresh(self, now: float, out: OutputBuilder) -> None:
         """Ask again, behind everybody's back, for what was seen before now."""
         for view in tuple(self._views.values()):
             if view.at < now:
@@ -269,7 +269,7 @@ class Views:
 
     # What the server answers
 
-    def answered(self, frame: bytes, message: Any, number: str, now: float, out: Output) -> bool:
+    def answered(self, frame: bytes, message: Any, number: str, now: float, out: OutputBuilder) -> bool:
         """An answer to a request of ours. Whether something that was waited for is known now."""
         asked = self._open.pop(number, None)
         if asked is None:
@@ -303,7 +303,9 @@ class Views:
             return True
         return self._add(asked, page.items, page.cursor, now, out)
 
-    def _add(self, asked: _Asked, items: tuple[Item, ...], cursor: str | None, now: float, out: Output) -> bool:
+    def _add(
+        self, asked: _ListRequest, items: tuple[Item, ...], cursor: str | None, now: float, out: OutputBuilder
+    ) -> bool:
         limits = self._guard.limits
         asked.items.extend(items)
         asked.pages += 1
@@ -317,7 +319,7 @@ class Views:
         self._send(asked, {"cursor": cursor}, out)
         return False
 
-    def _complete(self, asked: _Asked, items: tuple[Item, ...], now: float, out: Output) -> bool:
+    def _complete(self, asked: _ListRequest, items: tuple[Item, ...], now: float, out: OutputBuilder) -> bool:
         kind = asked.kind
         if kind is None:
             return True
@@ -328,7 +330,7 @@ class Views:
         before = self._withheld(kind)
         self.take(kind, items, now, self.notices(kind), asked.order, out)
         if before is not None and self._withheld(kind) != before:
-            out.to_client.append(_told_anew(kind))
+            out.to_client.append(_list_changed(kind))
         return True
 
     # How it is done
@@ -337,16 +339,16 @@ class Views:
         view = self._views.get(kind.member)
         return None if view is None else frozenset(key for key, each in view.by_key.items() if not each.passes)
 
-    def _ask(self, kind: ItemKind, now: float, out: Output, rounds: int = 0) -> None:
+    def _ask(self, kind: ItemKind, now: float, out: OutputBuilder, rounds: int = 0) -> None:
         if kind.member not in self._asking:
-            self._send(_Asked(kind, now, self.notices(kind), self.next_order(), rounds), {}, out)
+            self._send(_ListRequest(kind, now, self.notices(kind), self.next_order(), rounds), {}, out)
 
     def new_id(self) -> str:
         """An id for a request of ours."""
         self._last += 1
         return f"{self.own_ids}{self._last}"
 
-    def _send(self, asked: _Asked, params: dict[str, Any], out: Output) -> None:
+    def _send(self, asked: _ListRequest, params: dict[str, Any], out: OutputBuilder) -> None:
         number = self.new_id()
         self._open[number] = asked
         if self.meta is not None:
@@ -354,17 +356,17 @@ class Views:
         self._asking[DISCOVER if asked.kind is None else asked.kind.member] = number
         out.to_server.append(request(number, DISCOVER if asked.kind is None else asked.kind.method, params))
 
-    def knows_server(self, now: float, out: Output) -> bool:
+    def knows_server(self, now: float, out: OutputBuilder) -> bool:
         """Without a handshake nobody has to ask who the server is; then we do."""
         if self._opening:
             return False
         if self.server is not None or self.meta is None:
             return True
         if DISCOVER not in self._asking:
-            self._send(_Asked(None, now, 0, 0), {}, out)
+            self._send(_ListRequest(None, now, 0, 0), {}, out)
         return False
 
-    def _trusts(self, now: float, out: Output) -> bool:
+    def _trusts(self, now: float, out: OutputBuilder) -> bool:
         """See that the first use shows everything; whether it has. If the last list failed, nothing else will come."""
         for kind in self._offered():
             if kind.member not in self._views:
@@ -379,7 +381,7 @@ class Views:
         offered = [kind for kind in ITEM_KINDS if capabilities.get(CAPABILITY[kind]) not in (None, False)]
         return offered or [TOOL]  # some servers have tools and do not say so
 
-    def _trust_if_complete(self, out: Output) -> None:
+    def _trust_if_complete(self, out: OutputBuilder) -> None:
         if self._guard.approved is not None or (self.server is None and self.meta is not None):
             return
         offered = self._offered()
@@ -393,18 +395,18 @@ class Views:
         self._guard.trust(surface)
         self._journal.trusted(surface, sum(len(view.items) for view in known.values()), out)
 
-    def _judge(self, view: View, out: Output) -> None:
+    def _judge(self, view: JudgedList, out: OutputBuilder) -> None:
         for verdict in view.judge(self._guard, self._journal.client, self.server):
             self._journal.served(verdict, view.kind.method, out)
 
-    def _failed(self, asked: _Asked, now: float, why: str) -> None:
+    def _failed(self, asked: _ListRequest, now: float, why: str) -> None:
         if asked.kind is None:
             self._asking.pop(DISCOVER, None)
             self.server = {}
             return
         self._asking.pop(asked.kind.member, None)
         at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
-        view = View(asked.kind, (), at, asked.notices, asked.order)
+        view = JudgedList(asked.kind, (), at, asked.notices, asked.order)
         view.notices = self.notices(asked.kind)
         view.problem = why
         self._views[asked.kind.member] = view
@@ -433,17 +435,17 @@ def _trustworthy(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """What may be taken as approved at first use: nothing that cannot be read or told from another item."""
     times: dict[str, int] = {}
     for item in items:
-        times[_folded(item)] = times.get(_folded(item), 0) + 1
-    return tuple(item for item in items if item.digest is not None and times[_folded(item)] == 1)
+        times[_folded_key(item)] = times.get(_folded_key(item), 0) + 1
+    return tuple(item for item in items if item.digest is not None and times[_folded_key(item)] == 1)
 
 
 def _contents(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
     return sorted((item.key, b"" if item.digest is None else item.digest.raw) for item in items)
 
 
-def _folded(item: Item) -> str:
+def _folded_key(item: Item) -> str:
     return item.key.casefold() if item.kind.key == "name" else item.key
 
 
-def _told_anew(kind: ItemKind) -> bytes:
+def _list_changed(kind: ItemKind) -> bytes:
     return notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.judged_lists import Views
+from pinwarden.gateway.judged_lists import JudgedLists
 from pinwarden.gateway.messages import LISTEN, request
-from pinwarden.gateway.session_audit import Output
+from pinwarden.gateway.session_audit import OutputBuilder
 from pinwarden.surface.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION_META
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -21,22 +21,22 @@ _FILTERS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resou
 _MOST_DOUBLED = 7  # how often the pause before the next attempt is doubled: up to about an hour
 
 
-class Listening:
+class ListSubscription:
     """The subscription of one session. It ends with the connection."""
 
-    def __init__(self, guard: Guard, views: Views) -> None:
+    def __init__(self, guard: Guard, views: JudgedLists) -> None:
         self._guard = guard
         self._views = views
         self._number = ""
         self._not_before = 0.0
         self._failures = 0
 
-    def open_if_due(self, now: float, client_hears: Callable[[Iterable[str]], bool], out: Output) -> None:
+    def open_if_due(self, now: float, client_hears: Callable[[Iterable[str]], bool], out: OutputBuilder) -> None:
         """Open it, once it is known that the server tells of changes, and unless the client hears of them anyway."""
         views = self._views
         if self._number or views.meta is None or now < self._not_before:
             return
-        wanted = {} if self._guard.refuses_to_tell else _told_of(views.server)
+        wanted = {} if self._guard.refuses_to_tell else _announced_lists(views.server)
         if not wanted or client_hears(wanted):
             return
         self._number = views.new_id()
@@ -55,7 +55,7 @@ class Listening:
             return True
         return method == CANCELLED and self._views.is_own(params.get("requestId"))
 
-    def told(self, method: str, params: Any, now: float, out: Output) -> None:
+    def told(self, method: str, params: Any, now: float, out: OutputBuilder) -> None:
         """A notification that belongs to it and is no notice of a change."""
         if method == ACKNOWLEDGED:
             self._failures = 0
@@ -80,7 +80,7 @@ class Listening:
         self._failures += 1
 
 
-def _told_of(server: dict[str, Any] | None) -> dict[str, bool]:
+def _announced_lists(server: dict[str, Any] | None) -> dict[str, bool]:
     """Of which lists a server says that it tells when they change."""
     capabilities = (server or {}).get("capabilities")
     if not isinstance(capabilities, dict):

@@ -1,75 +1,185 @@
-"""Sentences for people on standard error, which somebody may or may not read."""
+"""The log of a gateway: lines on standard error, as text or JSON, with a level.
+
+A log line never delays a message: a `QueueHandler` takes it and a thread writes it, whether or not stderr is read. What
+a hostile server causes is limited: above a number of lines in one second, lines are only counted.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from contextlib import suppress
+from json import dumps
+from threading import Lock
 from time import monotonic
+from typing import TYPE_CHECKING, Literal
 
-MOST_IN_A_SECOND = 20
-"""Sentences of one server that are told one by one; nobody reads more."""
-_MOST_WAITING = 1_000  # sentences for somebody who does not read
+if TYPE_CHECKING:
+    import logging
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
+MAX_LINES_PER_SECOND = 20
+"""Lines of one server that are written; more are counted."""
+_MAX_QUEUED = 1_000  # lines while stderr is not read
 _SECOND = 1.0
-_COUNT = ""
 
 
-class Telling:
-    """Tells sentences on a thread, so that nobody waits for whoever reads them, and counts what is too much."""
+class GatewayLog:
+    """Writes log lines on a thread. Call it, or one of its methods, from any thread.
 
-    def __init__(
-        self, write: Callable[[str], None], clock: Callable[[], float] = monotonic, most: int = MOST_IN_A_SECOND
+    ``write`` gets each line of text, and ``write_json`` each JSON line (default: to stderr). `logging` is loaded with
+    the first line, so a gateway that has nothing to log starts without it.
+    """
+
+    def __init__(  # noqa: PLR0913  options of one log
+        self,
+        write: Callable[[str], None],
+        write_json: Callable[[str], None] | None = None,
+        *,
+        level: LogLevel = "info",
+        log_format: LogFormat = "text",
+        max_per_second: int = MAX_LINES_PER_SECOND,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``most`` sentences are told in a second."""
-        self._write = write
+        self._json = log_format == "json"
+        self._write = (write_json or _write_to_stderr) if self._json else write
+        self._level = level
+        self._limit = _RateLimit(max_per_second, clock)
+        self._lock = Lock()
+        self._output: _Output | None = None
+
+    def __call__(self, text: str) -> None:
+        """Log a line at level info."""
+        self.log("info", text)
+
+    def warning(self, text: str) -> None:
+        """Log something that was blocked, or that a person should look at."""
+        self.log("warning", text)
+
+    def error(self, text: str) -> None:
+        """Log that the gateway cannot do its work."""
+        self.log("error", text)
+
+    def log(self, level: LogLevel, text: str) -> None:
+        """Log a line. It returns at once."""
+        if LEVELS.index(level) < LEVELS.index(self._level):
+            return
+        with self._lock:
+            if self._output is None:
+                self._output = _start(self._write, self._limit, as_json=self._json)
+            self._output.logger.log(self._output.numbers[level], "%s", text)
+
+    def close(self, seconds: float) -> None:
+        """Write what is queued; give up after ``seconds`` if stderr is not read."""
+        with self._lock:
+            if self._output is not None:
+                self._output.stop(seconds)
+
+
+class _RateLimit:
+    """Counts lines in one second. What exceeds the limit is only counted."""
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._most = most
         self._clock = clock
         self._lock = Lock()
-        self._line: SimpleQueue[str | None] = SimpleQueue()
-        self._thread: Thread | None = None
         self._since = -_SECOND
-        self._told = 0
-        self._left_out = 0
+        self._lines = 0
+        self.dropped = 0
 
-    def __call__(self, text: str) -> None:
-        """Tell something, soon."""
+    def admit(self, *, is_full: bool) -> bool:
+        """Whether a line may be written; if not, it is counted."""
         with self._lock:
             now = self._clock()
             if now - self._since >= _SECOND:
-                self._since, self._told = now, 0
-            self._told += 1
-            if self._told > self._most or self._line.qsize() >= _MOST_WAITING:
-                self._left_out += 1
-                text = _COUNT
-                if self._left_out > 1:
-                    return  # it is known that there is something to count
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="telling", daemon=True)
-                self._thread.start()
-            self._line.put(text)
+                self._since, self._lines = now, 0
+            self._lines += 1
+            admitted = self._lines <= self._most and not is_full
+            self.dropped += not admitted
+            return admitted
 
-    def close(self, seconds: float) -> None:
-        """Tell what waits, and wait no longer than that for somebody to read it."""
-        if self._thread is not None:
-            self._line.put(None)
-            self._thread.join(seconds)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                text = self._line.get(timeout=_SECOND if self._left_out else None)
-            except Empty:
-                self._count()
-                continue
-            if text is None:
-                break
-            if text is not _COUNT:
-                self._count()
-                self._write(text)
-        self._count()
-
-    def _count(self) -> None:
+    def take_dropped(self) -> int:
+        """How many lines were dropped since the last call."""
         with self._lock:
-            left_out, self._left_out = self._left_out, 0
-        if left_out:
-            self._write(f"{left_out} more {'sentence was' if left_out == 1 else 'sentences were'} left out")
+            dropped, self.dropped = self.dropped, 0
+            return dropped
+
+
+class _Output:
+    """A logger, its queue, and the thread that writes."""
+
+    def __init__(self, logger: logging.Logger, numbers: dict[LogLevel, int], stop: Callable[[float], None]) -> None:
+        self.logger = logger
+        self.numbers = numbers
+        self.stop = stop
+
+
+def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) -> _Output:
+    import logging
+    from logging.handlers import QueueHandler, QueueListener
+    from queue import Empty, SimpleQueue
+
+    numbers: dict[LogLevel, int] = {level: getattr(logging, level.upper()) for level in LEVELS}
+
+    queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    wake = logging.makeLogRecord({})
+
+    class Lines(logging.Handler):
+        def createLock(self) -> None:  # noqa: N802  as in the base class
+            """No lock: one thread writes, and `logging` waits at exit for a lock that a stuck stderr would hold."""
+            self.lock = None
+
+        def emit(self, record: logging.LogRecord) -> None:
+            write(_as_json(record) if as_json else record.getMessage())
+
+    class Listener(QueueListener):
+        """Also reports dropped lines, within a second after they were dropped."""
+
+        def dequeue(self, block: bool) -> logging.LogRecord:
+            while True:
+                try:
+                    record: logging.LogRecord = queue.get(block, _SECOND if limit.dropped else None)
+                except Empty:
+                    self.report_dropped()
+                    continue
+                self.report_dropped()
+                if record is not wake:
+                    return record
+
+        def report_dropped(self) -> None:
+            if dropped := limit.take_dropped():
+                text = f"{dropped} more log {'line was' if dropped == 1 else 'lines were'} left out"
+                Lines().emit(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))
+
+        def stop_within(self, seconds: float) -> None:
+            thread = self._thread
+            if thread is not None:
+                self.enqueue_sentinel()
+                thread.join(seconds)
+
+    class Queue(QueueHandler):
+        def enqueue(self, record: logging.LogRecord) -> None:
+            if limit.admit(is_full=queue.qsize() >= _MAX_QUEUED):
+                queue.put_nowait(record)
+            elif limit.dropped == 1:
+                queue.put_nowait(wake)  # so that the listener counts
+
+    logger = logging.Logger("pinwarden.gateway", logging.DEBUG)
+    logger.addHandler(Queue(queue))
+    listener = Listener(queue, Lines())
+    listener.start()
+    return _Output(logger, numbers, listener.stop_within)
+
+
+def _write_to_stderr(line: str) -> None:
+    with suppress(OSError):  # bypasses Python's buffer: its lock would block shutdown if the reader is stuck
+        os.write(2, line.encode() + b"\n")
+
+
+def _as_json(record: logging.LogRecord) -> str:
+    from datetime import UTC, datetime
+
+    time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return dumps({"time": time, "level": record.levelname.lower(), "message": record.getMessage()})

@@ -10,7 +10,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.visible import show_invisible
 from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.tasks import TOLD
+from pinwarden.gateway.tasks import TASK_NOTIFICATIONS
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
@@ -53,7 +53,7 @@ def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     return encode(message)
 
 
-def error(number: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
+def error_response(number: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
     """An answer that something went wrong."""
     body: dict[str, Any] = {"code": code, "message": text}
     if data:
@@ -61,19 +61,19 @@ def error(number: Any, code: int, text: str, data: Mapping[str, Any] | None = No
     return encode({"jsonrpc": "2.0", "id": number, "error": body})
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name from outside, for a sentence."""
     return show_invisible(name[:_MAX_NAME])
 
 
-def refusal(number: Any, verdict: Verdict, server: str, call: str, asked_for: str = "") -> bytes:
+def blocked_response(number: Any, verdict: Verdict, server: str, call: str, asked_for: str = "") -> bytes:
     """The answer to a request that uses something that is blocked: why, which digests, and how to review it.
 
     ``asked_for`` is what the client wanted, where the verdict is about something that the server calls otherwise: a
     refusal speaks with our voice, and says no word of a server.
     """
     name = asked_for or verdict.key
-    what = f"{verdict.entity} '{shown(name)}'"
+    what = f"{verdict.entity} '{printable_name(name)}'"
     digests = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
     approved = (
         f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
@@ -83,13 +83,13 @@ def refusal(number: Any, verdict: Verdict, server: str, call: str, asked_for: st
     # What no server ever listed has no definition that a review could show.
     where = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
     text = (
-        f"pinwarden: {what} of server '{shown(server)}' is blocked: {verdict.reason}{approved}{digests}"
+        f"pinwarden: {what} of server '{printable_name(server)}' is blocked: {verdict.reason}{approved}{digests}"
         f" A person can look at it with: {where}"
     )
     # An unknown method is answered as by a server that does not have it.
     code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS
     data = {**verdict_data(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
-    return error(number, code, text, {"pinwarden": data})
+    return error_response(number, code, text, {"pinwarden": data})
 
 
 def verdict_data(verdict: Verdict) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def unrecorded(number: Any, problem: PinwardenError) -> bytes:
+def unrecorded_response(number: Any, problem: PinwardenError) -> bytes:
     """The answer to a request that must not pass because it cannot be recorded."""
     text = f"pinwarden: nothing passes that cannot be recorded: {problem.message}"
-    return error(number, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
+    return error_response(number, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
 
 
 def is_id(value: Any) -> bool:
@@ -115,7 +115,7 @@ def is_id(value: Any) -> bool:
     return (type(value) is int) or (type(value) is str and len(value) <= 1024)
 
 
-def meant_id(value: Any) -> int | None:
+def coerced_id(value: Any) -> int | None:
     """The whole number that some clients take an id for that is none: 7.0, or the text 7."""
     if type(value) is float:
         return int(value) if value.is_integer() else None
@@ -131,17 +131,17 @@ _EMBEDDING = frozenset({"inputRequests", "tools", "task", "result"})
 """Members of a result that hold requests or tool definitions."""
 
 
-def is_long_of_client(message: Any, size: int) -> bool:
+def is_slow_client_message(message: Any, size: int) -> bool:
     """Whether judging a message of the client takes long."""
     return size > _SHORT and type(message) is dict and message.get("method") in _JUDGED
 
 
-def is_long_of_server(message: Any, size: int) -> bool:
+def is_slow_server_message(message: Any, size: int) -> bool:
     """Whether judging a message of the server takes long: requests, and what holds requests, are scanned."""
     if size <= _SHORT or type(message) is not dict:
         return False
     if "method" in message:
-        return "id" in message or message["method"] in TOLD
+        return "id" in message or message["method"] in TASK_NOTIFICATIONS
     result = message.get("result")
     if type(result) is dict:
         return not _EMBEDDING.isdisjoint(result)

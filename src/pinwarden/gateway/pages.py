@@ -10,7 +10,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record
 from pinwarden.gateway import splice
-from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_result
+from pinwarden.gateway.ambiguity import is_ambiguous_answer, is_ambiguous_result
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.messages import WARNINGS, verdict_data
@@ -33,7 +33,7 @@ def read_page(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListP
         return ListPage(items=known[0], cursor=known[1])
     limits = guard.limits
     envelope = _taken_apart(frame, guard) if message is None else Message(members=message, problem=None)
-    if is_doubtful_answer(envelope.members):
+    if is_ambiguous_answer(envelope.members):
         raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
     if _asks(envelope.members.get("result")):
         raise PinwardenError("PROBE_FAILED", "the server asks for something instead of listing")
@@ -49,7 +49,7 @@ def _taken_apart(frame: bytes, guard: Guard) -> Message:
         raise PinwardenError("PROBE_LIMIT", "it cannot be read as a whole, and is too long to be taken apart")
     message = parse_message(frame, guard.limits.json)
     result = message.members.get("result")
-    if isinstance(result, bytes) and is_doubtful_result(dict(object_members(result))):
+    if isinstance(result, bytes) and is_ambiguous_result(dict(object_members(result))):
         raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
     return message
 

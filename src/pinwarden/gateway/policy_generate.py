@@ -17,7 +17,7 @@ from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.requests import SERVER_REQUESTS
 from pinwarden.gateway.gates.verdict import BLOCK
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_cut, kept_name
+from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_cut, storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULTS
 from pinwarden.lock.policy import parse_policy
@@ -72,7 +72,7 @@ class Coverage(Record):
 
     def covers(self, server: str) -> bool:
         """Whether a server is one of them."""
-        return (not self.servers and self.lock is None) or server in map(kept_name, self.servers)
+        return (not self.servers and self.lock is None) or server in map(storable_name, self.servers)
 
 
 def locked_servers(project: Project) -> Coverage:
@@ -254,12 +254,14 @@ class _Uses:
             if not fact.item or fact.method.startswith("tasks/") or fact.method in SERVER_REQUESTS:
                 continue
             if fact.kind == CALLED or (fact.kind in (ALLOWED, WARNED) and fact.call):
-                item = self._found.setdefault((kept_name(fact.server), fact.item_kind, kept_name(fact.item)), {})
+                item = self._found.setdefault(
+                    (storable_name(fact.server), fact.item_kind, storable_name(fact.item)), {}
+                )
                 item[fact.observed] = item.get(fact.observed, _Used()).and_at(entry.at)
 
     def of(self, sighting: Sighting) -> _Used:
         """Of one definition; a use that does not say of which is counted for all of them."""
-        item = kept_name(mask_item_key(sighting.entity, sighting.item))
+        item = storable_name(mask_item_key(sighting.entity, sighting.item))
         found = self._found.get((sighting.server, sighting.entity, item), {})  # an event holds no secret of an address
         mine = found.get(sighting.digest, _Used())
         return mine.with_those(found.get("", _Used())) if sighting.digest else mine

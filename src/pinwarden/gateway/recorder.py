@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pinwarden.gateway.audit.log import AuditLog
-    from pinwarden.gateway.store.reviews import Sightings
+    from pinwarden.gateway.store.reviews import SightingRecorder
 
 _MAX_WAITING = 1_000  # steps with definitions; a server that serves more than the store takes is not observed whole
 
@@ -23,7 +23,7 @@ class Recorder:
     """Records for the sessions of one server. Definitions are stored on a thread of their own, facts by the log."""
 
     def __init__(
-        self, log: AuditLog | None, sightings: Callable[[], Sightings] | None, say: Callable[[str], None]
+        self, log: AuditLog | None, sightings: Callable[[], SightingRecorder] | None, say: Callable[[str], None]
     ) -> None:
         """``sightings`` opens the store when something is seen for the first time; it is called on the thread."""
         self._log = log
@@ -33,7 +33,7 @@ class Recorder:
         self._thread: Thread | None = None
         self._lock = Lock()
 
-    def record(self, step: Step) -> None:
+    def record(self, step: SessionOutput) -> None:
         """Take a step, at once; durably if it says so."""
         self._take(step, durably=step.durable)
 
@@ -42,7 +42,7 @@ class Recorder:
         """Where facts go, for those who pack them themselves."""
         return self._log
 
-    def record_durably(self, step: Step) -> None:
+    def record_durably(self, step: SessionOutput) -> None:
         """Take a step, and return when its facts would survive a power cut."""
         self._take(step, durably=True)
 
@@ -52,7 +52,7 @@ class Recorder:
             self._queue.put(None)
             self._thread.join(10)
 
-    def _take(self, step: Step, *, durably: bool) -> None:
+    def _take(self, step: SessionOutput, *, durably: bool) -> None:
         if step.facts and self._log is not None:
             if durably:
                 if step.to_server:  # a refusal is kept in any case; what is let through beside it needs leave
@@ -73,7 +73,7 @@ class Recorder:
         self._queue.put(verdicts)
 
     def _store(self) -> None:
-        store: Sightings | None = None
+        store: SightingRecorder | None = None
         while (verdicts := self._queue.get()) is not None:
             try:
                 if store is None and self._open is not None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.core.lazy_regex import pattern
-from pinwarden.gateway.ambiguity import is_doubtful_request
+from pinwarden.gateway.ambiguity import is_ambiguous_request
 from pinwarden.gateway.gates.lists import LIST_FAILED, strictest
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.in_flight import Asked
-from pinwarden.gateway.judged_lists import View, Views
-from pinwarden.gateway.messages import LIST_METHODS, LISTEN, encode, error, refusal
-from pinwarden.gateway.opening import INTERCEPTORS, Opening
+from pinwarden.gateway.in_flight import ForwardedRequest
+from pinwarden.gateway.judged_lists import JudgedList, JudgedLists
+from pinwarden.gateway.judged_server import INTERCEPTORS, JudgedServer
+from pinwarden.gateway.messages import LIST_METHODS, LISTEN, blocked_response, encode, error_response
 from pinwarden.gateway.result_checks import ResourceLinks
-from pinwarden.gateway.session_audit import Journal, Output
-from pinwarden.gateway.tasks import CANCELLING, FETCHING, LISTING
+from pinwarden.gateway.session_audit import OutputBuilder, SessionAudit
+from pinwarden.gateway.tasks import CANCEL_TASK, LIST_TASKS, TASK_METHODS
 from pinwarden.surface.drift.changes import CRITICAL, REVIEW
 from pinwarden.surface.protocol import INVALID_REQUEST
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
@@ -26,7 +26,7 @@ _COMPLETE = "completion/complete"
 _LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
 _MOST_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
 _FREE = frozenset({"initialize", "server/discover", "ping"})
-_PLAIN = _FREE | {"logging/setLevel", "resources/unsubscribe", LISTING}
+_PLAIN = _FREE | {"logging/setLevel", "resources/unsubscribe", LIST_TASKS}
 """What nothing is to be decided about."""
 
 _BY_LINK = "linked"
@@ -34,26 +34,28 @@ _BY_LINK = "linked"
 _BY_TOOL = "named_by_tool"
 """The same, where a definition that passes names it."""
 
-Decision = Asked | bytes | None
+Decision = ForwardedRequest | bytes | None
 """Passed on; answered by us; or held."""
 
 
-class Uses:
+class RequestDecider:
     """The part of a session that decides about requests."""
 
-    def __init__(self, guard: Guard, journal: Journal, views: Views, opening: Opening, links: ResourceLinks) -> None:
+    def __init__(
+        self, guard: Guard, journal: SessionAudit, views: JudgedLists, opening: JudgedServer, links: ResourceLinks
+    ) -> None:
         self._links = links
         self._guard = guard
         self._journal = journal
         self._views = views
         self._opening = opening
-        self._methods = UnknownMethods(guard, journal, "client")
+        self._methods = UnknownMethodDecider(guard, journal, "client")
 
-    def decide(self, message: Any, now: float, out: Output) -> Decision:
+    def decide(self, message: Any, now: float, out: OutputBuilder) -> Decision:
         """What becomes of one request."""
         method, number = message["method"], message["id"]
         params = message.get("params")
-        if is_doubtful_request(message):
+        if is_ambiguous_request(message):
             return self._doubtful(number, method, out)
         if method not in _FREE and (barred := self._opening.barred(method, out)) is not None:
             return self._decided(barred, message, "", out)
@@ -63,18 +65,18 @@ class Uses:
         if kind is not None:
             name = params.get("name") if type(params) is dict else None
             if type(name) is not str:
-                return error(number, INVALID_REQUEST, f"pinwarden: {method} without a name")
+                return error_response(number, INVALID_REQUEST, f"pinwarden: {method} without a name")
             return self._named(kind, name, message, now, out)
         listed = LIST_METHODS.get(method)
         if listed is not None:
-            asked = Asked(number, method)
+            asked = ForwardedRequest(number, method)
             asked.kind = listed
             asked.notices, asked.order = self._views.notices(listed), self._views.next_order()
             asked.cursor = type(params) is dict and params.get("cursor") is not None
             return asked
         if method in _ADDRESSED:
             return self._addressed(params.get("uri") if type(params) is dict else None, message, now, out)
-        if method in FETCHING or method == CANCELLING:
+        if method in TASK_METHODS or method == CANCEL_TASK:
             return self._fetched(params.get("taskId") if type(params) is dict else None, message, now, out)
         if method == LISTEN:
             return self._listened(params.get("notifications") if type(params) is dict else None, message, now, out)
@@ -82,13 +84,13 @@ class Uses:
             return self._completed(params.get("ref") if type(params) is dict else None, message, now, out)
         if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
             return self._intercepted(message, now, out)
-        return Asked(number, method) if method in _PLAIN else self._unknown(message, out)
+        return ForwardedRequest(number, method) if method in _PLAIN else self._unknown(message, out)
 
-    def notice_passes(self, method: str, out: Output) -> bool:
+    def notice_passes(self, method: str, out: OutputBuilder) -> bool:
         """Whether a notification of the client goes to the server."""
-        return method in NOTICES_OF_CLIENT or self._methods.notice(method, out).passes
+        return method in CLIENT_NOTIFICATIONS or self._methods.notice(method, out).passes
 
-    def clear_view(self, now: float) -> View | None:
+    def clear_view(self, now: float) -> JudgedList | None:
         """The list of tools, if it counts now and nothing stands against the server as such."""
         return self._views.counting(TOOL, now) if self._opening.is_clear else None
 
@@ -96,27 +98,27 @@ class Uses:
         """So many calls of tools were made that this did not see."""
         self._views.count(TOOL, calls)
 
-    def _unknown(self, message: Any, out: Output) -> Decision:
+    def _unknown(self, message: Any, out: OutputBuilder) -> Decision:
         number, method = message["id"], message["method"]
         call = self._journal.call_id(number)
         verdict = self._methods.request(method, call, out)
         if verdict.passes:
-            return Asked(number, method, "", verdict if verdict.action == WARN else None)
-        return refusal(number, verdict, self._guard.server, call)
+            return ForwardedRequest(number, method, "", verdict if verdict.action == WARN else None)
+        return blocked_response(number, verdict, self._guard.server, call)
 
-    def _named(self, kind: ItemKind, name: str, message: Any, now: float, out: Output) -> Decision:
+    def _named(self, kind: ItemKind, name: str, message: Any, now: float, out: OutputBuilder) -> Decision:
         view = self._views.need(kind, now, out)
         if view is None:
             return None
         return self._decided(self._verdict(view, name), message, name, out)
 
-    def _addressed(self, uri: Any, message: Any, now: float, out: Output) -> Decision:
+    def _addressed(self, uri: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         if type(uri) is not str:
-            return error(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
+            return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
         verdict = self._verdict_at(uri, now, out)
         return None if verdict is None else self._decided(verdict, message, uri, out)
 
-    def _verdict_at(self, uri: str, now: float, out: Output) -> Verdict | None:
+    def _verdict_at(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
         """A resource that is listed counts as what it is listed; one that is not, as its template.
 
         What nobody approved may be read if the server itself led there: by a link in a result of this session, or by
@@ -134,24 +136,26 @@ class Uses:
                 return self._unjudged(RESOURCE, uri, problem)
             fitting = [each for key, each in templates.by_key.items() if template_fits(key, uri)]
             verdict = next((each for each in fitting if not each.passes), fitting[0] if fitting else None)
-        if uri in self._links and (verdict is None or _is_merely_new(verdict)):
-            return _led_to(uri, _BY_LINK)
+        if uri in self._links and (verdict is None or _is_only_new(verdict)):
+            return _linked_verdict(uri, _BY_LINK)
         if verdict is not None:
             return verdict
         tools = self._views.need(TOOL, now, out)
         if tools is None:
             return None
         if any(each.passes and _names(each.value, uri) for each in tools.by_key.values()):
-            return _led_to(uri, _BY_TOOL)
+            return _linked_verdict(uri, _BY_TOOL)
         return self._guard.judge_unlisted(RESOURCE, uri, self._journal.client)
 
-    def _listened(self, wanted: Any, message: Any, now: float, out: Output) -> Decision:
+    def _listened(self, wanted: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         """A subscription is one to each of the resources and tasks that it names."""
         wanted = wanted if type(wanted) is dict else {}
-        asked = Asked(message["id"], LISTEN, " ".join(name for name, each in wanted.items() if each is True))
+        asked = ForwardedRequest(message["id"], LISTEN, " ".join(name for name, each in wanted.items() if each is True))
         uris, tasks = (wanted.get(name) or [] for name in ("resourceSubscriptions", "taskIds"))
-        if not (_are_names(uris) and _are_names(tasks)):
-            return error(message["id"], INVALID_REQUEST, "pinwarden: these resources or tasks cannot be told apart")
+        if not (_is_name_list(uris) and _is_name_list(tasks)):
+            return error_response(
+                message["id"], INVALID_REQUEST, "pinwarden: these resources or tasks cannot be told apart"
+            )
         resources = [self._verdict_at(uri, now, out) for uri in uris]
         calls = [self.verdict_of_task(task, now, out) for task in tasks]
         verdicts = [each for each in (*resources, *calls) if each is not None]
@@ -166,16 +170,16 @@ class Uses:
                 self._journal.used(verdict, LISTEN, self._journal.call_id(message["id"]), out)
         return asked
 
-    def _fetched(self, task: Any, message: Any, now: float, out: Output) -> Decision:
+    def _fetched(self, task: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         """The result of a task is that of its tool, which has to be approved also when it is fetched."""
         if type(task) is not str:
-            return error(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId")
-        if message["method"] == CANCELLING and self._guard.tasks.tools_of(task, self._journal.owner):
-            return Asked(message["id"], CANCELLING)
+            return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId")
+        if message["method"] == CANCEL_TASK and self._guard.tasks.tools_of(task, self._journal.owner):
+            return ForwardedRequest(message["id"], CANCEL_TASK)
         verdict = self.verdict_of_task(task, now, out)
         return None if verdict is None else self._decided(verdict, message, f"task/{task}", out)
 
-    def verdict_of_task(self, task: str, now: float, out: Output) -> Verdict | None:
+    def verdict_of_task(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
         """The verdict about the tool that a task is a call of; None if its list has to be waited for."""
         view = self._views.need(TOOL, now, out)
         if view is None:
@@ -187,7 +191,7 @@ class Uses:
         worst = strictest(*(each.action for each in verdicts))
         return next(each for each in verdicts if each.action == worst)
 
-    def _completed(self, ref: Any, message: Any, now: float, out: Output) -> Decision:
+    def _completed(self, ref: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
         ref = ref if type(ref) is dict else {}
         name, uri = ref.get("name"), ref.get("uri")
         if ref.get("type") == "ref/prompt" and type(name) is str:
@@ -199,9 +203,9 @@ class Uses:
             if uri in templates.by_key:
                 return self._decided(templates.by_key[uri], message, uri, out)
             return self._addressed(uri, message, now, out)
-        return error(message["id"], INVALID_REQUEST, "pinwarden: completion of something that cannot be told")
+        return error_response(message["id"], INVALID_REQUEST, "pinwarden: completion of something that cannot be told")
 
-    def _verdict(self, view: View, name: str) -> Verdict:
+    def _verdict(self, view: JudgedList, name: str) -> Verdict:
         verdict = view.by_key.get(name)
         if verdict is not None:
             return verdict
@@ -230,14 +234,14 @@ class Uses:
             reason=problem,
         )
 
-    def _decided(self, verdict: Verdict, message: Any, use: str, out: Output) -> Decision:
+    def _decided(self, verdict: Verdict, message: Any, use: str, out: OutputBuilder) -> Decision:
         number, method = message["id"], message["method"]
         call = self._journal.call_id(number)
         self._journal.used(verdict, method, call, out, self._arguments(message, use))
         if verdict.passes:
-            return Asked(number, method, use, verdict if verdict.action == WARN else None)
+            return ForwardedRequest(number, method, use, verdict if verdict.action == WARN else None)
         by_address = verdict.entity in (RESOURCE.entity, TEMPLATE.entity)
-        return refusal(number, verdict, self._guard.server, call, use if by_address else "")
+        return blocked_response(number, verdict, self._guard.server, call, use if by_address else "")
 
     def records_arguments(self, item: str) -> bool:
         """Whether the log keeps what an item is called with."""
@@ -252,19 +256,19 @@ class Uses:
 
         return recorded_arguments(params.get("arguments"))
 
-    def _doubtful(self, number: Any, method: str, out: Output) -> bytes:
+    def _doubtful(self, number: Any, method: str, out: OutputBuilder) -> bytes:
         call = self._journal.call_id(number)
         reason = "Two readers may differ on what this message asks for."
         self._journal.refused("message_doubtful", reason, method, call, out)
         data = {"pinwarden": {"code": "message_doubtful", "call": call}}
-        return error(number, INVALID_REQUEST, f"pinwarden: {reason}", data)
+        return error_response(number, INVALID_REQUEST, f"pinwarden: {reason}", data)
 
-    def _intercepted(self, message: Any, now: float, out: Output) -> Decision:
+    def _intercepted(self, message: Any, now: float, out: OutputBuilder) -> Decision:
         """Requests to the gates themselves (SEP-2624), unless the server has interceptors of its own."""
         from pinwarden.gateway.interceptors import InterceptorError, NotYetError, own_host
 
         if self._opening.extends(INTERCEPTORS, out):
-            return Asked(message["id"], message["method"])
+            return ForwardedRequest(message["id"], message["method"])
 
         def verdict_of(kind: ItemKind, key: str) -> Verdict | None:
             if kind is RESOURCE:
@@ -283,11 +287,11 @@ class Uses:
         except NotYetError:
             return None
         except InterceptorError as err:
-            return error(message["id"], err.code, err.message, err.data)
+            return error_response(message["id"], err.code, err.message, err.data)
         return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
 
-def _are_names(value: Any) -> bool:
+def _is_name_list(value: Any) -> bool:
     return type(value) is list and len(value) <= _MOST_SUBSCRIBED and all(type(each) is str for each in value)
 
 
@@ -297,7 +301,7 @@ def _plain_name(name: str) -> str:
     return normalize("NFKC", name).casefold()
 
 
-def _is_merely_new(verdict: Verdict) -> bool:
+def _is_only_new(verdict: Verdict) -> bool:
     """Whether it is blocked for no other reason than that nothing of its name was approved.
 
     A server that hands out a link may list what it leads to from then on; that makes it no worse.
@@ -305,7 +309,7 @@ def _is_merely_new(verdict: Verdict) -> bool:
     return not (verdict.passes or verdict.expected or verdict.digest is None or verdict.level == CRITICAL)
 
 
-def _led_to(uri: str, code: str) -> Verdict:
+def _linked_verdict(uri: str, code: str) -> Verdict:
     return Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code=code)
 
 
@@ -346,10 +350,10 @@ def template_fits(template: str, uri: str) -> bool:
     return True
 
 
-NOTICES_OF_CLIENT = frozenset(
+CLIENT_NOTIFICATIONS = frozenset(
     f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed", "tasks/status")
 )
-NOTICES_OF_SERVER = frozenset(
+SERVER_NOTIFICATIONS = frozenset(
     f"notifications/{name}"
     for name in (
         *("cancelled", "progress", "message", "elicitation/complete", "subscriptions/acknowledged"),
@@ -357,15 +361,15 @@ NOTICES_OF_SERVER = frozenset(
         *("tasks", "tasks/status"),
     )
 )
-MOST_NAMED = 100
+MAX_UNKNOWN_METHODS = 100
 """Methods that are told one by one in one session. Real extensions have a handful."""
 _NAME = 100  # letters of a method that are told; no rule is asked about a longer one, as it could fit the cut-off name
 
 
-class UnknownMethods:
+class UnknownMethodDecider:
     """What one side of a session sends that no revision knows. The log has each method once, so nobody can flood it."""
 
-    def __init__(self, guard: Guard, journal: Journal, sender: str) -> None:
+    def __init__(self, guard: Guard, journal: SessionAudit, sender: str) -> None:
         """``sender`` is client or server."""
         self._guard = guard
         self._journal = journal
@@ -373,7 +377,7 @@ class UnknownMethods:
         self._seen: set[int] = set()
         """Marks of methods, which may be as long as a message."""
 
-    def request(self, method: str, call: str, out: Output) -> Verdict:
+    def request(self, method: str, call: str, out: OutputBuilder) -> Verdict:
         """The verdict about a request. A refusal names its call, so each is told; of what passes, each method."""
         verdict = self._judged(method)
         if verdict.passes:
@@ -382,7 +386,7 @@ class UnknownMethods:
             self._journal.used(verdict, method[:_NAME], call, out)
         return verdict
 
-    def notice(self, method: str, out: Output) -> Verdict:
+    def notice(self, method: str, out: OutputBuilder) -> Verdict:
         """The verdict about a notification, which is told once for each method."""
         verdict = self._judged(method)
         self._journal.used_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
@@ -393,7 +397,7 @@ class UnknownMethods:
         mark, judge = hash(method), self._guard.judge_unknown_method
         sender, client = self._sender, self._journal.client
         if mark not in self._seen:
-            if len(self._seen) >= MOST_NAMED:
+            if len(self._seen) >= MAX_UNKNOWN_METHODS:
                 why = f"The {sender} sent more methods that no revision of MCP knows than the log tells one by one."
                 return judge("", sender, client, why_not=why)
             self._seen.add(mark)

@@ -22,23 +22,23 @@ from pinwarden.gateway.gates.requests import (
 )
 from pinwarden.gateway.gates.verdict import WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.in_flight import Asked
+from pinwarden.gateway.in_flight import ForwardedRequest
 from pinwarden.gateway.messages import encode
 from pinwarden.gateway.pages import warning_edit
-from pinwarden.gateway.session_audit import Journal, Output
-from pinwarden.gateway.tasks import FETCHING, TOLD, is_task
+from pinwarden.gateway.session_audit import OutputBuilder, SessionAudit
+from pinwarden.gateway.tasks import TASK_METHODS, TASK_NOTIFICATIONS, is_task
 from pinwarden.surface.drift.changes import REVIEW
 
 _CALL = "tools/call"
 _ENDED = frozenset({"completed", "failed", "cancelled"})
-_MOST_COUNTED = 10_000  # calls and tasks in which the server asks back
-_MOST_QUESTIONS = 100  # of a task that are remembered; one that asks more is counted each time that it is looked at
+_MAX_COUNTED = 10_000  # calls and tasks in which the server asks back
+_MAX_QUESTIONS = 100  # of a task that are remembered; one that asks more is counted each time that it is looked at
 
 
-class Results:
+class ResultChecks:
     """The part of a session that decides about results."""
 
-    def __init__(self, guard: Guard, journal: Journal, links: ResourceLinks, requests: ServerRequests) -> None:
+    def __init__(self, guard: Guard, journal: SessionAudit, links: ResourceLinks, requests: ServerRequests) -> None:
         self._guard = guard
         self._requests = requests
         self._journal = journal
@@ -61,12 +61,12 @@ class Results:
             return None
         return Refusal(code="result_too_large", reason=f"The result has {len(frame)} bytes; the policy allows {most}.")
 
-    def refused(self, frame: bytes, result: Any, asked: Asked, out: Output) -> Refusal | None:
+    def refused(self, frame: bytes, result: Any, asked: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         """Why a result, or what is reported about a task, may not pass; None if it may."""
         refused = self.too_large(frame)
         if refused is not None or type(result) is not dict:
             return refused
-        if asked.method in FETCHING or asked.method in TOLD:
+        if asked.method in TASK_METHODS or asked.method in TASK_NOTIFICATIONS:
             return self._refused_task(result, asked, out)
         if is_task(result):
             if asked.method == _CALL:
@@ -80,7 +80,7 @@ class Results:
             return self._requests.tools_refused(result, asked, out)
         return self._counted(asked.use) or self._refused_parts(result, requests_in_result(result), asked, out)
 
-    def _refused_task(self, task: dict[str, Any], asked: Asked, out: Output) -> Refusal | None:
+    def _refused_task(self, task: dict[str, Any], asked: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         use = asked.use
         questions = task.get("inputRequests")
         known = self._questions.get(use, frozenset())
@@ -89,7 +89,7 @@ class Results:
             if refused is not None:
                 return refused
             known = known.union(map(hash, questions))
-            if len(known) <= _MOST_QUESTIONS:
+            if len(known) <= _MAX_QUESTIONS:
                 self._questions[use] = known
         elif task.get("status") in _ENDED:
             self._rounds.pop(use, None)
@@ -97,7 +97,7 @@ class Results:
         return self._refused_parts(task, requests_in_task(task), asked, out)
 
     def _refused_parts(
-        self, value: dict[str, Any], requests: Requests | Refusal, asked: Asked, out: Output
+        self, value: dict[str, Any], requests: Requests | Refusal, asked: ForwardedRequest, out: OutputBuilder
     ) -> Refusal | None:
         """Why a result or a task may not pass because of the requests and tool definitions in it."""
         refused = self._requests.all_refused(requests, asked, out)
@@ -107,7 +107,7 @@ class Results:
 
     def _counted(self, use: str) -> Refusal | None:
         """One more round; why it is one too many, if it is."""
-        if len(self._rounds) >= _MOST_COUNTED and use not in self._rounds:
+        if len(self._rounds) >= _MAX_COUNTED and use not in self._rounds:
             oldest = next(iter(self._rounds))
             del self._rounds[oldest]
             self._questions.pop(oldest, None)
@@ -115,7 +115,7 @@ class Results:
         requests = self._guard.requests(self._journal.client)
         return too_many_rounds(requests) if self._rounds[use] > requests.max_rounds else None
 
-    def checked(self, frame: bytes, message: Any, member: str, asked: Asked, out: Output) -> bytes:
+    def checked(self, frame: bytes, message: Any, member: str, asked: ForwardedRequest, out: OutputBuilder) -> bytes:
         """A message that passes, with what the policy wants done about it. ``member`` holds what is looked at."""
         value, hidden = message.get(member), self._guard.policy.results.hidden_characters
         if hidden != "relay":
@@ -123,7 +123,7 @@ class Results:
 
             if has_hidden(value):
                 # The id of a task may be all that it takes to get its result, so it is not written down.
-                verdict = _hidden("task" if asked.use.startswith("task/") else asked.use, hidden)
+                verdict = _hidden_verdict("task" if asked.use.startswith("task/") else asked.use, hidden)
                 call = "" if asked.number is None else self._journal.call_id(asked.number)
                 self._journal.used(verdict, asked.method, call, out)
                 if hidden == "strip":
@@ -132,7 +132,7 @@ class Results:
                 asked.warning = asked.warning or verdict
         if member == "error":
             return frame
-        if member == "result" or asked.method in TOLD:
+        if member == "result" or asked.method in TASK_NOTIFICATIONS:
             self._links.learn(value)
         if asked.warning is None or type(value) is not dict:
             return frame
@@ -143,7 +143,7 @@ class Results:
         )
 
 
-def _hidden(use: str, what_is_done: str) -> Verdict:
+def _hidden_verdict(use: str, what_is_done: str) -> Verdict:
     reason = "What the server sent holds characters that nobody sees."
     if what_is_done == "strip":
         reason = "Characters that nobody sees were removed from what the server sent."
@@ -165,7 +165,7 @@ _PING = "ping"
 class ServerRequests:
     """The part of a session that decides about server requests, wherever in a message they are."""
 
-    def __init__(self, guard: Guard, journal: Journal) -> None:
+    def __init__(self, guard: Guard, journal: SessionAudit) -> None:
         self._guard = guard
         self._journal = journal
 
@@ -173,7 +173,7 @@ class ServerRequests:
         """Why the policy does not let the server ask this at all; None if it does."""
         return judge_request(method, params, self._guard.requests(self._journal.client))
 
-    def all_refused(self, requests: Requests | Refusal, asked: Asked, out: Output) -> Refusal | None:
+    def all_refused(self, requests: Requests | Refusal, asked: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         """Why a message with these requests may not pass; None if it may, and then each of them is recorded."""
         if isinstance(requests, Refusal):
             return requests
@@ -195,7 +195,7 @@ class ServerRequests:
             self._record(judged, asked, out)
         return None
 
-    def tools_refused(self, result: Any, asked: Asked, out: Output) -> Refusal | None:
+    def tools_refused(self, result: Any, asked: ForwardedRequest, out: OutputBuilder) -> Refusal | None:
         """Why a result with tool definitions may not pass although it is no list; None if it may."""
         if type(result) is not dict or "tools" not in result:
             return None
@@ -207,17 +207,19 @@ class ServerRequests:
         self._record(judged, asked, out)
         return None
 
-    def _blocked(self, judged: JudgedRequest, method: str, asked: Asked, out: Output) -> Refusal:
+    def _blocked(self, judged: JudgedRequest, method: str, asked: ForwardedRequest, out: OutputBuilder) -> Refusal:
         """The refusal, which the caller records; the definitions that it is about are recorded here."""
         self._record_definitions(judged, method, asked, out)
         verdict = judged.verdict
         return Refusal(code=verdict.code, reason=verdict.reason, observed=digest_text(verdict.digest))
 
-    def _record(self, judged: JudgedRequest, asked: Asked, out: Output) -> None:
+    def _record(self, judged: JudgedRequest, asked: ForwardedRequest, out: OutputBuilder) -> None:
         verdict = judged.verdict
         self._record_definitions(judged, verdict.key, asked, out)
         call = self._call(asked)
-        if asked.method in FETCHING or asked.method in TOLD:  # each poll repeats the requests that are open
+        if (
+            asked.method in TASK_METHODS or asked.method in TASK_NOTIFICATIONS
+        ):  # each poll repeats the requests that are open
             self._journal.used_once(verdict, verdict.key, call, out, (asked.use, digest_text(verdict.digest)))
         elif verdict.key == _PING:
             self._journal.pinged(verdict, call, out)
@@ -226,20 +228,22 @@ class ServerRequests:
         if verdict.action == WARN:
             asked.warning = asked.warning or verdict
 
-    def _record_definitions(self, judged: JudgedRequest, method: str, asked: Asked, out: Output) -> None:
+    def _record_definitions(
+        self, judged: JudgedRequest, method: str, asked: ForwardedRequest, out: OutputBuilder
+    ) -> None:
         for definition in judged.definitions:
             name = (method, digest_text(definition.digest))
             self._journal.used_once(definition, method, self._call(asked), out, name)
 
-    def _call(self, asked: Asked) -> str:
+    def _call(self, asked: ForwardedRequest) -> str:
         return "" if asked.number is None else self._journal.call_id(asked.number)
 
 
-LINKED = b'"resource'
+LINK_MARKER = b'"resource'
 """Stands in every result that holds a link or a resource, unless somebody took pains to write it otherwise; then the
 link is not noticed, and not followed."""
-_MOST = 10_000
-_LONGEST = 8192
+_MAX_LINKS = 10_000
+_MAX_URI_LENGTH = 8192
 
 
 class ResourceLinks:
@@ -253,31 +257,31 @@ class ResourceLinks:
 
     def learn(self, result: Any) -> None:
         """Keep the addresses in a result that is passed on."""
-        for uri in _addresses(result):
-            if type(uri) is str and len(uri) <= _LONGEST:
+        for uri in _linked_uris(result):
+            if type(uri) is str and len(uri) <= _MAX_URI_LENGTH:
                 self._seen.pop(uri, None)
                 self._seen[uri] = None
-                if len(self._seen) > _MOST:
+                if len(self._seen) > _MAX_LINKS:
                     del self._seen[next(iter(self._seen))]
 
 
-def _addresses(result: Any) -> Iterator[Any]:
+def _linked_uris(result: Any) -> Iterator[Any]:
     """Of the contents of a tool's result, the messages of a prompt, the contents of a resource, and a task's result."""
     if type(result) is not dict:
         return
     for content in _objects(result.get("content")):
-        yield from _address(content)
+        yield from _content_uris(content)
     for message in _objects(result.get("messages")):
         inside = message.get("content")
         for each in _objects(inside if type(inside) is list else [inside]):
-            yield from _address(each)
+            yield from _content_uris(each)
     for resource in _objects(result.get("contents")):
         yield resource.get("uri")
     if type(result.get("result")) is dict:
-        yield from _addresses(result["result"])
+        yield from _linked_uris(result["result"])
 
 
-def _address(content: dict[str, Any]) -> Iterator[Any]:
+def _content_uris(content: dict[str, Any]) -> Iterator[Any]:
     if content.get("type") == "resource_link":
         yield content.get("uri")
     resource = content.get("resource")

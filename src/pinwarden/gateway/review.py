@@ -22,7 +22,7 @@ from pinwarden.gateway.approved_items import (
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.baselines import Baseline, baseline_of
 from pinwarden.gateway.store.approvals import Approval
-from pinwarden.gateway.store.reviews import STATES, WAITING, Review, fact_about, kept_name, named
+from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
 from pinwarden.project.approvable import OPTION, Approvable, approvable, not_approved
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL
@@ -297,7 +297,7 @@ def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], 
 
 
 def _decided_about(review: Review) -> Review:
-    if review.state not in (APPROVED, REJECTED) or named(review).name != review.name:
+    if review.state not in (APPROVED, REJECTED) or with_name(review).name != review.name:
         raise PinwardenError("REVIEW_STALE", f"nobody decided about {review.name}: it is {review.state}")
     return review
 
@@ -336,7 +336,7 @@ def _without(approved: Surface, review: Review) -> Surface:
             approved, server={name: said for name, said in (approved.server or {}).items() if name != review.item}
         )
     kind = KIND_OF[review.entity]
-    left = tuple(each for each in approved.items_of_kind(kind) if kept_name(each.key) != review.item)
+    left = tuple(each for each in approved.items_of_kind(kind) if storable_name(each.key) != review.item)
     return replace(approved, items={**approved.items, kind.member: left})
 
 
@@ -428,7 +428,7 @@ def _intact(review: Review) -> Review:
     if not _can_be_approved(review):
         why = "two items have this name" if review.digest else "it has no digest"
         raise PinwardenError("SURFACE_INVALID", f"{review.name} cannot be approved: {why}")
-    if not is_intact(review) or named(review).name != review.name:
+    if not is_intact(review) or with_name(review).name != review.name:
         raise PinwardenError("REVIEW_STALE", f"{review.name} is not what was shown under that name")
     return review
 
@@ -455,7 +455,7 @@ def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
 def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
     """Into the audit log first: a decision may be there that came to nothing, but never an effect without one."""
     with state.audit_log() as log:
-        log.record_durably(*(fact_about(review, kind, approver.reason, approver.by) for review in reviews))
+        log.record_durably(*(review_event(review, kind, approver.reason, approver.by) for review in reviews))
         if log.problem is not None:
             raise log.problem
 

@@ -23,19 +23,26 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements
-from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_question, is_doubtful_request
-from pinwarden.gateway.answers import Answers
+from pinwarden.gateway.ambiguity import is_ambiguous_answer, is_ambiguous_request, is_ambiguous_server_request
 from pinwarden.gateway.call_fast_path import CALL, CallFastPath, with_request_id
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.in_flight import Answer, Asked, Held, Notice, OverdueRequests, Request
-from pinwarden.gateway.judged_lists import Views
-from pinwarden.gateway.list_subscription import Listening
-from pinwarden.gateway.messages import LISTEN, error, is_id, meant_id, notification, unrecorded
-from pinwarden.gateway.opening import Opening, stateless_meta
-from pinwarden.gateway.request_decisions import Uses
+from pinwarden.gateway.in_flight import (
+    ClientRequest,
+    DeferredMessages,
+    ForwardedRequest,
+    OverdueRequests,
+    ServerAnswer,
+    TaskNotification,
+)
+from pinwarden.gateway.judged_lists import JudgedLists
+from pinwarden.gateway.judged_server import JudgedServer, stateless_meta
+from pinwarden.gateway.list_subscription import ListSubscription
+from pinwarden.gateway.messages import LISTEN, coerced_id, error_response, is_id, notification, unrecorded_response
+from pinwarden.gateway.request_decisions import RequestDecider
 from pinwarden.gateway.result_checks import ResourceLinks
-from pinwarden.gateway.session_audit import NOTHING, Journal, Output, Step
-from pinwarden.gateway.tasks import LISTING, TOLD
+from pinwarden.gateway.server_messages import ServerMessageDecider
+from pinwarden.gateway.session_audit import NO_OUTPUT, OutputBuilder, SessionAudit, SessionOutput
+from pinwarden.gateway.tasks import LIST_TASKS, TASK_NOTIFICATIONS
 from pinwarden.surface.protocol import (
     BATCH_VERSION,
     CANCELLED,
@@ -51,15 +58,15 @@ from pinwarden.surface.protocol import (
 )
 from pinwarden.surface.surface import TOOL
 
-__all__ = ["NOTHING", "Session", "Step"]
+__all__ = ["NO_OUTPUT", "Session", "SessionOutput"]
 
 _NOTICE = "notifications/"
 _NO_METHOD = "pinwarden: the method of a message is a text"
 _DOUBTFUL = "Readers may differ on what this message is."
 
 
-def _not_taken(number: Any) -> bytes:
-    return error(number, SERVER_AWAY, "pinwarden: the server takes no more messages")
+def _undelivered(number: Any) -> bytes:
+    return error_response(number, SERVER_AWAY, "pinwarden: the server takes no more messages")
 
 
 class Session:
@@ -77,18 +84,18 @@ class Session:
         self._limits = guard.limits
         self._json = guard.limits.json
         self._lock = RLock()
-        self._journal = Journal(guard, name, client)
-        self._views = Views(guard, self._journal, name)
-        self._opening = Opening(guard, self._journal)
-        self._listening = Listening(guard, self._views)
+        self._journal = SessionAudit(guard, name, client)
+        self._views = JudgedLists(guard, self._journal, name)
+        self._opening = JudgedServer(guard, self._journal)
+        self._listening = ListSubscription(guard, self._views)
         links = ResourceLinks()
-        self._uses = Uses(guard, self._journal, self._views, self._opening, links)
-        self._answers = Answers(guard, self._journal, self._views, self._opening, self._uses, links)
-        self._open: dict[Any, Asked | str] = {}
+        self._uses = RequestDecider(guard, self._journal, self._views, self._opening, links)
+        self._answers = ServerMessageDecider(guard, self._journal, self._views, self._opening, self._uses, links)
+        self._open: dict[Any, ForwardedRequest | str] = {}
         """Requests by their id; of a call on the fast path only the name of the tool."""
         self.fast_path = CallFastPath(guard, self._journal, self._views, self._uses, self._answers, self._open)
         """For those who try it before they give a message to the session."""
-        self._held = Held(guard.limits, self._journal)
+        self._held = DeferredMessages(guard.limits, self._journal)
         self._cancelled: set[Any] = set()
         self._overdue = OverdueRequests(answer_seconds)
         self._active = False
@@ -109,7 +116,11 @@ class Session:
         of a list, and passes when the rest was asked for."""
         # A copy: the fast path opens and ends calls without our lock.
         asked = (each for number, each in tuple(self._open.items()) if number not in self._cancelled)
-        lists = (each for each in asked if type(each) is Asked and (each.kind is not None or each.method == LISTING))
+        lists = (
+            each
+            for each in asked
+            if type(each) is ForwardedRequest and (each.kind is not None or each.method == LIST_TASKS)
+        )
         return bool(self._held) or any(lists)
 
     def heavy(self, now: float) -> bool:
@@ -129,7 +140,7 @@ class Session:
         """What the server says of a tool, as far as is known."""
         return self._views.definition(TOOL, tool)
 
-    def client_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
+    def client_frame(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
         """A message from the client. ``message`` is its strictly parsed value, if the caller has it already.
 
         A line end behind it does no harm.
@@ -139,10 +150,10 @@ class Session:
                 message = strict_json.parse_json(frame, self._json)
             except PinwardenError as err:
                 if frame.isspace():
-                    return NOTHING
-                out = Output()
+                    return NO_OUTPUT
+                out = OutputBuilder()
                 self._journal.refused(err.code, "The client sent text that is not strict JSON.", "", "", out)
-                out.to_client.append(error(None, PARSE_ERROR, f"pinwarden: {err.message}"))
+                out.to_client.append(error_response(None, PARSE_ERROR, f"pinwarden: {err.message}"))
                 return out.step()
         with self._lock:
             if now >= self.guard.look_at:
@@ -150,16 +161,16 @@ class Session:
             self._active = True
             event = self.fast_path.admit(message, now)
             if event is not None:
-                return Step((), (frame,), (with_request_id(event, message["id"]),))
+                return SessionOutput((), (frame,), (with_request_id(event, message["id"]),))
             self.fast_path.spend()
-            out = Output()
+            out = OutputBuilder()
             for one, value in self._each(frame.rstrip(), message, out.to_client):
                 self._from_client(one, value, now, out)
             self._listen(now, out)
             self.fast_path.learn(now)
         return out.step()
 
-    def server_frame(self, frame: bytes, now: float, message: Any = None) -> Step:
+    def server_frame(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
         """A message from the server."""
         if message is None:
             try:
@@ -170,9 +181,9 @@ class Session:
             if now >= self.guard.look_at:
                 self.guard.look(now)
             if self.fast_path.relays(frame, message):
-                return Step((frame,))
+                return SessionOutput((frame,))
             self.fast_path.spend()
-            out = Output()
+            out = OutputBuilder()
             each = self._each(frame.rstrip(), message, None)
             for one, value in each:
                 self._from_server(one, value, now, out)
@@ -182,9 +193,9 @@ class Session:
             self.fast_path.learn(now)
         return out.step()
 
-    def tick(self, now: float) -> Step:
+    def tick(self, now: float) -> SessionOutput:
         """Whatever is due by now: lists asked for again, calls that waited too long. Call it about once a second."""
-        out = Output()
+        out = OutputBuilder()
         with self._lock:
             self.guard.look(now)
             self.fast_path.spend()
@@ -199,7 +210,7 @@ class Session:
                 self._refuse_overdue(now, out)
         return out.step()
 
-    def _refuse_overdue(self, now: float, out: Output) -> None:
+    def _refuse_overdue(self, now: float, out: OutputBuilder) -> None:
         """Answer requests that the server does not answer, and tell the server that the client does not wait."""
         if self._answers.asked_of_client or self.fast_path.progressed:
             self._overdue.alive(now)  # it is at work, or waits for what a person answers
@@ -212,23 +223,25 @@ class Session:
             if was_cancelled:
                 continue
             why = f"the server did not answer within {self._overdue.seconds:g} seconds"
-            out.to_client.append(error(number, SERVER_AWAY, f"pinwarden: {why}"))
+            out.to_client.append(error_response(number, SERVER_AWAY, f"pinwarden: {why}"))
             if asked.method == "initialize":
                 self._views.opened(None)
             else:  # a handshake cannot be cancelled
                 out.to_server.append(notification(CANCELLED, {"requestId": number, "reason": why}))
 
-    def server_gone(self, now: float) -> Step:
+    def server_gone(self, now: float) -> SessionOutput:
         """The server's end of the connection closed: every open request is answered with an error.
 
         But for those that the client cancelled: it does not wait for them, and is owed no answer.
         """
         del now
-        out = Output()
+        out = OutputBuilder()
         with self._lock:
             waited_for = [number for number in tuple(self._open) if number not in self._cancelled]
             for number in (*waited_for, *self._held.answered()):
-                out.to_client.append(error(number, SERVER_AWAY, "pinwarden: the server ended without an answer"))
+                out.to_client.append(
+                    error_response(number, SERVER_AWAY, "pinwarden: the server ended without an answer")
+                )
             self._open.clear()
             self._cancelled.clear()
         return out.step()
@@ -242,36 +255,36 @@ class Session:
             self._held.forget(number)
             self._cancelled.discard(number)
             asked = self._open.pop(number, None)
-            if type(asked) is Asked and asked.method == "initialize":
+            if type(asked) is ForwardedRequest and asked.method == "initialize":
                 self._views.opened(None)
         return asked is not None
 
-    def take_back(self, step: Step, problem: PinwardenError) -> Step:
+    def take_back(self, step: SessionOutput, problem: PinwardenError) -> SessionOutput:
         """What could not be recorded does not happen: what is sent in place of it. Who waited for it is told why."""
-        out = Output()
+        out = OutputBuilder()
         with self._lock:
             self.fast_path.spend()
             for part in (self._views, self._opening):
                 part.judge_anew()
             self._journal.tell_anew()
             for frame in step.to_server:
-                self._unsent(self._members(frame), lambda number: unrecorded(number, problem), out)
+                self._unsent(self._members(frame), lambda number: unrecorded_response(number, problem), out)
             for frame in step.to_client:
                 message = self._members(frame)
                 number = message.get("id")
                 if "method" not in message:
-                    out.to_client.append(unrecorded(number, problem))
+                    out.to_client.append(unrecorded_response(number, problem))
                 elif self._answers.asked_of_client.pop(number, None) is not None:
-                    out.to_server.append(unrecorded(number, problem))
+                    out.to_server.append(unrecorded_response(number, problem))
         return out.step()
 
-    def not_taken(self, frames: Iterable[bytes]) -> Step:
+    def not_taken(self, frames: Iterable[bytes]) -> SessionOutput:
         """The server takes no more messages, and these did not reach it: who waits for an answer is told so."""
-        out = Output()
+        out = OutputBuilder()
         with self._lock:
             self.fast_path.spend()
             for frame in frames:
-                self._unsent(self._members(frame), _not_taken, out)
+                self._unsent(self._members(frame), _undelivered, out)
         return out.step()
 
     def _members(self, frame: bytes) -> Any:
@@ -283,7 +296,7 @@ class Session:
 
             return parse_message(frame, self._json).members
 
-    def _unsent(self, message: Any, answer: Callable[[Any], bytes], out: Output) -> None:
+    def _unsent(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
         """A request that did not go to the server is not open. If it was for a list, nobody waits for that either."""
         number = message.get("id")
         if "method" not in message or number is None:
@@ -301,7 +314,7 @@ class Session:
 
     # Messages of the client
 
-    def _from_client(self, frame: bytes, message: Any, now: float, out: Output) -> None:
+    def _from_client(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
         method = message.get("method")
         if type(method) is not str:
             if "method" not in message:
@@ -309,13 +322,13 @@ class Session:
             elif "id" in message:
                 number = message["id"]
                 usable = is_id(number) and not self._views.is_own(number)
-                out.to_client.append(error(number if usable else None, INVALID_REQUEST, _NO_METHOD))
+                out.to_client.append(error_response(number if usable else None, INVALID_REQUEST, _NO_METHOD))
         elif "id" in message:
             self._request(frame, message, method, now, out)
         elif not method.startswith(_NOTICE):
             reason = "A request without an id is no notification; a server might follow it all the same."
             self._journal.refused("request_without_id", reason, method[:100], "", out)
-        elif is_doubtful_request(message):
+        elif is_ambiguous_request(message):
             self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
         elif method == CANCELLED and self._forget(message.get("params")):
             return
@@ -324,24 +337,24 @@ class Session:
             if method == INITIALIZED:
                 self._first_use(now, out)
 
-    def _request(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
+    def _request(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
         number = message["id"]
         taken = is_id(number) and (number in self._open or number in self._held)
         if not is_id(number) or taken or self._views.is_own(number):
             text = "pinwarden: the id of this request cannot be used"
-            out.to_client.append(error(number if is_id(number) else None, INVALID_REQUEST, text))
+            out.to_client.append(error_response(number if is_id(number) else None, INVALID_REQUEST, text))
             return
         if len(self._open) >= self._limits.max_open:
             for cancelled in self._cancelled:  # most servers never answer these
                 self._open.pop(cancelled, None)
             self._cancelled.clear()
         if len(self._open) >= self._limits.max_open:
-            out.to_client.append(error(number, SERVER_AWAY, "pinwarden: too many requests are open"))
+            out.to_client.append(error_response(number, SERVER_AWAY, "pinwarden: too many requests are open"))
             return
         self._introduce(method, message)
-        self._forward(Request(frame, message, now), now, out)
+        self._forward(ClientRequest(frame, message, now), now, out)
 
-    def _forward(self, held: Request, now: float, out: Output) -> None:
+    def _forward(self, held: ClientRequest, now: float, out: OutputBuilder) -> None:
         """Decide about a request: pass it on, answer it, or hold it."""
         message = held.message
         try:
@@ -350,7 +363,7 @@ class Session:
             call = self._journal.call_id(message["id"])
             self._journal.refused(err.code, "What was approved cannot be read.", message["method"], call, out)
             text = f"pinwarden: nothing passes, because what was approved cannot be read: {err.message}"
-            out.to_client.append(error(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
+            out.to_client.append(error_response(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
             return
         if decided is None:
             self._held.hold(held, out)
@@ -382,7 +395,7 @@ class Session:
         if info is not None and not self._named and isinstance(info, dict) and isinstance(info.get("name"), str):
             self._journal.client = info["name"][:200]
 
-    def _first_use(self, now: float, out: Output) -> None:
+    def _first_use(self, now: float, out: OutputBuilder) -> None:
         """The server may be asked from now on: see what it will be held to, if nothing of it is approved."""
         with suppress(PinwardenError):  # what was approved cannot be read: who uses the server meets that
             self._views.first_use(now, out)
@@ -395,12 +408,14 @@ class Session:
         if is_id(number) and (asked := self._open.get(number)) is not None:
             self._cancelled.add(number)
             if type(asked) is str:
-                self._open[number] = Asked(number, CALL, asked)  # so that its answer ends both, on the long way
+                self._open[number] = ForwardedRequest(
+                    number, CALL, asked
+                )  # so that its answer ends both, on the long way
         return self._held.drop(number)
 
     # Messages of the server
 
-    def _from_server(self, frame: bytes, message: Any, now: float, out: Output) -> None:
+    def _from_server(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
         method = message.get("method")
         if type(method) is str:
             if "id" in message:
@@ -410,7 +425,7 @@ class Session:
                 reason = "A request without an id is no notification; a client might follow it all the same."
                 self._journal.refused("request_without_id", reason, method[:100], "", out)
                 return
-            if is_doubtful_question(message):
+            if is_ambiguous_server_request(message):
                 self._journal.refused("message_doubtful", _DOUBTFUL, method[:100], "", out)
                 return
             self._notice(frame, message, method, now, out)
@@ -421,17 +436,17 @@ class Session:
             return
         asked = self._answered(number)
         if asked is None:
-            if number is None and "error" in message and not is_doubtful_answer(message):
+            if number is None and "error" in message and not is_ambiguous_answer(message):
                 self._answers.tell_error(frame, message, out)  # about a message that the server could not read
                 return
-            if (asked := self._answered(meant_id(number))) is not None:
-                self._answer(Answer(b"", None, asked, now), now, out)
+            if (asked := self._answered(coerced_id(number))) is not None:
+                self._answer(ServerAnswer(b"", None, asked, now), now, out)
                 return
             self._journal.refused("answer_unasked", "The server answered a question that nobody asked.", "", "", out)
             return
-        self._answer(Answer(frame, message, asked, now), now, out)
+        self._answer(ServerAnswer(frame, message, asked, now), now, out)
 
-    def _own_answer(self, frame: bytes, message: Any, number: str, now: float, out: Output) -> None:
+    def _own_answer(self, frame: bytes, message: Any, number: str, now: float, out: OutputBuilder) -> None:
         """An answer to a request of ours; None for a message that cannot be read."""
         if self._listening.is_it(number):
             self._listening.ended(message, now)
@@ -443,7 +458,7 @@ class Session:
         if known:
             self._retry(now, out)
 
-    def _notice(self, frame: bytes, message: Any, method: str, now: float, out: Output) -> None:
+    def _notice(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
         """Something that the server tells without being asked, or because somebody listens."""
         params = message.get("params")
         if method == PROGRESS:
@@ -452,12 +467,12 @@ class Session:
             self._views.changed(kind, now, out)
         if self._listening.belongs(method, params):
             self._listening.told(method, params, now, out)
-        elif method not in TOLD:
+        elif method not in TASK_NOTIFICATIONS:
             self._answers.tell(frame, message, method, out)
         else:
-            self._tell_of_task(Notice(frame, message, now), now, out)
+            self._tell_of_task(TaskNotification(frame, message, now), now, out)
 
-    def _tell_of_task(self, held: Notice, now: float, out: Output) -> None:
+    def _tell_of_task(self, held: TaskNotification, now: float, out: OutputBuilder) -> None:
         try:
             done = self._answers.pass_on_notice(held, now, out)
         except PinwardenError as err:
@@ -466,7 +481,7 @@ class Session:
         if not done:
             self._held.hold(held, out)
 
-    def _listen(self, now: float, out: Output) -> None:
+    def _listen(self, now: float, out: OutputBuilder) -> None:
         """See that somebody hears when a list changes."""
         if not self._opening.is_refused:
             self._listening.open_if_due(now, self._client_hears, out)
@@ -474,16 +489,18 @@ class Session:
     def _client_hears(self, wanted: Iterable[str]) -> bool:
         """Whether the client has a subscription open to all of these notices."""
         # A copy: the fast path opens and ends calls without our lock.
-        listening = (each for each in tuple(self._open.values()) if type(each) is Asked and each.method == LISTEN)
+        listening = (
+            each for each in tuple(self._open.values()) if type(each) is ForwardedRequest and each.method == LISTEN
+        )
         return any(set(wanted) <= set(each.use.split()) for each in listening)
 
-    def _answered(self, number: Any) -> Asked | None:
+    def _answered(self, number: Any) -> ForwardedRequest | None:
         asked = self._open.pop(number, None) if is_id(number) else None
         if self._cancelled and asked is not None:
             self._cancelled.discard(number)
-        return Asked(number, CALL, asked) if isinstance(asked, str) else asked
+        return ForwardedRequest(number, CALL, asked) if isinstance(asked, str) else asked
 
-    def _answer(self, held: Answer, now: float, out: Output) -> None:
+    def _answer(self, held: ServerAnswer, now: float, out: OutputBuilder) -> None:
         if self._overdue.dropped(held.number):
             return  # the client got an error in place of it
         try:
@@ -499,7 +516,7 @@ class Session:
             data = {
                 "pinwarden": {"code": err.code, "call": call}
             }  # what the message says may be the server's own words
-            out.to_client.append(error(held.number, INTERNAL_ERROR, text, data))
+            out.to_client.append(error_response(held.number, INTERNAL_ERROR, text, data))
             return
         if not done:
             held.tries += 1
@@ -510,22 +527,22 @@ class Session:
             if held.method == "server/discover":
                 self._first_use(now, out)
 
-    def _batch(self, message: list[Any], now: float, out: Output) -> None:
+    def _batch(self, message: list[Any], now: float, out: OutputBuilder) -> None:
         """Several messages at once, in a revision that has no such thing: none counts, and who waits is told."""
         for value in message:
             number = value.get("id") if type(value) is dict and "method" not in value else None
             if self._views.is_own(number):
                 self._own_answer(b"", None, str(number), now, out)
             elif (asked := self._answered(number)) is not None:
-                self._answer(Answer(b"", None, asked, now), now, out)
+                self._answer(ServerAnswer(b"", None, asked, now), now, out)
 
-    def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> Step:
+    def _unreadable(self, frame: bytes, problem: PinwardenError, now: float) -> SessionOutput:
         """A frame that is no strict JSON: an answer may still be taken apart, noise goes nowhere."""
         from pinwarden.gateway.ambiguity import answered_id, is_noise
 
         if is_noise(frame):
-            return NOTHING
-        out = Output()
+            return NO_OUTPUT
+        out = OutputBuilder()
         with self._lock:
             self.guard.look(now)
             number = answered_id(frame, self._json)
@@ -536,18 +553,18 @@ class Session:
             if asked is None:
                 self._journal.refused(problem.code, "The server sent text that is not strict JSON.", "", "", out)
             else:
-                self._answer(Answer(frame, None, asked, now), now, out)
+                self._answer(ServerAnswer(frame, None, asked, now), now, out)
         return out.step()
 
-    def _retry(self, now: float, out: Output) -> None:
+    def _retry(self, now: float, out: OutputBuilder) -> None:
         """Something that was waited for is known: decide again about everything that is held, in its order."""
         if self._views.server is not None and self._opening.facts is None:
             with suppress(PinwardenError):  # what was approved cannot be read: who uses the server meets that again
                 self._opening.learn(self._views.server, out)
         for held in self._held.take():
-            if isinstance(held, Request):
+            if isinstance(held, ClientRequest):
                 self._forward(held, now, out)
-            elif isinstance(held, Answer):
+            elif isinstance(held, ServerAnswer):
                 self._answer(held, now, out)
             else:
                 self._tell_of_task(held, now, out)
@@ -561,5 +578,5 @@ class Session:
             if all(type(value) is dict for _, value in parts):
                 return parts
         if complaints is not None:
-            complaints.append(error(None, INVALID_REQUEST, "pinwarden: not a message of this revision of MCP"))
+            complaints.append(error_response(None, INVALID_REQUEST, "pinwarden: not a message of this revision of MCP"))
         return []

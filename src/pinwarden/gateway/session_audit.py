@@ -13,7 +13,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.surface.surface import RESOURCE, Surface
 
 
-class Step:
+class SessionOutput:
     """Messages to send, in this order for each side, and what has to be recorded about them.
 
     It is never changed, but it is no record: one is made for every message, and a record takes as long to make as the
@@ -43,18 +43,18 @@ class Step:
         Those with the action ``block``, ``warn`` or ``audit`` become review items."""
 
 
-NOTHING = Step()
+NO_OUTPUT = SessionOutput()
 
 
 _SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
 _NAME, _NAMES = 60, 12  # letters of a name, and names, that a sentence has of what was trusted
 _MAX_REASONS = 100  # that are counted one by one; ours are a dozen, but some name what a server said
-_MAX_QUESTIONS = 100  # of a server that are told one by one
+_MAX_SERVER_REQUESTS = 100  # of a server that are told one by one
 _MAX_SEEN = 50_000  # definitions, and uses, that a session remembers to have told
 
 
-class Output:
+class OutputBuilder:
     """Messages and facts, in the order in which they came up."""
 
     __slots__ = ("durable", "facts", "sightings", "to_client", "to_server")
@@ -66,11 +66,11 @@ class Output:
         self.sightings: list[Verdict] = []
         self.durable = False
 
-    def step(self) -> Step:
+    def step(self) -> SessionOutput:
         """All of it as a value."""
         if not (self.to_client or self.to_server or self.facts or self.sightings):
-            return NOTHING
-        return Step(
+            return NO_OUTPUT
+        return SessionOutput(
             to_client=tuple(self.to_client),
             to_server=tuple(self.to_server),
             facts=tuple(self.facts),
@@ -79,7 +79,7 @@ class Output:
         )
 
 
-class Journal:
+class SessionAudit:
     """Makes facts for one session, and tells each definition once."""
 
     def __init__(self, guard: Guard, session: str, client: str) -> None:
@@ -101,7 +101,7 @@ class Journal:
         """The correlation id of the client's request with this id."""
         return f"{self._session}/{number}"
 
-    def served(self, verdict: Verdict, method: str, out: Output) -> None:
+    def served(self, verdict: Verdict, method: str, out: OutputBuilder) -> None:
         """A definition was judged. Told once for each content and decision."""
         mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
         another = self._is_another(mark, verdict)
@@ -133,12 +133,14 @@ class Journal:
         self._refusals.clear()
         self._questions = self._pings = 0
 
-    def used(self, verdict: Verdict, method: str, call: str, out: Output, arguments: bytes | None = None) -> None:
+    def used(
+        self, verdict: Verdict, method: str, call: str, out: OutputBuilder, arguments: bytes | None = None
+    ) -> None:
         """A client wanted to use something."""
         out.facts.append(self.fact(_USED[verdict.action], verdict, method, call, arguments))
         out.durable = out.durable or verdict.action == BLOCK
 
-    def used_once(self, verdict: Verdict, method: str, call: str, out: Output, name: object = "") -> None:
+    def used_once(self, verdict: Verdict, method: str, call: str, out: OutputBuilder, name: object = "") -> None:
         """The same for what may come again and again: told once for each name and decision."""
         mark = (verdict.entity, verdict.key, hash(name), verdict.action)
         if mark in self._told_uses:
@@ -152,19 +154,19 @@ class Journal:
         missing."""
         return {each.key: self.fact(CALLED, each, method, f"{self._session}/") for each in verdicts}
 
-    def pinged(self, verdict: Verdict, call: str, out: Output) -> None:
+    def pinged(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
         """The server sent a ping. A client answers any number of them by itself, so from some on they are counted."""
         self._pings += 1
-        if self._pings <= _MAX_QUESTIONS:
+        if self._pings <= _MAX_SERVER_REQUESTS:
             self.used(verdict, verdict.key, call, out)
         elif self._pings == 10 ** (len(str(self._pings)) - 1):
             self.used(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
 
-    def refused(self, code: str, reason: str, method: str, call: str, out: Output) -> None:
+    def refused(self, code: str, reason: str, method: str, call: str, out: OutputBuilder) -> None:
         """A message was refused for what it is."""
         self.refuse(Refusal(code=code, reason=reason), method, call, out)
 
-    def refuse(self, refused: Refusal, method: str, call: str, out: Output) -> None:
+    def refuse(self, refused: Refusal, method: str, call: str, out: OutputBuilder) -> None:
         """The same, given the refusal.
 
         What belongs to no call may come again and again, and would fill the log and the disk: it is counted, and told
@@ -181,13 +183,13 @@ class Journal:
                 refused = replace(refused, reason=f"{refused.reason} {count} times in this session.")
         self._refuse(refused, method, call, out)
 
-    def refused_question(self, refused: Refusal, method: str, number: object, out: Output) -> None:
+    def refused_question(self, refused: Refusal, method: str, number: object, out: OutputBuilder) -> None:
         """A server's question to the client was refused. A server that asks for ever is counted."""
         self._questions += 1
-        call = self.call_id(f"server/{number}") if self._questions <= _MAX_QUESTIONS else ""
+        call = self.call_id(f"server/{number}") if self._questions <= _MAX_SERVER_REQUESTS else ""
         self.refuse(refused, method, call, out)
 
-    def _refuse(self, refused: Refusal, method: str, call: str, out: Output) -> None:
+    def _refuse(self, refused: Refusal, method: str, call: str, out: OutputBuilder) -> None:
         fact = AuditEvent(
             kind=BLOCKED,
             server=self._guard.server,
@@ -203,14 +205,14 @@ class Journal:
         out.facts.append(fact)
         out.durable = True
 
-    def refused_once(self, code: str, reason: str, method: str, out: Output) -> None:
+    def refused_once(self, code: str, reason: str, method: str, out: OutputBuilder) -> None:
         """The same for what may come again and again: told once for each method."""
         mark = ("", code, hash(method), BLOCK)
         if mark not in self._told_uses and len(self._told_uses) < _MAX_SEEN:
             self._told_uses.add(mark)
             self._refuse(Refusal(code=code, reason=reason), method, "", out)
 
-    def trusted(self, surface: Surface, seen: int, out: Output) -> None:
+    def trusted(self, surface: Surface, seen: int, out: OutputBuilder) -> None:
         """The surface was taken as the approved one because it was the first; so many items were seen."""
         names = [item.name for listed in surface.items.values() for item in listed]
         items, left_out = len(names), seen - len(names)

@@ -21,7 +21,7 @@ from pinwarden.core.record import Record
 from pinwarden.gateway.approved_items import KIND_OF, fits, holds, is_intact, with_definitions
 from pinwarden.gateway.audit.event import SERVER_ITEM
 from pinwarden.gateway.store.approvals import APPROVED, Approval, Approvals, Change, Follower, named
-from pinwarden.gateway.store.reviews import kept_name
+from pinwarden.gateway.store.reviews import storable_name
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -117,7 +117,7 @@ class SharedApprovals:
 
     def applied(self, server: str, identity: str, approved: Surface) -> Applied:
         """What a lock approves of a server, with the approvals of the database that are meant for it."""
-        kept, identity = kept_name(server), identity if self._applies else ""
+        kept, identity = storable_name(server), identity if self._applies else ""
         with self._lock:
             if self._servers.get(kept) != identity:
                 self._servers[kept] = identity

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pinwarden.gateway.audit.log import AuditLimits, AuditLog, WhenAway
     from pinwarden.gateway.shared_approvals import SharedApprovals
-    from pinwarden.gateway.store.approvals import Approvals, Trusted
-    from pinwarden.gateway.store.reviews import Observed, Reviews, Sightings
+    from pinwarden.gateway.store.approvals import Approvals, TrustedSurfaces
+    from pinwarden.gateway.store.reviews import ObservedDefinitions, Reviews, SightingRecorder
     from pinwarden.gateway.store.tokens import Tokens
     from pinwarden.project.project import Project
     from pinwarden.system.database import Database
@@ -116,18 +116,18 @@ class GatewayState:
         return Reviews(self._database)
 
     @cached_property
-    def trusted(self) -> Trusted:
+    def trusted(self) -> TrustedSurfaces:
         """What was trusted on first use."""
-        from pinwarden.gateway.store.approvals import Trusted
+        from pinwarden.gateway.store.approvals import TrustedSurfaces
 
-        return Trusted(self._database)
+        return TrustedSurfaces(self._database)
 
     @cached_property
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedDefinitions:
         """What was served."""
-        from pinwarden.gateway.store.reviews import Observed
+        from pinwarden.gateway.store.reviews import ObservedDefinitions
 
-        return Observed(self._database)
+        return ObservedDefinitions(self._database)
 
     @cached_property
     def _approvals_database(self) -> Database:
@@ -183,14 +183,14 @@ class GatewayState:
 
         return Tokens(self._tokens_database)
 
-    def sightings(self, server: str, baseline: str) -> Sightings:
+    def sightings(self, server: str, baseline: str) -> SightingRecorder:
         """Where the sessions of a server write what they see."""
-        from pinwarden.gateway.store.reviews import Sightings
+        from pinwarden.gateway.store.reviews import SightingRecorder
 
-        return Sightings(server, baseline, self.observed, self.reviews)
+        return SightingRecorder(server, baseline, self.observed, self.reviews)
 
 
-def state_of(project: Project, url: str | None = None) -> GatewayState:
+def open_state(project: Project, url: str | None = None) -> GatewayState:
     """The state of this user. ``PINWARDEN_STATE`` names another folder, ``PINWARDEN_DATABASE`` another database."""
     return GatewayState(
         state_folder(project.variables, project.home), url or project.variables.get("PINWARDEN_DATABASE")
@@ -203,7 +203,7 @@ def state_to_read(project: Project, url: str | None = None, *, needed: bool = Fa
     The state of a user who used no gateway yet is empty, unless it is ``needed``; one that somebody named has to be
     there.
     """
-    found = state_of(project, url)
+    found = open_state(project, url)
     named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
     absent = not named and not needed and not Path(found.url).exists() and not found.has_journals()
     return GatewayState(found.folder, found.url, reads=True, absent=absent)

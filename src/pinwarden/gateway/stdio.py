@@ -33,23 +33,22 @@ from pinwarden.core.strict_json import parse_json
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.event import AuditEvent
     from pinwarden.gateway.audit.log import AuditLog
+    from pinwarden.gateway.log_output import GatewayLog
     from pinwarden.gateway.recorder import Recorder
     from pinwarden.gateway.session import Session
-    from pinwarden.gateway.session_audit import Step
+    from pinwarden.gateway.session_audit import SessionOutput
     from pinwarden.system.processes import ProcessTree
 
 _TICK_SECONDS = 1.0
 _PREPARE_SECONDS = 0.2
-_LAST_WORDS_SECONDS = 2.0  # how long what a server started may go on to write where it wrote
-_BOTH = ("client", "server")
+_FINAL_OUTPUT_SECONDS = 2.0  # how long what a server started may go on to write where it wrote
+_BOTH_SIDES = ("client", "server")
 
 
-class Relay:
+class StdioRelay:
     """One client, one server process, one session."""
 
-    def __init__(
-        self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, session: Session, recorder: Recorder, process: subprocess.Popen[bytes], log: GatewayLog) -> None:
         from pinwarden.system.processes import ProcessTree
 
         if process.stdin is None or process.stdout is None:
@@ -58,14 +57,14 @@ class Relay:
         self._recorder = recorder
         self._process = process
         self._tree: ProcessTree = ProcessTree(process)
-        self._say = say
+        self._log_lines = log
         self._stdout = process.stdout.fileno()
         most = session.guard.limits.max_unwritten
         unread = "{} does not read what it is sent"
         full = partial(self._stop, unread.format("the server"))
-        self._to_server = Outlet(os.dup(process.stdin.fileno()), most, full, self._not_taken)
+        self._to_server = LineWriter(os.dup(process.stdin.fileno()), most, full, self._not_taken)
         process.stdin.close()
-        self._to_client = Outlet(os.dup(1), most, partial(self._stop, unread.format("the client")))
+        self._to_client = LineWriter(os.dup(1), most, partial(self._stop, unread.format("the client")))
         self._loops = StdioLoops(session, recorder.log, self._to_server, self._to_client)
         self.ending = ""
         """Why the server was ended, if it did not end by itself."""
@@ -87,7 +86,7 @@ class Relay:
             self._ended.wait()
         finally:
             self._ended.set()
-            self._send(self._session.server_gone(monotonic()), later_to=_BOTH)
+            self._send(self._session.server_gone(monotonic()), later_to=_BOTH_SIDES)
             self._tree.end(self._grace if self._process.poll() is None else 0)
             self._to_client.finished(self._session.guard.limits.list_seconds)
         code = self._process.returncode
@@ -98,7 +97,7 @@ class Relay:
             with suppress(OSError):
                 self._loops.from_client(0, partial(self._send, later_to=("client",)))
         except PinwardenError as err:
-            self._say(f"the client's connection is closed: {err.message}")
+            self._log_lines.warning(f"the client's connection is closed: {err.message}")
         finally:
             self._client_gone = True
             self.ending = self.ending or "the client left"
@@ -135,17 +134,17 @@ class Relay:
         """End the server now. Who reads from it meets its end, and everybody who waits is told."""
         if why != self.ending:
             self.ending = why
-            self._say(f"the server is stopped: {why}")
+            self._log_lines.warning(f"the server is stopped: {why}")
             self._tree.kill()
 
     def _not_taken(self, frames: Sequence[bytes]) -> None:
         """The server closed its input. It may still answer what it has, so its output is read as ever."""
         if not self._deaf and self._process.poll() is None:
             self._deaf = True
-            self._say("the server takes no more messages")
-        self._send(self._session.not_taken(frames), later_to=_BOTH)
+            self._log_lines.warning("the server takes no more messages")
+        self._send(self._session.not_taken(frames), later_to=_BOTH_SIDES)
 
-    def _send(self, step: Step, later_to: Sequence[str]) -> None:
+    def _send(self, step: SessionOutput, later_to: Sequence[str]) -> None:
         """Record, then write. What cannot be recorded does not pass."""
         to_client, to_server = step.to_client, step.to_server
         if step.facts or step.sightings:
@@ -154,7 +153,7 @@ class Relay:
                     self._tell(step.facts)
                 self._recorder.record(step)
             except PinwardenError as err:
-                self._say(f"nothing passes that cannot be recorded: {err.message}")
+                self._log_lines.error(f"a message was not forwarded because it could not be recorded: {err.message}")
                 instead = self._session.take_back(step, err)
                 to_client, to_server = instead.to_client, instead.to_server
         if to_server:
@@ -174,12 +173,14 @@ class Relay:
 
         for fact in facts:
             if fact.kind == "trusted":
-                self._say(f"{fact.reason} From now on, changes are withheld until you review them: pinwarden review")
+                self._log_lines(
+                    f"{fact.reason} From now on, changes are blocked until you review them: pinwarden review"
+                )
             elif fact.kind == "blocked":
                 what = show_invisible(
                     f"{fact.item_kind} {fact.item[:120]!r}" if fact.item else fact.method or "a message"
                 )
-                self._say(f"blocked {what}: {fact.reason} ({fact.code})")
+                self._log_lines.warning(f"blocked {what}: {fact.reason} ({fact.code})")
 
     def _keep_time(self) -> None:
         if not self._ended.wait(_PREPARE_SECONDS):
@@ -187,7 +188,7 @@ class Relay:
             gc.freeze()  # what is there now stays, so nobody has to look through it again
         while not self._ended.wait(_TICK_SECONDS):
             self._ticking = True
-            self._send(self._session.tick(monotonic()), later_to=_BOTH)
+            self._send(self._session.tick(monotonic()), later_to=_BOTH_SIDES)
             self._ticking = False
             self._close_if_client_gone()
             if self._process.poll() is not None:
@@ -195,9 +196,9 @@ class Relay:
 
     def _see_to_the_end(self) -> None:
         """The server ended. Something that it started may hold its output open, and then nobody else would notice."""
-        if not self._ended.wait(_LAST_WORDS_SECONDS):
+        if not self._ended.wait(_FINAL_OUTPUT_SECONDS):
             self._tree.kill()  # what it wrote before is still read
-            if not self._ended.wait(_LAST_WORDS_SECONDS) and self._all_is_read():
+            if not self._ended.wait(_FINAL_OUTPUT_SECONDS) and self._all_is_read():
                 self._ended.set()  # whoever holds it left the group, too
 
     def _all_is_read(self) -> bool:
@@ -212,15 +213,15 @@ class Relay:
         Thread(target=self._tree.end, args=(self._grace,), name="ending", daemon=True).start()
 
 
-SMALL = 400
+SMALL_READ = 400
 """Bytes to read while lines are shorter than that: Python has memory for so few at hand."""
-_CHUNK = 1 << 16
+_LARGE_READ = 1 << 16
 
 
 class StdioLoops:
     """Both loops, for one client and one server."""
 
-    def __init__(self, session: Session, log: AuditLog | None, to_server: Outlet, to_client: Outlet) -> None:
+    def __init__(self, session: Session, log: AuditLog | None, to_server: LineWriter, to_client: LineWriter) -> None:
         """Without a log no call takes the fast path."""
         self._session = session
         self._fast_path = session.fast_path
@@ -238,16 +239,16 @@ class StdioLoops:
         if self._log is not None:
             self._loads = self._fast_path.reader()
 
-    def from_client(self, descriptor: int, send: Callable[[Step], None]) -> None:
+    def from_client(self, descriptor: int, send: Callable[[SessionOutput], None]) -> None:
         """Relay what the client sends until it ends; ``send`` takes what the session decided."""
-        lines, outlet = Lines(self._max_frame), self._to_server
+        lines, outlet = LineBuffer(self._max_frame), self._to_server
         admit = self._fast_path.admit
         note: Any = None if self._log is None else self._log.note
-        read, write, size = os.read, os.write, _CHUNK
+        read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = outlet.lock.acquire, outlet.lock.release, outlet.descriptor
         while chunk := read(descriptor, size):
             length = len(chunk)
-            size = SMALL if length < SMALL else _CHUNK
+            size = SMALL_READ if length < SMALL_READ else _LARGE_READ
             if chunk.find(b"\n") != length - 1 or -1 < chunk.find(b"\r") < length - 2 or not lines.empty:
                 self._calls(lines.add(chunk), send)
                 continue
@@ -278,15 +279,15 @@ class StdioLoops:
         if not lines.empty and self._is_json(last := lines.rest()):
             self._calls((last,), send)  # complete but for its line end
 
-    def from_server(self, descriptor: int, send: Callable[[Step], None], settled: Callable[[], None]) -> None:
+    def from_server(self, descriptor: int, send: Callable[[SessionOutput], None], settled: Callable[[], None]) -> None:
         """Relay what the server sends until it ends; ``settled`` is called whenever the session had a message."""
-        lines = Lines(self._max_frame)
+        lines = LineBuffer(self._max_frame)
         relays, outlet = self._fast_path.relays, self._to_client
-        read, write, size = os.read, os.write, _CHUNK
+        read, write, size = os.read, os.write, _LARGE_READ
         acquire, release, out = outlet.lock.acquire, outlet.lock.release, outlet.descriptor
         while chunk := read(descriptor, size):
             length = len(chunk)
-            size = SMALL if length < SMALL else _CHUNK
+            size = SMALL_READ if length < SMALL_READ else _LARGE_READ
             if chunk.find(b"\n") == length - 1 and not -1 < chunk.find(b"\r") < length - 2 and lines.empty:
                 try:
                     if (loads := self._loads) is not None and relays(chunk, loads(chunk), True):
@@ -308,7 +309,7 @@ class StdioLoops:
             self.answering = False
             settled()
 
-    def _calls(self, frames: Sequence[bytes], send: Callable[[Step], None]) -> None:
+    def _calls(self, frames: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
         """Several lines at once: one record and one write for all on the fast path between two that are not."""
         now = monotonic()
         passed: list[bytes] = []
@@ -325,7 +326,10 @@ class StdioLoops:
         self._forward(passed, notes, send)
 
     def _forward(
-        self, passed: Sequence[bytes], notes: Sequence[tuple[AuditEvent, int | str]], send: Callable[[Step], None]
+        self,
+        passed: Sequence[bytes],
+        notes: Sequence[tuple[AuditEvent, int | str]],
+        send: Callable[[SessionOutput], None],
     ) -> None:
         if not passed or self._log is None:
             return
@@ -338,7 +342,7 @@ class StdioLoops:
             return
         self._to_server.write(passed)
 
-    def _answers(self, frames: Sequence[bytes], send: Callable[[Step], None]) -> None:
+    def _answers(self, frames: Sequence[bytes], send: Callable[[SessionOutput], None]) -> None:
         now = monotonic()
         passed: list[bytes] = []
         for frame in frames:
@@ -367,7 +371,7 @@ class StdioLoops:
         return True
 
 
-class Lines:
+class LineBuffer:
     """Cuts bytes into lines; empty ones are none."""
 
     def __init__(self, most: int) -> None:
@@ -398,11 +402,11 @@ class Lines:
 _PER_FRAME = 200  # bytes of memory, beside the message itself
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     return None
 
 
-class Outlet:
+class LineWriter:
     """One side's input. Frames of two threads do not mix."""
 
     def __init__(
@@ -410,7 +414,7 @@ class Outlet:
         descriptor: int,
         most: int,
         overflow: Callable[[], None],
-        unsent: Callable[[Sequence[bytes]], None] = _nothing,
+        unsent: Callable[[Sequence[bytes]], None] = _ignore,
     ) -> None:
         """``overflow`` is called if more than ``most`` bytes are to be written later, ``unsent`` with what the side
         does not take any more; both by whoever wanted it written."""

@@ -12,17 +12,17 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway import splice
-from pinwarden.gateway.ambiguity import is_doubtful_task
+from pinwarden.gateway.ambiguity import is_ambiguous_task
 
-FETCHING = frozenset({"tasks/get", "tasks/result", "tasks/update"})
+TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 """The methods by which a client gets the result of a task, or goes on with it."""
-CANCELLING = "tasks/cancel"
+CANCEL_TASK = "tasks/cancel"
 """For one's own tasks this is always fine, whatever became of the tool."""
-LISTING = "tasks/list"
-TOLD = frozenset({"notifications/tasks", "notifications/tasks/status"})
+LIST_TASKS = "tasks/list"
+TASK_NOTIFICATIONS = frozenset({"notifications/tasks", "notifications/tasks/status"})
 """The notifications in which a server tells how a task is doing; the first holds its result."""
-_MOST = 10_000  # tasks of one client that are remembered; the oldest are forgotten, and then unknown
-_LONGEST = 1024  # letters of an id
+_MAX_TASKS = 10_000  # tasks of one client that are remembered; the oldest are forgotten, and then unknown
+_MAX_ID_LENGTH = 1024  # letters of an id
 
 
 class Tasks:
@@ -41,12 +41,12 @@ class Tasks:
         """Learn from the answer to a call whether it became a task, in either form."""
         for each in (result, result.get("task") if type(result) is dict else None):
             task = each.get("taskId") if type(each) is dict else None
-            if type(task) is str and len(task) <= _LONGEST:
+            if type(task) is str and len(task) <= _MAX_ID_LENGTH:
                 with self._lock:
                     own = self._tools.setdefault(client, {})
                     known = own.pop(task, frozenset())
                     own[task] = known | {tool}  # a server may give one id twice; then both tools count
-                    if len(own) > _MOST:
+                    if len(own) > _MAX_TASKS:
                         del own[next(iter(own))]
 
     def tools_of(self, task: str, client: str = "") -> frozenset[str]:
@@ -66,7 +66,7 @@ def listed_tasks(result: Any) -> list[str]:
     if type(tasks) is not list:
         raise PinwardenError("PROBE_FAILED", "the server does not list tasks")
     for task in tasks:
-        if type(task) is not dict or type(task.get("taskId")) is not str or is_doubtful_task(task):
+        if type(task) is not dict or type(task.get("taskId")) is not str or is_ambiguous_task(task):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on which tasks it lists")
     return [task["taskId"] for task in tasks]
 

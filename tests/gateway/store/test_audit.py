@@ -16,8 +16,8 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.chain import append, audit_schema, head_of, lines, moment_text, newest
-from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, hash_of, parse_entry
-from pinwarden.gateway.audit.journal import Batch, Journal, Noted, pack, unpack
+from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, entry_hash, parse_entry
+from pinwarden.gateway.audit.journal import Batch, Journal, JournalEvent, pack, unpack
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
 from pinwarden.system.database import Database, DatabaseLimits, Schema, open_database
 from tests.support.audit import verify
@@ -125,7 +125,7 @@ def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
 
 
 def test_the_same_events_again_are_not_written_again(database: Database) -> None:
-    events = tuple(Noted(at=number, fact=called(number)) for number in range(5))
+    events = tuple(JournalEvent(at=number, fact=called(number)) for number in range(5))
     append(database, Batch(gateway="g", source="s", first=1, events=events[:3]))
     head = append(database, Batch(gateway="g", source="s", first=1, events=events))
     assert append(database, Batch(gateway="g", source="s", first=1, events=events)) == head == head_of(database)
@@ -133,7 +133,9 @@ def test_the_same_events_again_are_not_written_again(database: Database) -> None
 
 
 def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -> None:
-    append(database, Batch(gateway="g", source="s", first=1, events=(Noted(at=1_500_000_000, fact=called("x")),)))
+    append(
+        database, Batch(gateway="g", source="s", first=1, events=(JournalEvent(at=1_500_000_000, fact=called("x")),))
+    )
     ((number, line),) = lines(database)
     assert (number, line.decode()) == (
         1,
@@ -141,7 +143,7 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
         '"format":"pinwarden-audit/1","gateway":"g","nth":1,"number":1,"previous":"sha256:' + "0" * 64 + '",'
         '"source":"s"}',
     )
-    assert head_of(database) == LogHead(number=1, hash=hash_of(line))
+    assert head_of(database) == LogHead(number=1, hash=entry_hash(line))
     assert list(newest(database)) == [parse_entry(line)]
 
 
@@ -150,7 +152,7 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
 
 @pytest.fixture
 def written(database: Database) -> Database:
-    events = tuple(Noted(at=number, fact=called(number)) for number in range(1, 7))
+    events = tuple(JournalEvent(at=number, fact=called(number)) for number in range(1, 7))
     append(database, Batch(gateway="g", source="s", first=1, events=events))
     return database
 
@@ -234,7 +236,7 @@ def test_a_log_that_was_written_anew_from_an_edited_event_on_is_found_by_a_head(
                 fact=fact,
             )
         )
-        previous = hash_of(line)
+        previous = entry_hash(line)
         forged.append((line.decode(), entry.number))
     with written.transaction() as step:
         step.run_many("UPDATE audit_entry SET entry = ? WHERE number = ?", forged)
@@ -252,7 +254,7 @@ def test_what_is_looked_for_is_found_whatever_is_in_its_name(name: str, database
         AuditEvent(kind="blocked", server=name, item='"kind":"held"'),
         AuditEvent(kind="held", server="other", item="4", reason=f'"server":"{name}"'),
     ]
-    append(database, Batch(gateway="g", source="s", first=1, events=tuple(Noted(9, fact) for fact in facts)))
+    append(database, Batch(gateway="g", source="s", first=1, events=tuple(JournalEvent(9, fact) for fact in facts)))
 
     def found(*holding: list[tuple[str, str]]) -> list[str]:
         return [entry.fact.item for entry in newest(database, holding)]
@@ -271,7 +273,7 @@ def test_the_newest_are_found_across_gaps_that_nobody_should_have_made(written: 
 
 def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
     head = head_of(written)
-    append(written, Batch(gateway="g", source="t", first=1, events=(Noted(at=9, fact=called("more")),)))
+    append(written, Batch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, fact=called("more")),)))
     assert breaks(written, head) == []
 
 
@@ -308,7 +310,7 @@ def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and
     change_one: str, database: Database, database_url: str, folder: Path
 ) -> None:
     """Attack: the same, by a row that is part of the chain."""
-    append(database, Batch(gateway="g", source="other", first=1, events=(Noted(at=9, fact=called(0)),)))
+    append(database, Batch(gateway="g", source="other", first=1, events=(JournalEvent(at=9, fact=called(0)),)))
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
         change(database, change_one)
@@ -328,7 +330,7 @@ def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
     """Attack: take the next places of a running gateway in the chain, with entries that look like its own."""
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
-        forged = tuple(Noted(at=number, fact=called("forged")) for number in range(5))
+        forged = tuple(JournalEvent(at=number, fact=called("forged")) for number in range(5))
         append(database, Batch(gateway="desk", source=log.source, first=2, events=forged))
         log.record_durably(AuditEvent(kind="blocked", item="2"))
         assert log.problem is not None
@@ -692,7 +694,7 @@ def test_a_journal_is_for_its_owner_alone(folder: Path) -> None:
     ],
 )
 def test_a_name_with_the_journals_own_separators_stays_one_name(fact: AuditEvent) -> None:
-    assert unpack(pack(7, fact)) == Noted(at=7, fact=fact)
+    assert unpack(pack(7, fact)) == JournalEvent(at=7, fact=fact)
 
 
 def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:

@@ -9,18 +9,18 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.store.approvals import Trusted
+from pinwarden.gateway.store.approvals import TrustedSurfaces
 from pinwarden.gateway.store.reviews import (
     APPROVED,
     REJECTED,
     STATES,
     SUPERSEDED,
     WAITING,
-    Observed,
+    ObservedDefinitions,
     Review,
     Reviews,
     Sighting,
-    kept_name,
+    storable_name,
 )
 from pinwarden.surface.surface import Surface, surface_from_listing
 from pinwarden.system.database import Database, load_schema, open_database
@@ -129,7 +129,7 @@ def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
         reviews.hold([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
     assert len(reviews.listed(STATES)) <= 22
     assert [each.digest for each in reviews.listed()] == ["sha256:59"]
-    observed = Observed(database)
+    observed = ObservedDefinitions(database)
     observed.saw(sighting(digest=f"sha256:{number:02}") for number in range(60))
     assert len(observed.all()) == 20
 
@@ -138,7 +138,7 @@ def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
 
 
 def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) -> None:
-    trusted = Trusted(database)
+    trusted = TrustedSurfaces(database)
     assert (trusted.find("files"), trusted.generation("files"), trusted.servers()) == (None, 0, [])
     kept = trusted.first_use("files", surface("a"), "2026-01-01T00:00:00Z")
     again = trusted.first_use("files", surface("a", "evil"), "2026-01-02T00:00:00Z")
@@ -148,14 +148,14 @@ def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) 
 
 
 def test_of_many_first_uses_at_once_one_counts_for_all(database: Database) -> None:
-    trusted = Trusted(database)
+    trusted = TrustedSurfaces(database)
     with ThreadPoolExecutor(6) as threads:
         kept = list(threads.map(lambda number: trusted.first_use("files", surface(f"t{number}"), "now"), range(6)))
     assert len({each.surface.digest for each in kept}) == 1
 
 
 def test_an_approval_counts_only_on_what_it_was_given_for(database: Database) -> None:
-    trusted = Trusted(database)
+    trusted = TrustedSurfaces(database)
     first = trusted.first_use("files", surface("a"), "t0")
     trusted.approve(first, surface("a", "b"), by="me", why="seen", now="t1")
     found = trusted.find("files")
@@ -168,7 +168,7 @@ def test_an_approval_counts_only_on_what_it_was_given_for(database: Database) ->
 
 
 def test_a_surface_that_cannot_be_digested_is_not_trusted(database: Database) -> None:
-    trusted = Trusted(database)
+    trusted = TrustedSurfaces(database)
     with pytest.raises(PinwardenError) as caught:
         trusted.first_use("files", surface_from_listing({"tools": [{"title": "no name"}]}), "t0")
     assert caught.value.code == "SURFACE_INVALID"
@@ -176,7 +176,7 @@ def test_a_surface_that_cannot_be_digested_is_not_trusted(database: Database) ->
 
 
 def test_an_edited_text_of_a_trusted_surface_is_an_error(database: Database) -> None:
-    trusted = Trusted(database)
+    trusted = TrustedSurfaces(database)
     trusted.first_use("files", surface("safe"), "t0")
     with database.transaction() as step:
         step.run("UPDATE trusted SET surface = REPLACE(surface, 'safe', 'evil')")
@@ -186,7 +186,7 @@ def test_an_edited_text_of_a_trusted_surface_is_an_error(database: Database) -> 
 
 
 def test_a_forgotten_server_is_new_again(database: Database) -> None:
-    trusted = Trusted(database)
+    trusted = TrustedSurfaces(database)
     trusted.first_use("files", surface("a"), "t0")
     assert (trusted.forget("files"), trusted.forget("files")) == (True, False)
     assert trusted.find("files") is None
@@ -209,7 +209,7 @@ def sighting(item: str = "search", digest: str = "sha256:aa", at: str = "t0", ac
 
 
 def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: Database) -> None:
-    observed = Observed(database)
+    observed = ObservedDefinitions(database)
     observed.saw([sighting(), sighting("other")])
     observed.saw([sighting(at="t1", action="block")])
     assert observed.all() == [
@@ -220,6 +220,6 @@ def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: D
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 100_000, "\ud800", "ä" * 5000])
 def test_a_name_that_no_database_takes_is_kept_in_another_form(name: str, database: Database) -> None:
-    observed = Observed(database)
-    observed.saw([sighting(kept_name(name)), sighting(kept_name(f"{name}!"))])
+    observed = ObservedDefinitions(database)
+    observed.saw([sighting(storable_name(name)), sighting(storable_name(f"{name}!"))])
     assert len({each.item for each in observed.all()}) == 2

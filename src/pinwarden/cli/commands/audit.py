@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
     from pinwarden.gateway.audit.event import LogEntry, LogHead
-    from pinwarden.gateway.audit.report import Wanted
+    from pinwarden.gateway.audit.report import EntryFilter
     from pinwarden.gateway.state import GatewayState
 
 _POLL_SECONDS = 0.5
@@ -96,7 +96,7 @@ def audit_tail(args: Namespace) -> int:
     """
     from pinwarden.gateway.audit.chain import head_of
     from pinwarden.gateway.audit.event import KINDS
-    from pinwarden.gateway.audit.report import Wanted, last_entries, tail_report
+    from pinwarden.gateway.audit.report import EntryFilter, last_entries, tail_report
 
     for kind in args.kind:
         if kind not in KINDS:
@@ -105,7 +105,7 @@ def audit_tail(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"--count must not be negative: {args.count}")
     if args.follow and args.format != "text":
         raise PinwardenError("USAGE", "--follow prints text only", hint="Leave out --format.")
-    wanted = Wanted(server=args.server, kinds=tuple(args.kind))
+    wanted = EntryFilter(server=args.server, kinds=tuple(args.kind))
     with read_database(args) as state:
         head = head_of(state.audit_database).number  # read first, so that --follow misses no entry
         with Progress("reading the audit log"):
@@ -156,7 +156,7 @@ def audit_export(args: Namespace) -> int:
     return 0
 
 
-def _follow(state: GatewayState, wanted: Wanted, last_number: int) -> None:
+def _follow(state: GatewayState, wanted: EntryFilter, last_number: int) -> None:
     from pinwarden.gateway.audit.report import later_entries
 
     sys.stdout.flush()

@@ -16,7 +16,7 @@ from pinwarden.cli.project_arguments import (
     open_database,
     project_from,
 )
-from pinwarden.cli.server_arguments import add_response_argument, seconds
+from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, seconds
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import replace
@@ -65,6 +65,7 @@ def _configure_gateway(parser: ArgumentParser) -> None:
         action="store_true",
         help="print what would be served, then exit; the exit code is 1 if a server cannot be served",
     )
+    add_log_arguments(parser)
     add_project_arguments(parser)
     add_database_argument(parser)
     add_format_argument(parser)
@@ -155,7 +156,7 @@ def gateway(args: Namespace) -> int:
     from pinwarden.cli.streams import Progress
     from pinwarden.gateway.http.gateway import HttpGateway, serve
     from pinwarden.gateway.inside_server import running_gateway
-    from pinwarden.gateway.log_output import Telling
+    from pinwarden.gateway.log_output import GatewayLog
 
     settings = _settings(args)
     project = replace(project_from(args), policy=_path(args.policy))
@@ -172,7 +173,9 @@ def gateway(args: Namespace) -> int:
             if token and not args.check:
                 print_notice(f"no client has a token yet; for this run only: Authorization: Bearer {token}")
 
-        notices = Telling(print_notice, most=_MAX_NOTICES_PER_SECOND)
+        notices = GatewayLog(
+            print_notice, level=args.log_level, log_format=args.log_format, max_per_second=_MAX_NOTICES_PER_SECOND
+        )
         try:
             with running_gateway(state.running, client=None):
                 drained = serve(HttpGateway(project, state, settings, notices), started, token, once=args.check)

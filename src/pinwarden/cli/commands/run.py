@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from pinwarden.cli.commands import command
 from pinwarden.cli.output import add_format_argument, emit
 from pinwarden.cli.project_arguments import add_project_arguments, project_from
-from pinwarden.cli.server_arguments import add_response_argument, probe_seconds
+from pinwarden.cli.server_arguments import add_log_arguments, add_response_argument, probe_seconds
 from pinwarden.cli.streams import print_notice
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 
 if TYPE_CHECKING:
-    from pinwarden.gateway.gated_server import Behind, Options
+    from pinwarden.gateway.gated_server import GatedServer, RunOptions
     from pinwarden.project.authority import Authority
     from pinwarden.project.project import Project
 
@@ -50,6 +50,7 @@ def _configure_run(parser: ArgumentParser) -> None:
         help="if the audit database is unavailable: keep events in a file, or block every message (default: spool)",
     )
     add_response_argument(parser)
+    add_log_arguments(parser)
     parser.add_argument(
         "--without-gateway",
         action="store_true",
@@ -89,9 +90,9 @@ def run(args: Namespace) -> int:
     sys.stdout.flush()
     if args.without_gateway:
         _replace_process(server)
-    from pinwarden.gateway.gated_server import run_behind
+    from pinwarden.gateway.gated_server import run_gated_server
 
-    return run_behind(project, server, print_notice)
+    return run_gated_server(project, server, print_notice)
 
 
 def _configure_enforce(parser: ArgumentParser) -> None:
@@ -147,14 +148,14 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
     return replace(authority, project=replace(authority.project, policy=Path(args.policy)))
 
 
-def _prepare_command(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
+def _prepare_command(args: Namespace, project: Project) -> GatedServer:
+    from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
     from pinwarden.project.run import Started
     from pinwarden.project.server_start import prepare_start
 
     if not args.command:
         raise PinwardenError("USAGE", "give the name of a locked server, or a command after --")
-    policy = gateway_policy_of(project)
+    policy = load_gateway_policy(project)
     locked = args.name is not None and _is_approved(project, args.name, args.client)
     if args.client and not locked:
         raise PinwardenError("USAGE", "--client needs a server that is approved in the lock")
@@ -166,7 +167,7 @@ def _prepare_command(args: Namespace, project: Project) -> Behind:
             hint="Give its name in the lock with --name (pinwarden list shows the names), or another project with "
             "--project.",
         )
-    name = args.name or name_of_command(words, str(Path.cwd()))
+    name = args.name or command_name(words, str(Path.cwd()))
 
     def started() -> Started:
         program = _find_program(words[0])
@@ -174,9 +175,9 @@ def _prepare_command(args: Namespace, project: Project) -> Behind:
         return Started(command=(program, *words[1:]), environment=environment)
 
     prepared = prepare_start(project, name, started, sandbox=args.sandbox)
-    return Behind(
+    return GatedServer(
         server=name,
-        command=command_of(prepared, name),
+        command=server_command(prepared, name),
         locked=locked,
         policy=policy,
         client=args.client,
@@ -208,13 +209,13 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
         return False
 
 
-def _prepare_locked(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
-    from pinwarden.lock.extension import has_surface
+def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
+    from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
+    from pinwarden.lock.record import has_surface
     from pinwarden.project.run import find_entry, is_bundle, prepare
     from pinwarden.project.server_start import prepare_start
 
-    policy = gateway_policy_of(project)
+    policy = load_gateway_policy(project)
     entry = find_entry(project, args.server, args.client)
     locked = has_surface(entry)
     if args.require_lock and not locked:
@@ -230,10 +231,10 @@ def _prepare_locked(args: Namespace, project: Project) -> Behind:
         sandbox=args.sandbox,
         confine=not is_bundle(entry) or _can_sandbox(args),
     )
-    name = args.server if locked else name_of_command((args.server, entry.client), str(project.lock.resolve()))
-    return Behind(
+    name = args.server if locked else command_name((args.server, entry.client), str(project.lock.resolve()))
+    return GatedServer(
         server=name,
-        command=command_of(prepared, name),
+        command=server_command(prepared, name),
         locked=locked,
         policy=policy,
         client=args.client,
@@ -241,13 +242,19 @@ def _prepare_locked(args: Namespace, project: Project) -> Behind:
     )
 
 
-def _options(args: Namespace) -> Options:
-    from pinwarden.gateway.gated_server import Options
+def _options(args: Namespace) -> RunOptions:
+    from pinwarden.gateway.gated_server import RunOptions
 
-    return Options(database=args.audit, when_away=args.when_away, answer_seconds=args.answer_seconds)
+    return RunOptions(
+        database=args.audit,
+        when_away=args.when_away,
+        answer_seconds=args.answer_seconds,
+        log_level=args.log_level,
+        log_format=args.log_format,
+    )
 
 
-def _replace_process(server: Behind) -> None:
+def _replace_process(server: GatedServer) -> None:
     command = server.command
     try:
         if command.cwd is not None:

@@ -1,1 +1,1 @@
-"""The audit log: entries, the hash chain, the journal in front of the database, verification and export."""
+"""The audit log: events go to a journal file first and then into a hash chain in the database. Start with `log.py`."""

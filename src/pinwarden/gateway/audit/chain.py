@@ -11,16 +11,8 @@ from time import sleep
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.gateway.audit.event import (
-    EMPTY,
-    AuditEvent,
-    LogEntry,
-    LogHead,
-    encode_entry,
-    hash_of,
-    parse_entry,
-)
-from pinwarden.gateway.audit.journal import Batch, Noted
+from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, entry_hash, parse_entry
+from pinwarden.gateway.audit.journal import Batch, JournalEvent
 from pinwarden.system.database import Database, Schema, Transaction, load_schema
 
 _BREATH = 32  # entries that are written without letting other threads run: some hundred microseconds
@@ -48,7 +40,7 @@ def append(database: Database, batch: Batch, last: int | None = None) -> LogHead
         for nth, noted in enumerate(batch.events[skipped:], batch.first + skipped):
             number += 1
             entry = entry_of(noted, number, before, nth)
-            before = hash_of(entry.encode())
+            before = entry_hash(entry.encode())
             rows.append((number, batch.source, nth, entry))
             if len(rows) % _BREATH == 0:
                 sleep(0)  # a call that waits for the interpreter goes first
@@ -64,7 +56,7 @@ class _Entries:
         self._batch = batch
         self._forms: dict[int, str] = {}
 
-    def __call__(self, noted: Noted, number: int, before: str, nth: int) -> str:
+    def __call__(self, noted: JournalEvent, number: int, before: str, nth: int) -> str:
         at = moment_text(noted.at)
         if not noted.number:
             return self._encoded(noted.fact, number, before, at, nth)
@@ -210,4 +202,4 @@ def _head(step: Transaction) -> LogHead:
     last = step.row("SELECT number, entry FROM audit_entry WHERE number >= 1 ORDER BY number DESC LIMIT 1")
     if last is None:
         return EMPTY
-    return LogHead(number=last[0], hash=hash_of(str(last[1]).encode("utf-8", "surrogatepass")))
+    return LogHead(number=last[0], hash=entry_hash(str(last[1]).encode("utf-8", "surrogatepass")))

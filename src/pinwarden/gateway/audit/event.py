@@ -228,7 +228,7 @@ def encode_entry(entry: LogEntry) -> bytes:
     )
 
 
-def hash_of(line: bytes) -> str:
+def entry_hash(line: bytes) -> str:
     """The hash by which the next entry names this one."""
     return f"sha256:{sha256(line).hexdigest()}"
 
@@ -319,7 +319,7 @@ class ChainCheck:
             self._break(number, "moved")
             return
         self._entries += 1
-        before, self._head = self._head, LogHead(number=number, hash=hash_of(line))
+        before, self._head = self._head, LogHead(number=number, hash=entry_hash(line))
         self._hold_to_heads(self._head)
         try:
             entry = parse_entry(line)

@@ -58,7 +58,7 @@ TEXT_CALL = Struct("=cQQ")
 """What the record of a call begins with whose request id is a text: a mark, the form, the moment."""
 
 
-class Noted(NamedTuple):
+class JournalEvent(NamedTuple):
     """A fact and when it happened, in nanoseconds since 1970. There may be a hundred thousand at once."""
 
     at: int
@@ -75,7 +75,7 @@ class Batch(Record):
     source: str
     first: int
     """The count of the first of them."""
-    events: tuple[Noted, ...]
+    events: tuple[JournalEvent, ...]
 
 
 def pack(at: int, fact: AuditEvent) -> bytes:
@@ -89,14 +89,16 @@ def pack(at: int, fact: AuditEvent) -> bytes:
     return b"%d {%s" % (at, encode_event(fact))
 
 
-def unpack(data: bytes) -> Noted:
+def unpack(data: bytes) -> JournalEvent:
     """Read what `pack` wrote."""
     at, _, rest = data.partition(b" ")
     if rest.startswith(b"{"):
-        return Noted(at=int(at), fact=parse_event(rest[1:]))
+        return JournalEvent(at=int(at), fact=parse_event(rest[1:]))
     *texts, expected = rest.decode().split(_BETWEEN)
     given: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
-    return Noted(at=int(at), fact=AuditEvent(expected=tuple(expected.split(_WITHIN)) if expected else (), **given))
+    return JournalEvent(
+        at=int(at), fact=AuditEvent(expected=tuple(expected.split(_WITHIN)) if expected else (), **given)
+    )
 
 
 def text_call(form: int, request_id: str, at: int) -> bytes:
@@ -104,16 +106,16 @@ def text_call(form: int, request_id: str, at: int) -> bytes:
     return TEXT_CALL.pack(b"@", form, at) + request_id.encode()
 
 
-def _text_call(body: bytes, forms: list[AuditEvent]) -> Noted | None:
+def _text_call(body: bytes, forms: list[AuditEvent]) -> JournalEvent | None:
     """Read what `text_call` wrote; None if no gateway wrote it."""
     try:
         _, form, at = TEXT_CALL.unpack_from(body)
-        return Noted(at, forms[(form ^ _CALL_BIT) >> 32], body[TEXT_CALL.size :].decode())
+        return JournalEvent(at, forms[(form ^ _CALL_BIT) >> 32], body[TEXT_CALL.size :].decode())
     except (error, ValueError, IndexError):
         return None
 
 
-class Mark(Record):
+class JournalPosition(Record):
     """A place in a journal: so many bytes, so many events, and the checksum of all of them."""
 
     offset: int
@@ -125,7 +127,7 @@ class Mark(Record):
 class Journal:
     """The journal of one run of a gateway. Its caller keeps threads apart."""
 
-    def __init__(self, path: Path, descriptor: int, gateway: str, source: str, start: Mark) -> None:
+    def __init__(self, path: Path, descriptor: int, gateway: str, source: str, start: JournalPosition) -> None:
         self.path = path
         self.gateway = gateway
         self.source = source
@@ -147,12 +149,12 @@ class Journal:
         self.end = start
 
     @property
-    def end(self) -> Mark:
+    def end(self) -> JournalPosition:
         """Behind the last event."""
-        return Mark(offset=self.size, nth=self.count, check=self.check)
+        return JournalPosition(offset=self.size, nth=self.count, check=self.check)
 
     @end.setter
-    def end(self, place: Mark) -> None:
+    def end(self, place: JournalPosition) -> None:
         """Say where the last event ends."""
         self.size, self.count, self.check = place.offset, place.nth, place.check
 
@@ -169,7 +171,7 @@ class Journal:
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             try_lock_file(descriptor)
             header = _header(gateway, source, 0)
-            start = Mark(offset=_HEADER, nth=0, check=adler32(header))
+            start = JournalPosition(offset=_HEADER, nth=0, check=adler32(header))
             made = cls(path, descriptor, gateway, source, start)
             made._header = header
             made._step = -(-step // WORD) * WORD
@@ -270,7 +272,7 @@ class Journal:
         except OSError as err:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
 
-    def read(self, since: Mark, until: Mark, most: int) -> tuple[Batch, Mark]:
+    def read(self, since: JournalPosition, until: JournalPosition, most: int) -> tuple[Batch, JournalPosition]:
         """Some events behind a place, at most so many bytes but at least one event, and the place behind them."""
         length = until.offset - since.offset
         data = _pread(self._descriptor, min(length, max(most, _MOST)), since.offset)
@@ -293,7 +295,7 @@ class Journal:
             raise PinwardenError("AUDIT_UNAVAILABLE", f"{self.path}: {err.strerror or err}") from err
         self.forms = []
         self._header = _header(self.gateway, self.source, self.count)
-        self.start = self.end = Mark(offset=_HEADER, nth=self.count, check=adler32(self._header))
+        self.start = self.end = JournalPosition(offset=_HEADER, nth=self.count, check=adler32(self._header))
         with suppress(OSError, ValueError):
             self._make_room(_HEADER)
 
@@ -352,7 +354,9 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     if len(header) < _HEADER:
         return None  # killed while it made the file, or while it cut it off: the database has everything
     gateway, source, count = _read_header(path, header)
-    journal = Journal(path, descriptor, gateway, source, Mark(offset=_HEADER, nth=count, check=adler32(header)))
+    journal = Journal(
+        path, descriptor, gateway, source, JournalPosition(offset=_HEADER, nth=count, check=adler32(header))
+    )
     place = journal.start
     while place.offset < size:
         before, (_, place) = place, _events(_pread(descriptor, 4 * _MOST, place.offset), place, journal.forms)
@@ -363,14 +367,16 @@ def _opened(path: Path, descriptor: int) -> Journal | None:
     return journal
 
 
-def _events(data: bytes, place: Mark, forms: list[AuditEvent], *, most: int | None = None) -> tuple[list[Noted], Mark]:
+def _events(
+    data: bytes, place: JournalPosition, forms: list[AuditEvent], *, most: int | None = None
+) -> tuple[list[JournalEvent], JournalPosition]:
     """The whole events at the start of some bytes, and the place behind them.
 
     With ``most``: at most so many bytes but at least one event, and the forms among them are known. Without, they are
     put to the others. What does not fit its checksum, or cannot be read, is no event, and neither is what follows it.
     """
     words = memoryview(data[: len(data) // WORD * WORD]).cast("Q")
-    found: list[Noted] = []
+    found: list[JournalEvent] = []
     running, at = place.check, 0
     stop = len(words) if most is None else most // WORD
     while at < len(words):
@@ -382,7 +388,7 @@ def _events(data: bytes, place: Mark, forms: list[AuditEvent], *, most: int | No
         if first & _CALL_BIT:
             form, number, moment = (first ^ _CALL_BIT) >> 32, words[at + 1], words[at + 2]
             check = (running + number + moment) & SUM
-            read = Noted(moment, forms[form], str(number)) if form < len(forms) else None
+            read = JournalEvent(moment, forms[form], str(number)) if form < len(forms) else None
         else:
             body = data[(at + 1) * WORD : (at + 1) * WORD + length]
             check = (running + adler32(body)) & SUM
@@ -397,10 +403,10 @@ def _events(data: bytes, place: Mark, forms: list[AuditEvent], *, most: int | No
         elif most is None:
             forms.append(read.fact)
         at += size
-    return found, Mark(offset=place.offset + at * WORD, nth=place.nth + len(found), check=running)
+    return found, JournalPosition(offset=place.offset + at * WORD, nth=place.nth + len(found), check=running)
 
 
-def _read(body: bytes) -> Noted | None:
+def _read(body: bytes) -> JournalEvent | None:
     """An event; None if no gateway of this release wrote it, whatever its checksum says."""
     try:
         noted = unpack(body)
@@ -409,7 +415,7 @@ def _read(body: bytes) -> Noted | None:
     return noted if noted.fact.kind in KINDS and 0 <= noted.at < _LATEST else None
 
 
-def _is_torn(descriptor: int, place: Mark, size: int) -> bool:
+def _is_torn(descriptor: int, place: JournalPosition, size: int) -> bool:
     """Whether what follows the last whole record is one that a killed process wrote in part, or nothing at all.
 
     What was not copied is zero. Of a record without its first word the length is not known; one without a zero was

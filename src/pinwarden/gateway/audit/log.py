@@ -29,7 +29,7 @@ from pinwarden.gateway.audit.journal import (
     TEXT_CALL,
     WORD,
     Journal,
-    Mark,
+    JournalPosition,
     left_behind,
     pack,
     text_call,
@@ -371,7 +371,7 @@ class AuditLog:
             if self._journal.size <= self._limits.batch:
                 return  # what came meanwhile is gathered for the next commit, until the journal has to begin anew
 
-    def _settle(self, place: Mark) -> None:
+    def _settle(self, place: JournalPosition) -> None:
         with self._changed:
             self._done = place
             if place.nth == self._journal.count and place.offset > self._limits.batch:

@@ -17,8 +17,8 @@ from pinwarden.gateway.audit.event import (
     LogEntry,
     LogHead,
     Verified,
+    entry_hash,
     event_content,
-    hash_of,
     parse_entry,
 )
 from pinwarden.system.files import open_regular
@@ -30,7 +30,7 @@ _SHORT = 200  # characters of a name that no entry cuts off
 _LONGEST_LINE = 1 << 20  # an entry has a few hundred bytes; with arguments, at most some hundred thousand
 
 
-class Wanted(Record):
+class EntryFilter(Record):
     """Which entries are asked for; empty for any."""
 
     server: str = ""
@@ -124,7 +124,7 @@ def _holds_nothing(path: Path) -> PinwardenError:
     return PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log", hint=_EXPORT)
 
 
-def last_entries(state: GatewayState, count: int, wanted: Wanted) -> list[LogEntry]:
+def last_entries(state: GatewayState, count: int, wanted: EntryFilter) -> list[LogEntry]:
     """The newest entries that are wanted, the oldest of them first."""
     found = audit_chain.newest(state.audit_database, wanted.members())
     return list(reversed(list(_some(found, count, wanted))))
@@ -152,7 +152,7 @@ def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0
     head = EMPTY
     for number, line in audit_chain.lines(state.audit_database, after):
         write(line + b"\n")
-        head = LogHead(number=number, hash=hash_of(line))
+        head = LogHead(number=number, hash=entry_hash(line))
     return head
 
 
@@ -180,7 +180,7 @@ def entry_facts(entry: LogEntry) -> dict[str, Any]:
     }
 
 
-def _some(entries: Iterator[LogEntry], count: int, wanted: Wanted) -> Iterator[LogEntry]:
+def _some(entries: Iterator[LogEntry], count: int, wanted: EntryFilter) -> Iterator[LogEntry]:
     for entry in entries:
         if count <= 0:
             return

@@ -1,1 +1,1 @@
-"""What the gateway decides about lists, uses, server requests, results and the server itself. Pure."""
+"""Decisions about lists, requests, results and the server itself. Pure: values in, a `Verdict` or `Refusal` out."""

@@ -35,9 +35,9 @@ from pinwarden.gateway.http.notifications import EventSink, ListChangedThrottle,
 from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
 from pinwarden.gateway.http.record_then_send import RecordThenSend, SessionQueue, StepRecorder
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
-from pinwarden.gateway.messages import LISTEN, is_id, is_long_of_client, is_long_of_server
+from pinwarden.gateway.messages import LISTEN, is_id, is_slow_client_message, is_slow_server_message
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
@@ -122,7 +122,7 @@ class Conversation:
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, sink):
             return None
-        if is_long_of_client(frame.message, len(frame.data)) and not self._admit_long(sink):
+        if is_slow_client_message(frame.message, len(frame.data)) and not self._admit_long(waiting):
             return None
         pending = PendingRequest(frame, sink, parameters)
         # A subscription is answered when it ends.
@@ -237,7 +237,7 @@ class Conversation:
         if self.closed:
             return
         now = self._clock()
-        is_long = is_long_of_client(frame.message, len(frame.data))
+        is_long = is_slow_client_message(frame.message, len(frame.data))
         if is_long and frame.is_request:
             self._leave_long(1)
         if is_long or self.session.heavy(now):
@@ -308,7 +308,7 @@ class Conversation:
             message = parse_json(data, self._json)
         except PinwardenError:
             message = None  # the session judges it
-        is_long = is_long_of_server(message, len(data))
+        is_long = is_slow_server_message(message, len(data))
         if type(message) is dict and "method" not in message:
             request_id = request_id_of(message.get("id"))
             call = None if request_id is None else self._pending.get(request_id)
@@ -341,8 +341,8 @@ class Conversation:
             return
         now = self._clock()
         frame = None if len(data) > self._large or self.session.heavy(now) else frame_from_server(data, self._json)
-        if frame is None or is_long_of_server(frame.message, len(data)):
-            self._steps.judge_offloaded(data, now, expected_id, status, then)
+        if frame is None or is_slow_server_message(frame.message, len(data)):
+            self._effects.judge_aside(data, now, asked, status, then)
         else:
             then(self._take_frame(frame, expected_id, status))
 
@@ -418,7 +418,7 @@ class Conversation:
                 self.link.close()
             return
         step = self.session.server_gone(self._clock())
-        recorded = Step(facts=step.facts, durable=step.durable, sightings=step.sightings)
+        recorded = SessionOutput(facts=step.facts, durable=step.durable, sightings=step.sightings)
         self._take(recorded, None, None, 0)
         self.close(why)  # fails all open requests
 
@@ -502,7 +502,12 @@ class Conversation:
     # What comes out of the session
 
     def send(
-        self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
+        self,
+        step: SessionOutput,
+        frame: Frame | None,
+        asked: RequestId | None,
+        status: int,
+        made: tuple[Frame, ...] = (),
     ) -> None:
         """Send the messages of a recorded step."""
         if step.to_server and self.link is not None and not self.closed:

@@ -15,7 +15,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import plural
 from pinwarden.gateway.audit.event import LOCK_CHANGED, POLICY_CHANGED, STOPPED, AuditEvent
-from pinwarden.gateway.gated_server import gateway_policy_of
+from pinwarden.gateway.gated_server import load_gateway_policy
 from pinwarden.gateway.http.endpoint import Endpoint
 from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
@@ -83,7 +83,7 @@ class HttpGateway:
         settings = self._settings
         loop = asyncio.get_running_loop()
         clients = self._clients = self._known_clients(one_time_token)
-        self._policy = gateway_policy_of(self._project)
+        self._policy = load_gateway_policy(self._project)
         self._locked.set_policy(self._policy)
         self._tell_mode()
         self._locked.tracing = tracing_of(self._project.variables, self._say)
@@ -187,7 +187,7 @@ class HttpGateway:
             return
         self._stamps = stamps
         try:
-            await self._take_policy(gateway_policy_of(self._project))
+            await self._take_policy(load_gateway_policy(self._project))
             locked = await asyncio.get_running_loop().run_in_executor(None, self._locked.read)
             await self._record(AuditEvent(kind=LOCK_CHANGED, reason=f"{len(locked.upstreams)} servers are served"))
         except PinwardenError as err:

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinwarden.gateway.gated_server import Command, start
+from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.http.frames import Frame, RequestId, encode
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_pipes import LineReader, PipeEnds
@@ -28,7 +28,7 @@ class ProcessSupervisor:
     """Starts the processes of one server, with a growing pause after each that ended early."""
 
     def __init__(
-        self, name: str, command: Callable[[], Command], limits: HttpLimits, slots: ProcessSlots | None = None
+        self, name: str, command: Callable[[], ServerCommand], limits: HttpLimits, places: ProcessSlots | None = None
     ) -> None:
         self.name = name
         self.slots = slots or ProcessSlots(limits.max_children)
@@ -46,8 +46,8 @@ class ProcessSupervisor:
         link.start_when_due()
         return link
 
-    def command(self) -> Command:
-        """The command to start."""
+    def command(self) -> ServerCommand:
+        """What to start now."""
         self.starts += 1
         return self._command()
 
@@ -384,8 +384,8 @@ def _nothing() -> None:
     return None
 
 
-def _started(command: Command) -> tuple[subprocess.Popen[bytes], ProcessTree, PipeEnds]:
-    process = start(command, subprocess.PIPE)
+def _started(command: ServerCommand) -> tuple[subprocess.Popen[bytes], ProcessTree, PipeEnds]:
+    process = start_server(command, subprocess.PIPE)
     tree = ProcessTree(process)
     try:
         OPEN_FILE_LIMIT.restore_for(process.pid)

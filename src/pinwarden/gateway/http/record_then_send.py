@@ -18,7 +18,7 @@ from pinwarden.gateway.audit.event import CALLED, AuditEvent
 from pinwarden.gateway.http.frames import Frame, RequestId, frame_from_server, parse_server
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.system.fair_executor import FairExecutor
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ class StepSender(Protocol):
     """Sends the messages of a step."""
 
     def send(
-        self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
+        self,
+        step: SessionOutput,
+        frame: Frame | None,
+        asked: RequestId | None,
+        status: int,
+        made: tuple[Frame, ...] = (),
     ) -> None:
         """Send the messages. ``made`` are those for the client, if they are parsed already."""
 
@@ -72,7 +77,12 @@ class RecordThenSend:
         return bool(self._waiting)
 
     def take(
-        self, step: Step, frame: Frame | None, expected_id: RequestId | None, status: int, made: tuple[Frame, ...] = ()
+        self,
+        step: SessionOutput,
+        frame: Frame | None,
+        asked: RequestId | None,
+        status: int,
+        made: tuple[Frame, ...] = (),
     ) -> None:
         """Record a step, then send its messages. A refusal is sent once it is durable."""
         if step.facts or step.sightings:
@@ -86,12 +96,12 @@ class RecordThenSend:
                 return
         self._sender.send(step, frame, expected_id, status, made)
 
-    def unrecorded(self, step: Step, err: PinwardenError) -> None:
-        """A step could not be recorded: undo it, and answer with the reason."""
+    def unrecorded(self, step: SessionOutput, err: PinwardenError) -> None:
+        """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
         self._sender.send(self._session.take_back(step, err), None, None, 0)
 
-    def _refuse(self, step: Step, then: Callable[[], None]) -> None:
-        """Send a refusal once it is durable. Closes the conversation if too many are pending."""
+    def _refuse(self, step: SessionOutput, then: Callable[[], None]) -> None:
+        """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
         if self._waiting >= self._most_waiting:
             self._sender.close("the server causes refusals faster than they can be recorded")
             return
@@ -130,8 +140,8 @@ class RecordThenSend:
             on_thread, partial(self._worked_out, expected_id, status, then), self._not_worked_out
         )
 
-    def _judged(self, data: bytes, now: float) -> tuple[Frame, Step | None]:
-        """Runs on a thread."""
+    def _judged(self, data: bytes, now: float) -> tuple[Frame, SessionOutput | None]:
+        """On a thread."""
         frame = frame_from_server(data, self._json)
         if frame.is_answer and frame.id in self._abandoned:
             return frame, None
@@ -156,8 +166,8 @@ class RecordThenSend:
         self._sender.close("a message could not be judged")
 
 
-OffloadedWork = Callable[[], tuple[Frame | None, Step | None]]
-"""Returns the message, if there is one, and the session's step; no step if the client left."""
+OffloadedWork = Callable[[], tuple[Frame | None, SessionOutput | None]]
+"""Gives the message, if it is about one, and what the session made of it: nothing, if nobody waits for it."""
 
 
 class OffloadResult:
@@ -165,7 +175,7 @@ class OffloadResult:
 
     __slots__ = ("frame", "made", "problem", "recorded", "step")
 
-    def __init__(self, frame: Frame | None, step: Step | None) -> None:
+    def __init__(self, frame: Frame | None, step: SessionOutput | None) -> None:
         self.frame = frame
         """The message of the server."""
         self.step = step
@@ -283,11 +293,11 @@ class SessionQueue:
 class StepLog(Protocol):
     """Where steps are recorded, from any thread. Raises ``PinwardenError`` if a step cannot be recorded."""
 
-    def record(self, step: Step) -> None:
-        """Record a step without waiting for the disk."""
+    def record(self, step: SessionOutput) -> None:
+        """Take it, at once."""
 
-    def record_durably(self, step: Step) -> None:
-        """Record a step, and return once it is durable."""
+    def record_durably(self, step: SessionOutput) -> None:
+        """Take it, and return when it would survive a power cut."""
 
 
 class StepRecorder:
@@ -304,8 +314,8 @@ class StepRecorder:
         self.kinds: dict[str, int] = {}
         """Number of recorded facts by kind."""
 
-    def soon(self, step: Step) -> None:
-        """Record a step that need not be durable."""
+    def soon(self, step: SessionOutput) -> None:
+        """Record a step whose effect needs no proof."""
         self.count(step)
         self._recorder.record(step)
 
@@ -321,25 +331,27 @@ class StepRecorder:
         self.steps += 1
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
-    def durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
-        """Record a step, and call ``then`` once it is durable, or ``failed``."""
+    def durably(self, step: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
+        """Record a step, and let it have its effect when it is on disk."""
         self.count(step)
         self.refusals += 1
         task = asyncio.get_running_loop().create_task(self._durably(step, then, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def record(self, step: Step) -> None:
-        """`soon` for any thread. The caller has to `count` the step on the event loop."""
+    def record(self, step: SessionOutput) -> None:
+        """Record a step whose effect needs no proof, on any thread; whoever does has to `count` it on the loop."""
         self._recorder.record(step)
 
-    def count(self, step: Step) -> None:
-        """Count a recorded step."""
+    def count(self, step: SessionOutput) -> None:
+        """Count what was recorded."""
         self.steps += 1
         for fact in step.facts:
             self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1
 
-    async def _durably(self, step: Step, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
+    async def _durably(
+        self, step: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]
+    ) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._recorder.record_durably, step)
         except PinwardenError as err:

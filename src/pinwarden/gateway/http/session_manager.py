@@ -24,7 +24,7 @@ from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import Step
+from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.system.fair_executor import FairExecutor
 
 T = TypeVar("T")
@@ -179,8 +179,10 @@ class Upstream:
 
     def _record(self, kind: str, session: Session, why: str) -> None:
         fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
-        with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
-            self.recording.soon(Step(facts=(fact,)))
+        with suppress(
+            PinwardenError
+        ):  # a log that takes nothing lets no message pass either, and who sends one is told
+            self.recording.soon(SessionOutput(facts=(fact,)))
 
 
 class ClientSession:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.gateway.approved_sources import ApprovedByLock
-from pinwarden.gateway.gated_server import Command, command_of
+from pinwarden.gateway.approved_sources import LockApprovals
+from pinwarden.gateway.gated_server import ServerCommand, server_command
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import slugs_of
@@ -150,7 +150,7 @@ class UpstreamFactory:
             pool.close()
 
     def _upstream(self, name: str, slug: str, entry: Entry) -> Upstream:
-        guard = Guard(name, ApprovedByLock(self._project.lock, name, shared=self.shared), self.policy)
+        guard = Guard(name, LockApprovals(self._project.lock, name, shared=self.shared), self.policy)
         opener = self._opener(name, entry)
         recorder = self._recorder(name)
         recording = StepRecorder(recorder, None if recorder.log is None else recorder.log.note)
@@ -171,8 +171,8 @@ class UpstreamFactory:
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
-    def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
-        """How to start the server: from verified bytes, or as configured if the user allows it."""
+    def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
+        """What starts the server: its verified bytes, or with permission the command as it is configured."""
         from pinwarden.project.run import Started, find_entry, prepare
         from pinwarden.project.server_start import prepare_start
 
@@ -188,11 +188,11 @@ class UpstreamFactory:
                 cwd=None if target.cwd is None else expand_placeholders(target.cwd, variables),
             )
 
-        def verified() -> Command:
-            return command_of(prepare_start(self._project, name, locked), name)
+        def verified() -> ServerCommand:
+            return server_command(prepare_start(self._project, name, locked), name)
 
-        def configured() -> Command:
-            return command_of(prepare_start(self._project, name, as_configured), name)
+        def configured() -> ServerCommand:
+            return server_command(prepare_start(self._project, name, as_configured), name)
 
         try:
             verified()
@@ -231,7 +231,7 @@ class UpstreamFactory:
         return lambda owner: RemoteTransport(server, owner, self._limits)
 
 
-def _refuse_missing(command: Command) -> None:
+def _refuse_missing(command: ServerCommand) -> None:
     program = command.words[0]
     if "/" in program:
         found = os.access(Path(command.cwd or ".") / program, os.X_OK)

@@ -1,1 +1,1 @@
-"""The gateway's tables: reviews, client tokens, observed definitions, first-use approvals."""
+"""Tables in the gateway's database: approvals, reviews with observed definitions, and client tokens."""

@@ -194,7 +194,7 @@ class TrustedSurface(Record):
     why: str
 
 
-class Trusted:
+class TrustedSurfaces:
     """The table of trusted surfaces."""
 
     def __init__(self, database: Database) -> None:

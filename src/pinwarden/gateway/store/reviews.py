@@ -63,7 +63,7 @@ _COLUMNS = ", ".join(field_names(Review))
 _MARKS = ", ".join("?" for _ in field_names(Review))
 
 
-def named(review: Review) -> Review:
+def with_name(review: Review) -> Review:
     """The review with the name that belongs to its content."""
     about = [review.server, review.baseline, review.entity, review.item, review.digest, review.expected]
     if not review.digest:
@@ -86,7 +86,7 @@ class Reviews:
         fresh: list[Review] = []
         with self._database.transaction(exclusive="reviews") as step:
             for given in reviews:
-                review = named(given)
+                review = with_name(given)
                 step.run(
                     "UPDATE review SET state = ? WHERE server = ? AND baseline = ? AND entity = ? AND item = ?"
                     " AND state = ? AND name <> ?",
@@ -203,11 +203,16 @@ def _review(row: Row) -> Review:
     return Review(**dict(zip(field_names(Review), row, strict=True)))
 
 
-class Sightings:
+class SightingRecorder:
     """What one server was seen to serve, and which of it waits for review."""
 
     def __init__(
-        self, server: str, baseline: str, observed: Observed, reviews: Reviews, clock: Callable[[], str] = now
+        self,
+        server: str,
+        baseline: str,
+        observed: ObservedDefinitions,
+        reviews: Reviews,
+        clock: Callable[[], str] = now,
     ) -> None:
         self._server = server
         self._baseline = baseline
@@ -221,35 +226,35 @@ class Sightings:
         moment = self._now()
         held = [self._review(verdict, moment) for verdict in seen if verdict.action != ALLOW and _is_there(verdict)]
         waiting = {(review.entity, review.item) for review in held}
-        passed = {(each.entity, kept_name(each.key)) for each in seen if each.action == ALLOW} - waiting
+        passed = {(each.entity, storable_name(each.key)) for each in seen if each.action == ALLOW} - waiting
         if passed:
-            self._reviews.settle(kept_name(self._server), self._baseline, passed)
+            self._reviews.settle(storable_name(self._server), self._baseline, passed)
         fresh = self._reviews.hold(held) if held else []
         self._observed.saw(self._sighting(verdict, moment) for verdict in seen if _is_there(verdict))
-        return tuple(fact_about(review, HELD, review.reason) for review in fresh)
+        return tuple(review_event(review, HELD, review.reason) for review in fresh)
 
     def _review(self, verdict: Verdict, moment: str) -> Review:
         return Review(
             name="",
-            server=kept_name(self._server),
+            server=storable_name(self._server),
             baseline=self._baseline,
             entity=verdict.entity,
-            item=kept_name(verdict.key),
+            item=storable_name(verdict.key),
             digest=str(verdict.digest or ""),
             expected=" ".join(verdict.expected) if _is_pinned(verdict) else "",
             definition=definition_text(verdict),
             level=verdict.level,
             code=verdict.code,
-            reason=kept_name(verdict.reason),
+            reason=storable_name(verdict.reason),
             opened=moment,
             last_seen=moment,
         )
 
     def _sighting(self, verdict: Verdict, moment: str) -> Sighting:
         return Sighting(
-            server=kept_name(self._server),
+            server=storable_name(self._server),
             entity=verdict.entity,
-            item=kept_name(verdict.key),
+            item=storable_name(verdict.key),
             digest=str(verdict.digest or ""),
             definition=definition_text(verdict),
             action=verdict.action,
@@ -259,7 +264,7 @@ class Sightings:
         )
 
 
-def fact_about(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
+def review_event(review: Review, kind: str, reason: str, by: str = "") -> AuditEvent:
     """What happened to a change, for the log; its correlation id is the name of the review."""
     return AuditEvent(
         kind=kind,
@@ -318,7 +323,7 @@ _SEEN_COLUMNS = ", ".join(field_names(Sighting))
 _SEEN_MARKS = ", ".join("?" for _ in field_names(Sighting))
 
 
-class Observed:
+class ObservedDefinitions:
     """The table of sightings."""
 
     def __init__(self, database: Database) -> None:
@@ -370,7 +375,7 @@ def _has_space(step: Transaction, sighting: Sighting) -> bool:
     return same is not None and every is not None and same[0] < _MOST_DIGESTS and every[0] < _MOST_ITEMS
 
 
-def kept_name(text: str) -> str:
+def storable_name(text: str) -> str:
     """A name as both databases can keep and index it: no NUL, nothing that is not UTF-8, not longer than a line.
 
     The name as it was sent is inside the definition.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.ambiguity import is_doubtful_answer, is_doubtful_question, is_doubtful_task
+from pinwarden.gateway.ambiguity import is_ambiguous_answer, is_ambiguous_server_request, is_ambiguous_task
 from pinwarden.gateway.gates.requests import (
     ELICITATION,
     SAMPLING,
@@ -15,15 +15,15 @@ from pinwarden.gateway.gates.requests import (
 )
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.in_flight import Answer, Asked, Notice
-from pinwarden.gateway.judged_lists import View, Views, has_two_names
-from pinwarden.gateway.messages import error, is_id, refusal
-from pinwarden.gateway.opening import Opening
+from pinwarden.gateway.in_flight import ForwardedRequest, ServerAnswer, TaskNotification
+from pinwarden.gateway.judged_lists import JudgedList, JudgedLists, has_two_names
+from pinwarden.gateway.judged_server import JudgedServer
+from pinwarden.gateway.messages import blocked_response, error_response, is_id
 from pinwarden.gateway.pages import ListPage, filtered, read_page
-from pinwarden.gateway.request_decisions import NOTICES_OF_SERVER, UnknownMethods, Uses
-from pinwarden.gateway.result_checks import ResourceLinks, Results, ServerRequests
-from pinwarden.gateway.session_audit import Journal, Output
-from pinwarden.gateway.tasks import FETCHING, LISTING, is_task, listed_tasks, without_tasks
+from pinwarden.gateway.request_decisions import SERVER_NOTIFICATIONS, RequestDecider, UnknownMethodDecider
+from pinwarden.gateway.result_checks import ResourceLinks, ResultChecks, ServerRequests
+from pinwarden.gateway.session_audit import OutputBuilder, SessionAudit
+from pinwarden.gateway.tasks import LIST_TASKS, TASK_METHODS, is_task, listed_tasks, without_tasks
 from pinwarden.surface.drift.changes import REVIEW
 from pinwarden.surface.protocol import INVALID_PARAMS, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.surface.surface import Item, ItemKind
@@ -33,11 +33,17 @@ _PAYLOADS = frozenset({"result", "error", "inputRequests"})
 _TRIES = 3  # how often a page is held against a list that was asked for anew
 
 
-class Answers:
+class ServerMessageDecider:
     """The part of a session that decides about messages of the server."""
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of one session
-        self, guard: Guard, journal: Journal, views: Views, opening: Opening, uses: Uses, links: ResourceLinks
+        self,
+        guard: Guard,
+        journal: SessionAudit,
+        views: JudgedLists,
+        opening: JudgedServer,
+        uses: RequestDecider,
+        links: ResourceLinks,
     ) -> None:
         self.asked_of_client: dict[Any, str] = {}
         self._guard = guard
@@ -46,18 +52,18 @@ class Answers:
         self._opening = opening
         self._uses = uses
         self._requests = ServerRequests(guard, journal)
-        self._results = Results(guard, journal, links, self._requests)
+        self._results = ResultChecks(guard, journal, links, self._requests)
         self._server_asks = 0
-        self._methods = UnknownMethods(guard, journal, "server")
+        self._methods = UnknownMethodDecider(guard, journal, "server")
 
     def relays(self) -> bool:
         """Whether the policy wants nothing to be done about results, and nobody counts who asks back how often."""
         return self._results.relays and not self._server_asks
 
-    def pass_on(self, answer: Answer, now: float, out: Output) -> bool:
+    def pass_on(self, answer: ServerAnswer, now: float, out: OutputBuilder) -> bool:
         """Pass an answer on to the client; False if it has to wait."""
         frame, message, asked = answer.frame, answer.message, answer.asked
-        if message is not None and is_doubtful_answer(message):
+        if message is not None and is_ambiguous_answer(message):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         if message is not None and "result" not in message:
             refused = self._requests.all_refused(requests_in_error(message.get("error")), asked, out)
@@ -70,19 +76,19 @@ class Answers:
         if asked.method in _OPENINGS:
             self._open(frame, message, asked, out)
             return True
-        if asked.method == LISTING:
+        if asked.method == LIST_TASKS:
             return self._list_tasks(answer, now, out)
         self._server_asks = 0
         result = message["result"]
-        if (asked.method in FETCHING or is_task(result)) and is_doubtful_task(result):
+        if (asked.method in TASK_METHODS or is_task(result)) and is_ambiguous_task(result):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         self._settle(self._results.refused(frame, result, asked, out), frame, message, asked, out)
         return True
 
-    def pass_on_notice(self, notice: Notice, now: float, out: Output) -> bool:
+    def pass_on_notice(self, notice: TaskNotification, now: float, out: OutputBuilder) -> bool:
         """Pass on what the server tells of a task; False if it has to wait. What is refused can be asked for."""
         params = notice.message.get("params")
-        if type(params) is not dict or type(params.get("taskId")) is not str or is_doubtful_task(params):
+        if type(params) is not dict or type(params.get("taskId")) is not str or is_ambiguous_task(params):
             raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what it says")
         verdict: Verdict | None = None
         # Servers tell of a task before they answer the call that it belongs to. That says how it is doing, no more.
@@ -93,7 +99,7 @@ class Answers:
         if verdict is not None and not verdict.passes:
             self._journal.used(verdict, notice.method, "", out)
             return True
-        asked = Asked(None, notice.method, f"task/{params['taskId']}")
+        asked = ForwardedRequest(None, notice.method, f"task/{params['taskId']}")
         refused = self._results.refused(notice.frame, params, asked, out)
         if refused is not None:
             self._journal.refuse(refused, notice.method, "", out)
@@ -105,7 +111,7 @@ class Answers:
         tasks, owner = self._guard.tasks, self._journal.owner
         return bool(tasks.tools_of(task, owner)) or tasks.is_of_another(task, owner)
 
-    def _list_tasks(self, answer: Answer, now: float, out: Output) -> bool:
+    def _list_tasks(self, answer: ServerAnswer, now: float, out: OutputBuilder) -> bool:
         """Pass on those tasks that the client could fetch. A server may take all clients of the gateway for one."""
         frame, message, asked = answer.frame, answer.message, answer.asked
         verdicts = [self._uses.verdict_of_task(task, now, out) for task in listed_tasks(message["result"])]
@@ -122,21 +128,23 @@ class Answers:
         self._settle(self._results.refused(frame, message["result"], asked, out), frame, message, asked, out)
         return True
 
-    def _settle(self, refused: Refusal | None, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
+    def _settle(
+        self, refused: Refusal | None, frame: bytes, message: Any, asked: ForwardedRequest, out: OutputBuilder
+    ) -> None:
         if refused is not None:
             out.to_client.append(self._refuse(refused, asked, out))
         else:
             member = "result" if "result" in message else "error"
             out.to_client.append(self._results.checked(frame, message, member, asked, out))
 
-    def _refuse(self, refused: Refusal, asked: Asked, out: Output) -> bytes:
+    def _refuse(self, refused: Refusal, asked: ForwardedRequest, out: OutputBuilder) -> bytes:
         call = self._journal.call_id(asked.number)
         self._journal.refuse(refused, asked.method, call, out)
         return _refused_answer(asked.number, refused, call)
 
     # Lists
 
-    def _list(self, answer: Answer, kind: ItemKind, now: float, out: Output) -> bool:
+    def _list(self, answer: ServerAnswer, kind: ItemKind, now: float, out: OutputBuilder) -> bool:
         page = read_page(answer.frame, answer.message, kind, self._guard)
         if not answer.asked.cursor and page.cursor is None:
             if not answer.tries:
@@ -156,7 +164,7 @@ class Answers:
         self._release(answer.frame, kind, page, view, out)
         return True
 
-    def _release(self, frame: bytes, kind: ItemKind, page: ListPage, view: View, out: Output) -> None:
+    def _release(self, frame: bytes, kind: ItemKind, page: ListPage, view: JudgedList, out: OutputBuilder) -> None:
         gone: set[int] = set()
         warnings: list[Verdict] = []
         for number, item in enumerate(page.items):
@@ -174,7 +182,7 @@ class Answers:
 
     # What the server says of itself
 
-    def _open(self, frame: bytes, message: Any, asked: Asked, out: Output) -> None:
+    def _open(self, frame: bytes, message: Any, asked: ForwardedRequest, out: OutputBuilder) -> None:
         result = message["result"]
         if not isinstance(result, dict) or result.get("resultType", "complete") != "complete":
             raise PinwardenError("PROBE_FAILED", "the server does not say who it is")
@@ -186,33 +194,33 @@ class Answers:
             return
         call = self._journal.call_id(asked.number)
         self._journal.used(passed, asked.method, call, out)
-        out.to_client.append(refusal(asked.number, passed, self._guard.server, call))
+        out.to_client.append(blocked_response(asked.number, passed, self._guard.server, call))
 
     # Requests of the server
 
-    def server_request(self, frame: bytes, message: Any, method: str, out: Output) -> None:
+    def server_request(self, frame: bytes, message: Any, method: str, out: OutputBuilder) -> None:
         """A question of the server to the client: passed on, or answered with a refusal."""
         number = message["id"]
         if not is_id(number) or number in self.asked_of_client:
-            out.to_server.append(error(None, INVALID_REQUEST, "pinwarden: the id cannot be used"))
+            out.to_server.append(error_response(None, INVALID_REQUEST, "pinwarden: the id cannot be used"))
             return
-        asked = Asked(f"server/{number}", method)
+        asked = ForwardedRequest(f"server/{number}", method)
         refused = self._refused_request(frame, message, method, out)
         refused = refused or self._requests.all_refused(((method, message.get("params")),), asked, out)
         if refused is not None:
             self._journal.refused_question(refused, method, number, out)
             data = {"pinwarden": {"code": refused.code}}
-            out.to_server.append(error(number, SERVER_AWAY, f"pinwarden: {refused.reason}", data))
+            out.to_server.append(error_response(number, SERVER_AWAY, f"pinwarden: {refused.reason}", data))
             return
         self.asked_of_client[number] = method
         out.to_client.append(self._results.checked(frame, message, "params", asked, out))
 
-    def _refused_request(self, frame: bytes, message: Any, method: str, out: Output) -> Refusal | None:
+    def _refused_request(self, frame: bytes, message: Any, method: str, out: OutputBuilder) -> Refusal | None:
         """Why a server request may not pass, whatever it carries."""
         barred = self._barred(out)
         if barred is not None:
             return barred
-        if is_doubtful_question(message):
+        if is_ambiguous_server_request(message):
             reason = "Two readers may differ on what the server asks for."
             return Refusal(code="message_doubtful", reason=reason)
         policy = self._guard.requests(self._journal.client)
@@ -224,7 +232,7 @@ class Answers:
                 return too_many_rounds(policy)
         return self._results.too_large(frame)
 
-    def tell(self, frame: bytes, message: Any, method: str, out: Output) -> None:
+    def tell(self, frame: bytes, message: Any, method: str, out: OutputBuilder) -> None:
         """A notification of the server that nothing is to be decided about: it is looked at as a result is."""
         barred = self._barred(out)
         if barred is not None:
@@ -234,17 +242,17 @@ class Answers:
         if refused is not None:
             self._journal.refused(refused.code, refused.reason, method[:100], "", out)
             return
-        asked = Asked(None, method[:100])
-        if method not in NOTICES_OF_SERVER:
+        asked = ForwardedRequest(None, method[:100])
+        if method not in SERVER_NOTIFICATIONS:
             verdict = self._methods.notice(method, out)
             if not verdict.passes:
                 return
             asked.warning = verdict if verdict.action == WARN else None
         out.to_client.append(self._results.checked(frame, message, "params", asked, out))
 
-    def tell_error(self, frame: bytes, message: Any, out: Output) -> None:
+    def tell_error(self, frame: bytes, message: Any, out: OutputBuilder) -> None:
         """An error that belongs to no request: it is looked at as one is that does."""
-        asked = Asked(None, "")
+        asked = ForwardedRequest(None, "")
         refused = self._barred(out) or self._results.too_large(frame)
         refused = refused or self._requests.all_refused(requests_in_error(message.get("error")), asked, out)
         if refused is not None:
@@ -252,7 +260,7 @@ class Answers:
         else:
             out.to_client.append(self._results.checked(frame, message, "error", asked, out))
 
-    def _barred(self, out: Output) -> Refusal | None:
+    def _barred(self, out: OutputBuilder) -> Refusal | None:
         """Why nothing at all of the server passes; None if something does."""
         try:
             identity = self._opening.identity(out)
@@ -260,14 +268,14 @@ class Answers:
             return Refusal(code=err.code, reason="What was approved cannot be read, so that nothing passes.")
         return None if identity is None else Refusal(code=identity.code, reason=identity.reason)
 
-    def from_client(self, frame: bytes, message: Any, out: Output) -> None:
+    def from_client(self, frame: bytes, message: Any, out: OutputBuilder) -> None:
         """An answer of the client; one that nobody asked for goes nowhere."""
         number = message.get("id")
         if is_id(number) and self.asked_of_client.pop(number, None) is not None:
             out.to_server.append(frame)
 
 
-def _covers(view: View, page: ListPage) -> bool:
+def _covers(view: JudgedList, page: ListPage) -> bool:
     return view.problem is not None or all(
         item.digest is None or (item.key, item.digest.raw) in view.by_item for item in page.items
     )
@@ -288,4 +296,4 @@ def _unstable(kind: ItemKind, item: Item) -> Verdict:
 
 def _refused_answer(number: Any, refused: Refusal, call: str) -> bytes:
     data = {"pinwarden": {"code": refused.code, "call": call}}
-    return error(number, INVALID_PARAMS, f"pinwarden: the answer is refused: {refused.reason}", data)
+    return error_response(number, INVALID_PARAMS, f"pinwarden: the answer is refused: {refused.reason}", data)

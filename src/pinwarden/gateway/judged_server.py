@@ -18,16 +18,16 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.judged_lists import server_facts
 from pinwarden.gateway.messages import META_KEYS
 from pinwarden.gateway.pages import cache_edits, warning_edit
-from pinwarden.gateway.session_audit import Journal, Output
+from pinwarden.gateway.session_audit import OutputBuilder, SessionAudit
 from pinwarden.surface.protocol import META, VERSION_META
 
 INTERCEPTORS = f"{META}interceptors"
 
 
-class Opening:
+class JudgedServer:
     """What was decided about the server as such."""
 
-    def __init__(self, guard: Guard, journal: Journal) -> None:
+    def __init__(self, guard: Guard, journal: SessionAudit) -> None:
         self.facts: dict[str, Any] | None = None
         self.version = ""
         """The revision of the protocol, once it is agreed on."""
@@ -37,7 +37,7 @@ class Opening:
         self._epoch = -1
         self._clear = False
 
-    def learn(self, facts: dict[str, Any], out: Output) -> None:
+    def learn(self, facts: dict[str, Any], out: OutputBuilder) -> None:
         """Judge what the server says of itself."""
         self.facts = facts
         self._epoch = -1
@@ -58,13 +58,13 @@ class Opening:
         """Whether the server as such was judged by the measure of now, and is barred from nothing."""
         return self._epoch == self._guard.epoch and self._clear
 
-    def identity(self, out: Output) -> Verdict | None:
+    def identity(self, out: OutputBuilder) -> Verdict | None:
         """Why the server is refused as a whole; None if it is not. Raises if what was approved cannot be read."""
         self._look(out)
         found = self._verdicts.get("serverInfo")
         return None if found is None or found.passes else found
 
-    def barred(self, method: str, out: Output) -> Verdict | None:
+    def barred(self, method: str, out: OutputBuilder) -> Verdict | None:
         """Why a request may not go to this server at all: it is not who it was, or may not do this."""
         identity = self.identity(out)
         if identity is not None:
@@ -77,7 +77,7 @@ class Opening:
             return offered if method.partition("/")[0] in CAPABILITY_OF_METHOD else None
         return offered if unapproved(method, offered.value, self._approved_capabilities()) else None
 
-    def extends(self, extension: str, out: Output) -> bool:
+    def extends(self, extension: str, out: OutputBuilder) -> bool:
         """Whether the server has an extension of the protocol, and may have it."""
         self._look(out)
         offered = self._verdicts.get("capabilities")
@@ -86,7 +86,7 @@ class Opening:
             (self.facts or {}).get("capabilities") if passes else self._approved_capabilities()
         )
 
-    def passed_on(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: Output) -> bytes | Verdict:
+    def passed_on(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: OutputBuilder) -> bytes | Verdict:
         """The answer as the client gets it, or why it gets none."""
         version = result.get("protocolVersion")
         if isinstance(version, str):
@@ -98,7 +98,7 @@ class Opening:
         announced = self._guard.policy.announces(self._guard.server, self._journal.client)
         return self._edited(frame, ttl, announced=announced and not self.extends(INTERCEPTORS, out))
 
-    def _look(self, out: Output) -> None:
+    def _look(self, out: OutputBuilder) -> None:
         epoch = self._guard.epoch  # before the measure is read, which another thread may change meanwhile
         if self.facts is None or self._epoch == epoch or self._guard.approved is None:
             return
@@ -133,11 +133,11 @@ class Opening:
         if offered is not None and not offered.passes:
             capabilities = self._approved_capabilities()
             if announced:
-                capabilities["extensions"] = {**extensions_of(capabilities), INTERCEPTORS: _own_gates()}
+                capabilities["extensions"] = {**extensions_of(capabilities), INTERCEPTORS: _interceptor_capability()}
             return [(span.start, span.end, dumps(capabilities, separators=(",", ":")))]
         if not announced or text[span.start] != "{":
             return []
-        gates = dumps(_own_gates(), separators=(",", ":"))
+        gates = dumps(_interceptor_capability(), separators=(",", ":"))
         extensions = splice.member(text, span.start, "extensions")
         if extensions is None:
             return [splice.with_member(text, span.start, "extensions", f'{{"{INTERCEPTORS}":{gates}}}')]
@@ -151,7 +151,7 @@ class Opening:
         return {} if approved is None else approved_capabilities(now, approved.surface)
 
 
-def _own_gates() -> dict[str, Any]:
+def _interceptor_capability() -> dict[str, Any]:
     """What SEP-2624 wants to be said of a host of interceptors."""
     from pinwarden.gateway.interceptors import EVENTS
 
