@@ -72,6 +72,9 @@ class LockApprovals:
 
 def read_approved_surface(lock: LockFile, path: Path, server: str, client: str | None) -> tuple[Surface, str]:
     """The approved surface of a server, and the digest of its file."""
+    from pinwarden.lock import lock_store
+    from pinwarden.lock.extension import extension_of
+    from pinwarden.lock.verification import refuse_if_tampered, verify
 
     refuse_if_tampered(verify(lock))
     for entry in lock.entries:

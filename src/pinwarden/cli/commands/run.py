@@ -211,7 +211,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 
 def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
-    from pinwarden.lock.record import has_surface
+    from pinwarden.lock.extension import has_surface
     from pinwarden.project.run import find_entry, is_bundle, prepare
     from pinwarden.project.server_start import prepare_start
 

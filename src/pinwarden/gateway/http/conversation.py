@@ -122,7 +122,7 @@ class Conversation:
             return None
         if parameters and frame.method == CALL and self._mismatch(frame, parameters, sink):
             return None
-        if is_slow_client_message(frame.message, len(frame.data)) and not self._admit_long(waiting):
+        if is_slow_client_message(frame.message, len(frame.data)) and not self._admit_long(sink):
             return None
         pending = PendingRequest(frame, sink, parameters)
         # A subscription is answered when it ends.
@@ -342,7 +342,7 @@ class Conversation:
         now = self._clock()
         frame = None if len(data) > self._large or self.session.heavy(now) else frame_from_server(data, self._json)
         if frame is None or is_slow_server_message(frame.message, len(data)):
-            self._effects.judge_aside(data, now, asked, status, then)
+            self._steps.judge_offloaded(data, now, expected_id, status, then)
         else:
             then(self._take_frame(frame, expected_id, status))
 
@@ -505,7 +505,7 @@ class Conversation:
         self,
         step: SessionOutput,
         frame: Frame | None,
-        asked: RequestId | None,
+        expected_id: RequestId | None,
         status: int,
         made: tuple[Frame, ...] = (),
     ) -> None:

@@ -28,7 +28,7 @@ class ProcessSupervisor:
     """Starts the processes of one server, with a growing pause after each that ended early."""
 
     def __init__(
-        self, name: str, command: Callable[[], ServerCommand], limits: HttpLimits, places: ProcessSlots | None = None
+        self, name: str, command: Callable[[], ServerCommand], limits: HttpLimits, slots: ProcessSlots | None = None
     ) -> None:
         self.name = name
         self.slots = slots or ProcessSlots(limits.max_children)
@@ -47,7 +47,7 @@ class ProcessSupervisor:
         return link
 
     def command(self) -> ServerCommand:
-        """What to start now."""
+        """The command to start."""
         self.starts += 1
         return self._command()
 

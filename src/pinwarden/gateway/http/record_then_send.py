@@ -35,7 +35,7 @@ class StepSender(Protocol):
         self,
         step: SessionOutput,
         frame: Frame | None,
-        asked: RequestId | None,
+        expected_id: RequestId | None,
         status: int,
         made: tuple[Frame, ...] = (),
     ) -> None:
@@ -80,7 +80,7 @@ class RecordThenSend:
         self,
         step: SessionOutput,
         frame: Frame | None,
-        asked: RequestId | None,
+        expected_id: RequestId | None,
         status: int,
         made: tuple[Frame, ...] = (),
     ) -> None:
@@ -97,11 +97,11 @@ class RecordThenSend:
         self._sender.send(step, frame, expected_id, status, made)
 
     def unrecorded(self, step: SessionOutput, err: PinwardenError) -> None:
-        """What cannot be recorded does not happen: it is answered with the reason, and reaches nobody."""
+        """A step could not be recorded: undo it, and answer with the reason."""
         self._sender.send(self._session.take_back(step, err), None, None, 0)
 
     def _refuse(self, step: SessionOutput, then: Callable[[], None]) -> None:
-        """Let a refusal have its effect when it is on disk. Who causes them faster than that is ended."""
+        """Send a refusal once it is durable. Closes the conversation if too many are pending."""
         if self._waiting >= self._most_waiting:
             self._sender.close("the server causes refusals faster than they can be recorded")
             return
@@ -141,7 +141,7 @@ class RecordThenSend:
         )
 
     def _judged(self, data: bytes, now: float) -> tuple[Frame, SessionOutput | None]:
-        """On a thread."""
+        """Runs on a thread."""
         frame = frame_from_server(data, self._json)
         if frame.is_answer and frame.id in self._abandoned:
             return frame, None
@@ -167,7 +167,7 @@ class RecordThenSend:
 
 
 OffloadedWork = Callable[[], tuple[Frame | None, SessionOutput | None]]
-"""Gives the message, if it is about one, and what the session made of it: nothing, if nobody waits for it."""
+"""Returns the message, if there is one, and the session's step; no step if the client left."""
 
 
 class OffloadResult:
@@ -294,10 +294,10 @@ class StepLog(Protocol):
     """Where steps are recorded, from any thread. Raises ``PinwardenError`` if a step cannot be recorded."""
 
     def record(self, step: SessionOutput) -> None:
-        """Take it, at once."""
+        """Record a step without waiting for the disk."""
 
     def record_durably(self, step: SessionOutput) -> None:
-        """Take it, and return when it would survive a power cut."""
+        """Record a step, and return once it is durable."""
 
 
 class StepRecorder:
@@ -315,7 +315,7 @@ class StepRecorder:
         """Number of recorded facts by kind."""
 
     def soon(self, step: SessionOutput) -> None:
-        """Record a step whose effect needs no proof."""
+        """Record a step that need not be durable."""
         self.count(step)
         self._recorder.record(step)
 
@@ -332,7 +332,7 @@ class StepRecorder:
         self.kinds[CALLED] = self.kinds.get(CALLED, 0) + 1
 
     def durably(self, step: SessionOutput, then: Callable[[], None], failed: Callable[[PinwardenError], None]) -> None:
-        """Record a step, and let it have its effect when it is on disk."""
+        """Record a step, and call ``then`` once it is durable, or ``failed``."""
         self.count(step)
         self.refusals += 1
         task = asyncio.get_running_loop().create_task(self._durably(step, then, failed))
@@ -340,11 +340,11 @@ class StepRecorder:
         task.add_done_callback(self._tasks.discard)
 
     def record(self, step: SessionOutput) -> None:
-        """Record a step whose effect needs no proof, on any thread; whoever does has to `count` it on the loop."""
+        """`soon` for any thread. The caller has to `count` the step on the event loop."""
         self._recorder.record(step)
 
     def count(self, step: SessionOutput) -> None:
-        """Count what was recorded."""
+        """Count a recorded step."""
         self.steps += 1
         for fact in step.facts:
             self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1

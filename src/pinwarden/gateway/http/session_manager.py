@@ -179,9 +179,7 @@ class Upstream:
 
     def _record(self, kind: str, session: Session, why: str) -> None:
         fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
-        with suppress(
-            PinwardenError
-        ):  # a log that takes nothing lets no message pass either, and who sends one is told
+        with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
             self.recording.soon(SessionOutput(facts=(fact,)))
 
 

@@ -172,7 +172,7 @@ class UpstreamFactory:
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
     def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
-        """What starts the server: its verified bytes, or with permission the command as it is configured."""
+        """How to start the server: from verified bytes, or as configured if the user allows it."""
         from pinwarden.project.run import Started, find_entry, prepare
         from pinwarden.project.server_start import prepare_start
 
