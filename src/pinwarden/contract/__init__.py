@@ -1,6 +1,11 @@
-"""The server author's lock: what a server promises, what its code can reach, and what it costs.
+"""The server author's lock: what a server promises, what its code can reach, and what its tools cost.
 
-Start with ``lockfile.py`` and ``contract.py`` (compatible with ``mcp-fusion.lock``), ``observation.py`` (a server as
-it is now) and ``check.py``. ``entitlements/`` analyses source code without running it. Formats, digests, ``diff.py``
-and ``entitlements/`` are pure; ``python_server.py`` and ``introspector.py`` import a server in a process of its own.
+Start with ``contract.py`` (the types), ``lockfile.py`` (the format, compatible with ``mcp-fusion.lock``) and
+``check.py`` (a server against its lock). ``observation.py`` reads a server from source or over the wire and derives its
+contracts; ``diff.py`` and ``server_diff.py`` compare two of them. ``*_report.py`` and ``lock_command.py`` are the
+commands. ``entitlements/`` analyses source code without running it.
+
+Types, digests, ``check.py``, ``diff.py``, ``server_diff.py``, ``normal_form.py``, ``surface_contracts.py`` and
+``entitlements/`` are pure; ``python_server.py`` and ``introspector.py`` run a server in a process of its own. Nothing
+here imports ``project``, ``install``, ``gateway`` or ``cli``.
 """
