@@ -19,7 +19,7 @@ from benchmarks.measure import Goal, Row, compare, table
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
-from pinwarden.project.fetch_context import Sources, Workshop, fetch_files
+from pinwarden.project.fetch_context import FetchContext, PackageSources, fetch_files
 from pinwarden.project.project import Project
 from pinwarden.system.net.endpoint import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchRules
@@ -186,7 +186,7 @@ def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], ob
     package = ClosurePackage(name="bench", version="1", path="node_modules/bench", files=tuple(files))
     closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
     project = Project(root=folder, lock=folder / "mcp-lock.json", home=folder)
-    sources = Sources(settings=SettingsSources(home=folder, project=None))
+    sources = PackageSources(settings=SettingsSources(home=folder, project=None))
     sources._npm[""] = Endpoint(url=url, said_by="argument")
     # One client for all rounds: reading the machine's certificates takes longer than fetching does.
     fetcher = Fetcher(FetchRules(allow_private=True, allow_plain_http=True))
@@ -194,6 +194,8 @@ def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], ob
 
     def run() -> None:
         shutil.rmtree(target, ignore_errors=True)
-        fetch_files(closure, files, Workshop(project=project, sources=sources, fetcher=fetcher, store=Store(target)))
+        fetch_files(
+            closure, files, FetchContext(project=project, sources=sources, fetcher=fetcher, store=Store(target))
+        )
 
     return run

@@ -16,10 +16,10 @@ from pinwarden.lock.verification import NOTES, PROBLEMS
 from pinwarden.project.client_install import REINSTALLING_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, MACHINE_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS
+from pinwarden.project.gate.gate_report import LIVE_KINDS
 from pinwarden.project.gate.integrity import LOCK_KINDS
 from pinwarden.project.gate.online import REGISTRY_KINDS
-from pinwarden.project.gate.report import LIVE_KINDS
-from pinwarden.project.gate.repository import COVERAGE_KINDS
+from pinwarden.project.gate.repository_check import COVERAGE_KINDS
 from pinwarden.project.init_decisions import LOCKING_KINDS
 from pinwarden.project.install_scripts import SCRIPT_KINDS
 from pinwarden.project.installed_bundles import YANK_KINDS

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
-from pinwarden.project.client_install import with_fresh_start
+from pinwarden.project.client_install import with_approved_start
 from pinwarden.system.net.endpoint import Endpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio
@@ -715,14 +715,14 @@ def test_a_variable_that_is_added_and_accepted_leaves_bytes_and_command_locked(n
 def test_what_a_user_filled_in_and_switched_stays_when_a_newer_release_is_started() -> None:
     mine = {"command": "npx", "args": ["a@1"], "env": {"KEY": "s3cret", "OLD": "x"}, "disabled": True}
     approved = {"command": "npx", "args": ["a@2"], "env": {"KEY": "${KEY}", "NEW": "${NEW}"}}
-    assert with_fresh_start(mine, approved) == {
+    assert with_approved_start(mine, approved) == {
         "command": "npx",
         "args": ["a@2"],
         "env": {"KEY": "s3cret", "NEW": "${NEW}"},
         "disabled": True,
     }
     address = {"type": "http", "url": "https://mcp.example.com/"}
-    assert with_fresh_start(mine, address) == {**address, "env": mine["env"], "disabled": True}
+    assert with_approved_start(mine, address) == {**address, "env": mine["env"], "disabled": True}
 
 
 def test_a_local_program_is_told_by_enforce_and_is_no_failure(user: User) -> None:

@@ -376,5 +376,5 @@ def test_the_pre_commit_hook_checks_the_project_and_not_the_users_own_files() ->
 def test_ci_says_which_clients_it_looked_for(repository: Repository) -> None:
     repository.lock_project(".", {"notes": NOTES})
     assert {"Claude Code", "Crush", "Amp", "Goose"} <= set(repository.facts()[1]["clientsLookedFor"])
-    assert "note: looked for the files of " in repository.run("ci").out
-    assert "looked for the files" not in repository.run("ci", "--no-configs").out
+    assert "note: searched the configuration files of " in repository.run("ci").out
+    assert "searched the configuration files" not in repository.run("ci", "--no-configs").out

@@ -111,7 +111,7 @@ class TestNarrowTerminals:
         assert [line for line in shown.splitlines() if len(line) > 40] == []
 
     def test_a_program_reads_each_note_on_one_line(self, world: World) -> None:
-        assert "note: live servers were not asked (--live)\n" in shell(world, "pinwarden ci", COLUMNS="40")[1]
+        assert "note: live servers were not checked (--live)\n" in shell(world, "pinwarden ci", COLUMNS="40")[1]
 
 
 def test_approving_without_variables_that_name_the_user_takes_the_systems_name(world: World) -> None:

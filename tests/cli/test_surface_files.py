@@ -14,7 +14,7 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension, extended, extension_of, pin_surface, surface_path
 from pinwarden.lock.relock import relock
-from pinwarden.project.approvable import approvable, in_own_files
+from pinwarden.project.approvable import assign_surface_files, scan_candidate
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import vectors_dir
@@ -88,7 +88,7 @@ def test_a_server_whose_name_is_the_key_of_another_entry_gets_a_file_of_its_own(
     there = entry("notes", "claude", SURFACE, surface_path("notes:claude"))
     evil = entry("notes:claude", "claude", OTHER, surface_path("notes:claude"))
     old = relock(None, [there], NOON)
-    made, files = in_own_files(old, [evil], {evil.key: approvable("notes", OTHER)})
+    made, files = assign_surface_files(old, [evil], {evil.key: scan_candidate("notes", OTHER)})
     new = relock(old, made, LATER)
     assert list(files) == [surface_path("notes:claude:claude")]
     assert {pin.path for each in new.entries if (known := extension_of(each)) and (pin := known.surface)} == {
@@ -103,7 +103,7 @@ def test_when_the_file_of_its_key_is_taken_too_an_entry_has_one_that_no_other_ca
         entry("c", "claude", SURFACE, surface_path("b:claude")),
     ]
     mine = entry("b", "claude", OTHER, surface_path("b"))
-    made, files = in_own_files(relock(None, taken, NOON), [mine], {mine.key: approvable("b", OTHER)})
+    made, files = assign_surface_files(relock(None, taken, NOON), [mine], {mine.key: scan_candidate("b", OTHER)})
     assert files == {surface_path("b", "claude"): encode_surface(OTHER)}
     known = extension_of(made[0])
     assert known == replace(extension_of(mine) or Extension(), surface=pin_surface(OTHER, surface_path("b", "claude")))

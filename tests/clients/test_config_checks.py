@@ -11,7 +11,7 @@ from pinwarden.clients.config import ConfigFile, read_config
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
 from pinwarden.clients.table import CLIENTS, Place
 from pinwarden.lock.locked_config import LockedConfig, locked_config
-from pinwarden.project.config_diagnosis import diagnose, strangers
+from pinwarden.project.config_diagnosis import diagnose, unknown_servers
 from pinwarden.project.config_secrets import audit_locked, audit_servers
 from pinwarden.system.masking import is_reference, looks_secret, mask_words
 
@@ -84,21 +84,21 @@ class TestDoctor:
 class TestStrangers:
     def test_every_server_that_no_lock_knows_is_found_in_any_file(self) -> None:
         files = [file({"notes": ENTRY, "evil": {"command": "x"}}), file({"worse": {"command": "y"}}, "vscode")]
-        found = strangers([locked()], files, PATHS)
+        found = unknown_servers([locked()], files, PATHS)
         assert [(each.server.client, each.server.name, each.change.kind) for each in found] == [
             ("cursor", "evil", "rogue_entry"),
             ("vscode", "worse", "rogue_entry"),
         ]
 
     def test_a_server_approved_for_another_client_is_for_review_if_it_means_the_same(self) -> None:
-        same = strangers([locked()], [file({"notes": ENTRY}, "vscode")], PATHS)
-        other = strangers([locked()], [file({"notes": {"command": "evil"}}, "vscode")], PATHS)
+        same = unknown_servers([locked()], [file({"notes": ENTRY}, "vscode")], PATHS)
+        other = unknown_servers([locked()], [file({"notes": {"command": "evil"}}, "vscode")], PATHS)
         assert [each.change.kind for each in same] == ["unlocked_entry"]
         assert [each.change.kind for each in other] == ["rogue_entry"]
 
     def test_the_same_name_in_another_file_of_the_same_client_is_not_taken_for_the_approved_one(self) -> None:
         hidden = file({"notes": {"command": "evil"}}, path="/p/.cursor/other.json")
-        assert [each.change.kind for each in strangers([locked()], [hidden], PATHS)] == ["rogue_entry"]
+        assert [each.change.kind for each in unknown_servers([locked()], [hidden], PATHS)] == ["rogue_entry"]
 
 
 class TestFindings:

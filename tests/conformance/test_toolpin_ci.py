@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pinwarden.core.report import Report
-from pinwarden.project.gate.check import Gate, check_project
-from pinwarden.project.gate.report import gate_report
+from pinwarden.project.gate.check import GateOptions, check_project
+from pinwarden.project.gate.gate_report import gate_report
 from pinwarden.project.project import Policies, Project
 from tests.cli.run import Outcome, pinwarden
 from tests.conformance.vectors import REPOSITORY, load, vectors_dir
@@ -64,7 +64,7 @@ def world(tmp_path: Path, lock: Path, cache: Path | None = None) -> Project:
 
 
 def run(project: Project, expect_digest: str | None = None) -> Report:
-    gate = Gate(now=NOW, registries=project.registries(offline=True), expect_digest=expect_digest)
+    gate = GateOptions(now=NOW, registries=project.registries(offline=True), expect_digest=expect_digest)
     return gate_report([check_project(project, Policies(), gate)])
 
 
@@ -215,7 +215,7 @@ class TestHashesOfLiveTools:
         found = gate(project, "--allow-execute")
         assert (found.code, (project.root / "started").exists()) == (0, False)
         assert "1 of 1 entries have only ToolPin's hashes" in found.out
-        assert "live servers were not asked" in found.out
+        assert "live servers were not checked" in found.out
 
     def test_a_server_that_cannot_be_asked_is_not_clean(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").unlink()

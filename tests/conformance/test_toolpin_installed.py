@@ -14,7 +14,7 @@ from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
 from pinwarden.clients.table import CLIENTS
 from pinwarden.lock.locked_config import LockedConfig, locked_config
-from pinwarden.project.config_diagnosis import diagnose, strangers
+from pinwarden.project.config_diagnosis import diagnose, unknown_servers
 from pinwarden.project.config_secrets import audit_locked, audit_servers
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
@@ -143,7 +143,7 @@ def test_the_inventory_holds_what_toolpin_lists(machine: Machine) -> None:
 
 def test_nothing_that_toolpin_installed_is_a_stranger(machine: Machine) -> None:
     machine.fill()
-    assert strangers(lock(), machine.found, machine.paths) == ()
+    assert unknown_servers(lock(), machine.found, machine.paths) == ()
 
 
 def test_a_rogue_entry_that_toolpin_overlooks_is_found(machine: Machine) -> None:
@@ -153,7 +153,7 @@ def test_a_rogue_entry_that_toolpin_overlooks_is_found(machine: Machine) -> None
     document["mcpServers"]["io.github.acme/npm-n0tes"] = {"command": "npx", "args": ["-y", "evil"]}
     path.write_text(json.dumps(document))
     assert diagnose(lock(), machine.files, machine.paths).ok
-    assert [(each.server.name, each.change.kind) for each in strangers(lock(), machine.found, machine.paths)] == [
+    assert [(each.server.name, each.change.kind) for each in unknown_servers(lock(), machine.found, machine.paths)] == [
         ("io.github.acme/npm-n0tes", "look_alike_entry")
     ]
 

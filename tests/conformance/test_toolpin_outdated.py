@@ -11,10 +11,10 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.project.fetch_context import Sources, Workshop
-from pinwarden.project.lock import LockWriting
+from pinwarden.project.fetch_context import FetchContext, PackageSources
+from pinwarden.project.lock import LockOptions
 from pinwarden.project.project import Policies, Project
-from pinwarden.project.update import Wish, outdated, update
+from pinwarden.project.update import UpdateRequest, outdated, update
 from pinwarden.system.net.fetch import Fetcher, FetchRules
 from tests.conformance.toolpin_world import clock, files, folder
 from tests.conformance.vectors import load
@@ -30,11 +30,11 @@ def world(tmp_path: Path, case: str) -> Project:
     return Project(root=tmp_path, lock=tmp_path / "mcp-lock.json", home=tmp_path / "home")
 
 
-def offline_shop(project: Project) -> Workshop:
+def offline_shop(project: Project) -> FetchContext:
     """What looks up packages, and asks nobody."""
-    return Workshop(
+    return FetchContext(
         project=project,
-        sources=Sources.of(project),
+        sources=PackageSources.from_project(project),
         fetcher=Fetcher(FetchRules(offline=True), {}),
         store=Store(project.home / "store"),
     )
@@ -66,8 +66,8 @@ def test_an_update_is_planned_from_and_to_the_same_version_and_nothing_is_writte
     expected = load("toolpin/drift/newer_release.update-dry-run.json")
     project = world(tmp_path, "newer_release")
     before = project.lock.read_bytes()
-    wish = Wish(names=[expected["serverName"]], agreed=False, shop=offline_shop(project))
-    report = update(project, wish, Policies(), LockWriting(now=clock(), offline=True))
+    wish = UpdateRequest(names=[expected["serverName"]], confirmed=False, fetch_context=offline_shop(project))
+    report = update(project, wish, Policies(), LockOptions(now=clock(), offline=True))
     plans = {row["client"]: (row["name"], row["from"], row["to"]) for row in report.facts["updates"]}
     assert plans[expected["client"]] == (expected["targetName"], expected["fromVersion"], expected["toVersion"])
     assert report.facts["written"] is expected["lockfileWritten"] is False

@@ -55,7 +55,7 @@ def test_an_honest_bundle_passes_every_step_and_each_is_told(user: User) -> None
     user.publish(FIRST)
     judged = user.judge(floor="1.0.0")
     assert judged.accepted is not None
-    assert [(line.step, line.result) for line in judged.lines] == [
+    assert [(line.step, line.result) for line in judged.plan] == [
         *((number, "passed") for number in range(1, 9)),
         *((None, "passed") for _ in range(3)),
         (9, "passed"),
@@ -63,8 +63,8 @@ def test_an_honest_bundle_passes_every_step_and_each_is_told(user: User) -> None
     assert judged.accepted.provenance.attestations_used == (VERA.public_key.did,)
     assert judged.accepted.fresh is not None
     assert (judged.accepted.fresh.index, judged.accepted.fresh.size) == (0, 1)
-    assert judged.lines[0].detail == "acme"
-    assert judged.lines[5].detail == "vera"
+    assert judged.plan[0].detail == "acme"
+    assert judged.plan[5].detail == "vera"
 
 
 def test_a_second_install_reads_only_what_is_new_in_the_log(user: User) -> None:
@@ -352,11 +352,11 @@ def test_a_version_that_was_taken_back_is_told_with_when_and_why(user: User) -> 
     assert user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks").changed
     judged = user.judge()
     assert judged.refusal is not None
-    assert (judged.refusal.code, judged.exit_code, judged.lines[0].result) == ("VERSION_YANKED", 1, "failed")
+    assert (judged.refusal.code, judged.exit_code, judged.plan[0].result) == ("VERSION_YANKED", 1, "failed")
     why = judged.refusal.why
     assert (why["version"], why["reason"], why["index"]) == ("1.0.0", "it leaks", 1)
     assert judged.refusal.what == (
-        f"acme.notes 1.0.0 was taken back by its publisher at {why['yanked_at_utc']}: it leaks (event 1)"
+        f"acme.notes 1.0.0 was yanked by its publisher at {why['yanked_at_utc']}: it leaks (event 1)"
     )
     assert user.code(tool="acme.nothing") == "POINTER_NOT_FOUND"
     assert user.code(literal=True) == "POINTER_NOT_FOUND"
@@ -468,7 +468,7 @@ def test_attack_duplicate_keys_in_any_document_are_refused(user: User) -> None:
         data = user.world.files.get(path).replace(b"{", twice, 1)
         judged = user.judge(showing(user.world, **{path: data}))
         assert judged.refusal is not None
-        assert (judged.refusal.code, judged.lines[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
+        assert (judged.refusal.code, judged.plan[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
 
 
 # What is asked for, and in which order it is answered
@@ -523,8 +523,8 @@ def test_a_tool_or_channel_that_is_not_there_is_told_at_the_first_step(user: Use
     user.publish(FIRST)
     for judged in (user.judge(tool="acme.nothing"), user.judge(channel="beta")):
         assert judged.refusal is not None
-        assert (judged.refusal.code, judged.lines[0].result) == ("POINTER_NOT_FOUND", "failed")
-        assert {line.result for line in judged.lines[1:]} == {"not reached"}
+        assert (judged.refusal.code, judged.plan[0].result) == ("POINTER_NOT_FOUND", "failed")
+        assert {line.result for line in judged.plan[1:]} == {"not reached"}
 
 
 def test_the_rulebook_answers_before_the_log_and_the_log_before_the_bytes(user: User) -> None:
@@ -546,7 +546,7 @@ def test_by_the_letter_no_log_is_asked_and_what_is_unpacked_is_safe_all_the_same
     judged = user.judge(showing(user.world, **{path: document_bytes(other)}), literal=True)
     assert judged.refusal is not None
     assert judged.refusal.code == "MANIFEST_CID_MISMATCH"
-    assert [line.result for line in judged.lines[:8]] == ["passed"] * 8
+    assert [line.result for line in judged.plan[:8]] == ["passed"] * 8
 
 
 def test_a_channel_that_moves_while_it_is_asked_about_is_asked_about_again(user: User) -> None:

@@ -14,7 +14,7 @@ from pinwarden.bundle.trust_store import KnownKey, TrustedRegistry
 from pinwarden.core.cid import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey
-from pinwarden.install.decision import Judged, Question, judge
+from pinwarden.install.decision import InstallDecision, InstallRequest, decide_install
 from pinwarden.install.sources import RegistrySource
 from pinwarden.registry import names
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
@@ -35,8 +35,8 @@ class User:
     world: World
     trust: Path
 
-    def question(self, **changes: Any) -> Question:
-        return Question(
+    def question(self, **changes: Any) -> InstallRequest:
+        return InstallRequest(
             **{
                 "tool": "acme.notes",
                 "policy": InstallerPolicy(filesystem="read_only"),
@@ -47,16 +47,16 @@ class User:
             }
         )
 
-    def judge(self, files: LiveFiles | None = None, **changes: Any) -> Judged:
+    def judge(self, files: LiveFiles | None = None, **changes: Any) -> InstallDecision:
         """Take the plan over what the registry serves."""
-        return judge(self.question(**changes), RegistrySource(files or self.world.files))
+        return decide_install(self.question(**changes), RegistrySource(files or self.world.files))
 
     def code(self, files: LiveFiles | None = None, **changes: Any) -> str:
         """The one code of a refusal."""
         judged = self.judge(files, **changes)
         assert judged.accepted is None
         assert judged.refusal is not None
-        assert [line.result for line in judged.lines].count("failed") == 1
+        assert [line.result for line in judged.plan].count("failed") == 1
         return judged.refusal.code
 
     def accepts(self, files: LiveFiles | None = None, **changes: Any) -> bool:

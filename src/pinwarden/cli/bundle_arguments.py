@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pinwarden.bundle.oci_transfer import OciNetwork
     from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_store import TrustStore
-    from pinwarden.install.sources import Places
-    from pinwarden.install.staging import PinnedBundles
+    from pinwarden.install.sources import Locations
+    from pinwarden.install.staging import RegistryBundleFetcher
 
 _PERMISSIONS = ("network", "read-files", "write-files", "exec", "legacy")
 _MAX_POLICY_BYTES = 64 * 1024
@@ -122,9 +122,9 @@ def registry_location(args: Namespace, trusted: TrustStore) -> str:
 
 
 @contextmanager
-def open_locations(args: Namespace) -> Iterator[Places]:
+def open_locations(args: Namespace) -> Iterator[Locations]:
     """The network for installing, open until the command ends."""
-    from pinwarden.install.sources import Places
+    from pinwarden.install.sources import Locations
     from pinwarden.system.net.endpoint import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
@@ -133,20 +133,20 @@ def open_locations(args: Namespace) -> Iterator[Places]:
     )
     fetcher = Fetcher(rules, os.environ)
     try:
-        yield Places(fetcher, SettingsSources(home=Path.home(), project=None, variables=os.environ))
+        yield Locations(fetcher, SettingsSources(home=Path.home(), project=None, variables=os.environ))
     finally:
         fetcher.close()
 
 
 @contextmanager
-def open_pinned_bundles(args: Namespace) -> Iterator[PinnedBundles]:
+def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
     """Downloads the files of locked bundles that are not in the local store."""
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.install.staging import PinnedBundles
+    from pinwarden.install.staging import RegistryBundleFetcher
 
     with open_locations(args) as places:
         trust = trust_file()
-        yield PinnedBundles(
+        yield RegistryBundleFetcher(
             places, lambda: load_trust(trust), lambda: installer_policy_from(args), args.registry, trust
         )
 

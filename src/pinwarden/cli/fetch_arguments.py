@@ -14,7 +14,7 @@ from pinwarden.cli.streams import Progress
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
-    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.project import Project
 
 
@@ -33,10 +33,10 @@ def add_network_arguments(parser: _ActionsContainer) -> None:
 
 
 @contextmanager
-def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iterator[Workshop]:
+def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iterator[FetchContext]:
     """What downloading needs: network, package sources and local store. Shows progress on a terminal."""
     from pinwarden.artifacts.environments.store import Store
-    from pinwarden.project.fetch_context import Sources, Workshop
+    from pinwarden.project.fetch_context import FetchContext, PackageSources
     from pinwarden.project.project import store_folder
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
@@ -49,9 +49,9 @@ def open_fetch_context(args: Namespace, project: Project, activity: str) -> Iter
     fetcher = Fetcher(rules, os.environ)
     with Progress(activity) as progress:
         try:
-            yield Workshop(
+            yield FetchContext(
                 project=project,
-                sources=Sources.of(project),
+                sources=PackageSources.from_project(project),
                 fetcher=fetcher,
                 store=Store(store_folder(project)),
                 on_progress=progress.at,

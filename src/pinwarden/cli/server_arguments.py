@@ -164,7 +164,7 @@ def run_probe(prepared: PreparedProbe) -> Surface:
     from pinwarden.project import server_start
 
     with Progress("connecting to the server"):
-        return server_start.ask(prepared)
+        return server_start.probe_server(prepared)
 
 
 def probe_options(args: Namespace, *, typed: bool = False) -> ProbeOptions:

@@ -14,7 +14,7 @@ from pinwarden.gateway.store.reviews import storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.verification import refuse_if_tampered, verify, verify_files
-from pinwarden.project.approvable import Approvable
+from pinwarden.project.approvable import ApprovalCandidate
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.surface.surface import Surface, parse_surface
 
@@ -40,7 +40,7 @@ class Baseline(Protocol):
     def refuse_unwritable(self) -> None:
         """Raise if nothing could be approved."""
 
-    def approve(self, changed: Mapping[str, Approvable], approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Make these the approved ones. Raises if what is approved is no longer what was read."""
 
 
@@ -61,7 +61,7 @@ class LockBaseline:
         """Hold the lock for a moment, and its folder of texts."""
         lock_store.refuse_unwritable(self._project.lock)
 
-    def approve(self, changed: Mapping[str, Approvable], approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Write the lock and the approved texts."""
         approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
 
@@ -107,7 +107,7 @@ class FirstUseBaseline:
     def refuse_unwritable(self) -> None:
         """The store has written down the decision itself."""
 
-    def approve(self, changed: Mapping[str, Approvable], approver: Approver, now: str) -> None:
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
         """Put it into the store."""
         for offered in changed.values():
             offered.refuse_if_blocked()

@@ -22,8 +22,13 @@ from pinwarden.gateway.approved_items import (
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.baselines import Baseline, baseline_of
 from pinwarden.gateway.store.approvals import Approval
-from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
-from pinwarden.project.approvable import OPTION, Approvable, approvable, not_approved
+from pinwarden.gateway.store.reviews import STATES, WAITING, Review, fact_about, kept_name, named
+from pinwarden.project.approvable import (
+    APPROVE_WARNINGS_OPTION,
+    ApprovalCandidate,
+    scan_candidate,
+    warnings_not_approved,
+)
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL
 from pinwarden.surface.surface import Surface
@@ -113,7 +118,7 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
         served = with_definitions(approved, [review])
         report = compare_surfaces(approved, served, subject, whole=True)
         changes = report.facts["changes"]
-        report = replace(report, rows=(*report.rows, *approvable(review.server, served, (approved,)).warnings))
+        report = replace(report, rows=(*report.rows, *scan_candidate(review.server, served, (approved,)).warnings))
     return replace(
         report,
         command="review show",
@@ -214,7 +219,7 @@ class _Plan(Record):
 
     reviews: tuple[Review, ...]
     baseline: Baseline
-    changed: Mapping[str, Approvable]
+    changed: Mapping[str, ApprovalCandidate]
 
 
 def _planned(
@@ -222,7 +227,7 @@ def _planned(
     project: Project,
     reviews: Sequence[Review],
     change: Callable[[Sequence[Review], Mapping[str, Surface]], dict[str, Surface]],
-    offer: Callable[[str, Surface, Surface], Approvable],
+    offer: Callable[[str, Surface, Surface], ApprovalCandidate],
 ) -> list[_Plan]:
     plans: list[_Plan] = []
     for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
@@ -345,13 +350,13 @@ def has_reason(approver: Approver) -> bool:
     return approver.why.strip() not in ("", UNSAID)
 
 
-def _offered(approver: Approver, server: str, seen: Surface, approved: Surface) -> Approvable:
-    return approvable(server, seen, (approved,), warnings_approved=approver.approves_warnings)
+def _offered(approver: Approver, server: str, seen: Surface, approved: Surface) -> ApprovalCandidate:
+    return scan_candidate(server, seen, (approved,), warnings_approved=approver.approves_warnings)
 
 
-def _approved_before(server: str, seen: Surface, _: Surface) -> Approvable:
+def _approved_before(server: str, seen: Surface, _: Surface) -> ApprovalCandidate:
     """A text that comes back was approved before, whatever the scan says of it."""
-    return Approvable(server=server, surface=seen)
+    return ApprovalCandidate(server=server, surface=seen)
 
 
 def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
@@ -360,7 +365,9 @@ def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
             if offered.blocked:
                 names = " ".join(review.name for review in plan.reviews[:_NAMED])
                 hint = f"pinwarden review show {plan.reviews[0].name} shows it; to approve it with the warnings:"
-                raise not_approved(offered, f"{hint} pinwarden review approve {names} {OPTION}")
+                raise warnings_not_approved(
+                    offered, f"{hint} pinwarden review approve {names} {APPROVE_WARNINGS_OPTION}"
+                )
 
 
 _NAMED = 10  # names of reviews in a hint

@@ -1,6 +1,8 @@
 """Install and upgrade bundles from a registry.
 
-Start with ``install.py``: decide (``decision.py``), stage (``staging.py``), write the lock (``lock_entries.py``).
-``upgrade.py`` does the same for newer versions, ``yanked.py`` says why a registry withdrew one. Nothing here is pure;
-decisions are in ``bundle/acceptance`` and ``registry/log_verification.py``.
+Start with ``install.py``: decide (``decision.py``), stage (``staging.py``), write the lock and the client files.
+``upgrade.py`` does the same for newer versions. ``freshness.py`` checks a pointer against the registry's transparency
+log, ``sources.py`` is where bundles come from. ``container_images.py`` locks an image by its digest, and
+``trust_commands.py`` edits the trust store. Nothing here is pure: decisions that touch nothing outside are in
+``bundle/acceptance`` and ``registry/log_verification.py``. Must not import ``gateway``.
 """

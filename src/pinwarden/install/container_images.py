@@ -1,6 +1,6 @@
-"""Ref-mode: a container image by its tag, which is resolved to the digest that it has now. A digest is taken as it is.
+"""Lock a container image by the digest that its tag has now. A digest in the reference is used as it is.
 
-Tags that look like versions are labels: they have no floor, and ``update`` tells when one has moved.
+Tags that look like versions are labels: they have no minimum version, and ``update`` reports when one has moved.
 """
 
 from __future__ import annotations
@@ -21,119 +21,122 @@ from pinwarden.lock.extension import Extension, ImagePin, extended, extension_of
 from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
-from pinwarden.project.approvable import Approvable, not_approved
-from pinwarden.project.artifact_check import examine, first_refusal
-from pinwarden.project.lock import extension_for, offered_surface, with_earlier_pins, write_entries
-from pinwarden.project.prove import Proof, pinned
-from pinwarden.project.run import container_line
+from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
+from pinwarden.project.artifact_check import examine_artifact, first_refusal
+from pinwarden.project.lock import approval_candidate, extension_for, with_earlier_pins, write_entries
+from pinwarden.project.prove import VerifiedArtifact, with_pins
+from pinwarden.project.run import container_command
 
 if TYPE_CHECKING:
-    from pinwarden.install.install import Placed
-    from pinwarden.project.fetch_context import Workshop
-    from pinwarden.project.lock import LockWriting
+    from pinwarden.install.install import InstallTarget
+    from pinwarden.project.fetch_context import FetchContext
+    from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.surface.surface import Surface
 
 
 class ImageInstall(Record):
-    """What is locked under which name."""
+    """Which image to lock under which name."""
 
     name: str
     image: str
     project: Project
-    placed: Placed
+    target: InstallTarget
     policies: Policies
-    writing: LockWriting
+    lock_options: LockOptions
     probe: ProbeOptions | None = None
-    """If given, the image is started by its digest to learn what it tells the model."""
+    """If given, the image is started by its digest to record its surface."""
 
 
-def install_image(wanted: ImageInstall, shop: Workshop) -> Report:
+def install_image(request: ImageInstall, context: FetchContext) -> Report:
     """The report of ``pinwarden install --image``."""
-    project, writing = wanted.project, wanted.writing
+    project, lock_options = request.project, request.lock_options
     old = lock_store.read(project.lock)
-    # With what was pinned for the same reference before, so that installing again is no way to follow a moved tag.
-    made = [with_earlier_pins(old, _entry(wanted, client)) for client in wanted.placed.clients]
-    refuse_forbidden(wanted.policies, made, writing.now)
-    examined = examine(made[0], shop, writing.now)
+    # Keep earlier pins of the same reference: installing again must not follow a moved tag.
+    made = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
+    refuse_forbidden(request.policies, made, lock_options.now)
+    examined = examine_artifact(made[0], context, lock_options.now)
     refusal = first_refusal(examined) if examined.refused else None
     if refusal is not None:
         raise refusal
-    entries = [pinned(each, Proof(examined=examined, closure=None), "", writing.now) for each in made]
-    offered = offered_surface(project, wanted.name, _asked(wanted, entries[0]), writing)
-    if offered is not None:
-        if offered.blocked:
-            return _refused(offered)
-        entries = [_with_surface(each, offered, wanted) for each in entries]
-    write_entries(project, entries, offered, writing)
-    seen = None if offered is None else offered.surface
-    return _report(wanted, entries, seen, [row.message for row in examined.rows])
+    entries = [
+        with_pins(entry, VerifiedArtifact(examined_artifact=examined, closure=None), "", lock_options.now)
+        for entry in made
+    ]
+    candidate = approval_candidate(project, request.name, _asked(request, entries[0]), lock_options)
+    if candidate is not None:
+        if candidate.blocked:
+            return _refused(candidate)
+        entries = [_with_surface(entry, candidate, request) for entry in entries]
+    write_entries(project, entries, candidate, lock_options)
+    seen = None if candidate is None else candidate.surface
+    return _report(request, entries, seen, [row.message for row in examined.rows])
 
 
-def _entry(wanted: ImageInstall, client: str) -> Entry:
-    reference = parse_reference(wanted.image)
+def _entry(request: ImageInstall, client: str) -> Entry:
+    reference = parse_reference(request.image)
     package: dict[str, Any] = {
         "registryType": "oci",
-        "identifier": wanted.image,
+        "identifier": request.image,
         "transport": {"type": "stdio"},
-        "environmentVariables": [{"name": name, "isRequired": True} for name in wanted.placed.variables],
+        "environmentVariables": [{"name": name, "isRequired": True} for name in request.target.variables],
     }
-    server = {"name": wanted.name, "description": "", "version": reference.tag or NO_RELEASE, "packages": [package]}
+    server = {"name": request.name, "description": "", "version": reference.tag or NO_RELEASE, "packages": [package]}
     made_up = from_value({"server": server, "_meta": {}}, source=INSTALLED)
-    how = Installation(scope=wanted.placed.scope, dialect="modern")
-    plan = install_plan(made_up, client, now=wanted.writing.now, how=how)
-    entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(wanted.name, client), document=plan))
-    return extended(entry, extension_for(None, wanted.project, wanted.name, wanted.writing))
+    how = Installation(scope=request.target.scope, dialect="modern")
+    plan = install_plan(made_up, client, now=request.lock_options.now, how=how)
+    entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(request.name, client), document=plan))
+    return extended(entry, extension_for(None, request.project, request.name, request.lock_options))
 
 
-def _asked(wanted: ImageInstall, entry: Entry) -> Surface | None:
-    """What the image tells the model, started by its digest and never by its tag."""
-    if wanted.probe is None:
+def _asked(request: ImageInstall, entry: Entry) -> Surface | None:
+    """The surface of the image, started by its digest and never by its tag."""
+    if request.probe is None:
         return None
-    from pinwarden.project.server_start import ask, prepare_probe
+    from pinwarden.project.server_start import prepare_probe, probe_server
     from pinwarden.system.target import StdioTarget
 
-    target = StdioTarget(command=container_line(wanted.project, entry, lambda _: None))
-    return ask(prepare_probe(wanted.project, wanted.name, target, wanted.probe))
+    target = StdioTarget(command=container_command(request.project, entry, lambda _: None))
+    return probe_server(prepare_probe(request.project, request.name, target, request.probe))
 
 
-def _refused(offered: Approvable) -> Report:
-    refusal = rejection_from_error(not_approved(offered))
+def _refused(candidate: ApprovalCandidate) -> Report:
+    refusal = rejection_from_error(warnings_not_approved(candidate))
     return Report(
         command="install",
-        subject=offered.server,
+        subject=candidate.server,
         summary=f"REJECT {refusal.code}: {refusal.fix}",
         exit_code=EXIT_REFUSED,
-        rows=offered.warnings,
+        rows=candidate.warnings,
         facts={"result": REJECT, "error": refusal_value(refusal), "plan": [], "literal": False},
         rule_texts={refusal.code: refusal.fix},
     )
 
 
-def _with_surface(entry: Entry, offered: Approvable, wanted: ImageInstall) -> Entry:
+def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
     known = extension_of(entry) or Extension()
-    fresh = extension_for(offered, wanted.project, wanted.name, wanted.writing)
+    fresh = extension_for(candidate, request.project, request.name, request.lock_options)
     return extended(
         entry, replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
     )
 
 
-def _report(wanted: ImageInstall, entries: list[Entry], seen: Surface | None, told: list[str]) -> Report:
+def _report(request: ImageInstall, entries: list[Entry], seen: Surface | None, notes: list[str]) -> Report:
     pin = _image(entries[0])
     digest = str(pin.index or next(iter(pin.platforms.values())))
     return Report(
         command="install",
-        subject=wanted.name,
-        summary=f"{wanted.name} is {wanted.image} at {digest}; start it with: pinwarden run {wanted.name}",
+        subject=request.name,
+        summary=f"{request.name} is {request.image} at {digest}; start it with: pinwarden run {request.name}",
         exit_code=EXIT_CLEAN,
-        notes=(*told, *([] if seen else ["what it tells the model is not approved yet: pinwarden approve"])),
+        notes=(*notes, *([] if seen else [f"its tools are not approved yet: pinwarden approve {request.name}"])),
         facts={
-            "image": wanted.image,
+            "image": request.image,
             "digest": digest,
-            "platforms": {name: str(each) for name, each in pin.platforms.items()},
+            "platforms": {name: str(digest) for name, digest in pin.platforms.items()},
             "api_surface": api_surface_of(seen) if seen else None,
-            "entries": [{"key": each.key, "integrity": each.integrity} for each in entries],
+            "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
         },
     )
 

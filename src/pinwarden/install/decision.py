@@ -1,7 +1,7 @@
-"""The plan of an install: the nine steps of the rulebook, then what it leaves open (the log, the bytes).
+"""Decide whether a bundle may be installed: the nine acceptance steps, then the log and the bytes.
 
-Exactly one code answers: that of the first check that fails. The rulebook's own steps go first, so none of our codes
-ever stands before one of its.
+A refusal has exactly one code: that of the first check that fails. The acceptance steps run first, so their codes come
+before ours.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
 from pinwarden.core.versions import are_comparable, compare_versions
-from pinwarden.install.freshness import Fresh, check_fresh, renewed_trust
+from pinwarden.install.freshness import LogPosition, check_logged, trust_after_key_change
 from pinwarden.install.sources import BundleSource
 from pinwarden.registry.log_verification import PointerTarget
 from pinwarden.registry.names import DEFAULT_CHANNEL
 from pinwarden.registry.registry_documents import PublishedVersion
 
-_Found = TypeVar("_Found")
-LOGGED = "the pointer is logged, is the newest, and the log only grew since you last saw it"
-WHOLE = "every byte of the archive is what the manifest names"
-FLOOR = "the version is not below the least that was asked for"
+_Result = TypeVar("_Result")
+LOGGED = "the pointer is the newest one in the log, and the log was only appended to since you last saw it"
+COMPLETE = "every byte of the archive matches the manifest"
+FLOOR = "the version is not below the requested minimum"
 
 
-class Question(Record):
-    """What is to be installed, and by whose rules."""
+class InstallRequest(Record):
+    """What to install, and by which policy and trust store."""
 
     tool: str
     channel: str = DEFAULT_CHANNEL
@@ -61,14 +61,14 @@ class Question(Record):
     now: str
 
 
-class Accepted(Record):
+class AcceptedBundle(Record):
     """A bundle that passed every check, in memory."""
 
     opened: OpenedBundle
     provenance: Provenance
     published: PublishedVersion | None
     root: TrustedRegistry
-    fresh: Fresh | None
+    fresh: LogPosition | None
 
     @property
     def documents(self) -> BundleDocuments:
@@ -76,54 +76,54 @@ class Accepted(Record):
         return self.opened.documents
 
 
-class Judged(Record):
-    """What the plan came to."""
+class InstallDecision(Record):
+    """The outcome of every check, and the accepted bundle or the refusal."""
 
-    lines: tuple[CheckResult, ...]
-    accepted: Accepted | None = None
+    plan: tuple[CheckResult, ...]
+    accepted: AcceptedBundle | None = None
     refusal: Rejection | None = None
     exit_code: int = 0
 
 
-def judge(question: Question, source: BundleSource) -> Judged:
-    """Take the plan. A channel that moved between two questions to the registry is asked about once more."""
-    judged = _Plan(question, source).run()
-    if judged.refusal is not None and judged.refusal.code == "POINTER_STALE":
-        return _Plan(question, source).run()
-    return judged
+def decide_install(request: InstallRequest, source: BundleSource) -> InstallDecision:
+    """Run all checks. If the channel moves while they run, they run once more."""
+    decision = _Checks(request, source).run()
+    if decision.refusal is not None and decision.refusal.code == "POINTER_STALE":
+        return _Checks(request, source).run()
+    return decision
 
 
-class _Stopped(Exception):  # noqa: N818  # it carries an answer
+class _Refused(Exception):  # noqa: N818  # it carries an answer
     def __init__(self, refusal: Rejection, exit_code: int) -> None:
         super().__init__(refusal.code)
         self.refusal, self.exit_code = refusal, exit_code
 
 
-class _Plan:
-    """One run of the plan; every line is written down as it is taken."""
+class _Checks:
+    """One run of the checks; records a plan line for each."""
 
-    def __init__(self, question: Question, source: BundleSource) -> None:
-        self._question, self._source = question, source
-        self._trusted = question.trusted
+    def __init__(self, request: InstallRequest, source: BundleSource) -> None:
+        self._question, self._source = request, source
+        self._trusted = request.trusted
         self._lines: list[CheckResult] = []
 
-    def run(self) -> Judged:
-        """All steps in their order."""
+    def run(self) -> InstallDecision:
+        """Run all checks in order."""
         try:
             accepted = self._accepted()
-        except _Stopped as stop:
-            return Judged(lines=tuple(self._lines), refusal=stop.refusal, exit_code=stop.exit_code)
-        return Judged(lines=tuple(self._lines), accepted=accepted)
+        except _Refused as stop:
+            return InstallDecision(plan=tuple(self._lines), refusal=stop.refusal, exit_code=stop.exit_code)
+        return InstallDecision(plan=tuple(self._lines), accepted=accepted)
 
-    def _accepted(self) -> Accepted:
-        question, source = self._question, self._source
-        # 1 to 8. The rulebook.
+    def _accepted(self) -> AcceptedBundle:
+        request, source = self._question, self._source
+        # 1 to 8. The acceptance steps.
         submission, root = self._submission()
         verdict = accept(submission)
         self._rulebook(verdict, root)
         if verdict.provenance is None:
             raise TypeError("an accepted bundle has a provenance")
-        documents = verdict.documents or self._check(WHOLE, lambda: _safe(submission))
+        documents = verdict.documents or self._check(COMPLETE, lambda: _checked_documents(submission))
         provenance = verdict.provenance
         pointed = PointerTarget(
             tool=provenance.tool,
@@ -132,92 +132,92 @@ class _Plan:
             descriptor_cid=provenance.descriptor_cid,
         )
         version = documents.descriptor.version
-        # What the rulebook leaves open.
-        if question.floor is not None:
-            self._check(FLOOR, lambda: _check_floor(question, version))
-            self._passed(FLOOR, f"{version} is at or above {question.floor}")
+        # What the acceptance steps do not cover.
+        if request.floor is not None:
+            self._check(FLOOR, lambda: _check_floor(request, version))
+            self._passed(FLOOR, f"{version} is at or above {request.floor}")
         fresh = None
-        if question.literal:
+        if request.literal:
             self._lines.append(CheckResult(step=None, check=LOGGED, result="not checked", detail="--literal"))
         else:
             fresh = self._check(
-                LOGGED, lambda: check_fresh(pointed, version, source, root, question.trust_path, question.now)
+                LOGGED, lambda: check_logged(pointed, version, source, root, request.trust_path, request.now)
             )
-            witnesses = f", seen by {fresh.witnesses} witnesses" if fresh.witnesses else ""
+            witnesses = f", cosigned by {fresh.witnesses} witnesses" if fresh.witnesses else ""
             self._passed(LOGGED, f"event {fresh.index} of {fresh.size} in {fresh.log_id}{witnesses}")
-        published, opened = self._check(WHOLE, lambda: _opened(source, documents, root.key.key))
-        self._passed(WHOLE, f"{len(opened.contents)} files, {opened.content_hash}")
+        published, opened = self._check(COMPLETE, lambda: _open_archive(source, documents, root.key.key))
+        self._passed(COMPLETE, f"{len(opened.contents)} files, {opened.content_hash}")
         # 9. Accepted.
-        told = f"{pointed.tool} {version}: {pointed.root_cid}"
-        self._lines.append(
-            CheckResult(step=ACCEPTED, check="accepted, with its provenance", result=PASSED, detail=told)
-        )
-        return Accepted(opened=opened, provenance=provenance, published=published, root=root, fresh=fresh)
+        detail = f"{pointed.tool} {version}: {pointed.root_cid}"
+        self._lines.append(CheckResult(step=ACCEPTED, check="accepted, with provenance", result=PASSED, detail=detail))
+        return AcceptedBundle(opened=opened, provenance=provenance, published=published, root=root, fresh=fresh)
 
     def _submission(self) -> tuple[AcceptanceRequest, TrustedRegistry]:
-        question, source = self._question, self._source
+        request, source = self._question, self._source
         try:
             submission = AcceptanceRequest(
-                pointer=source.pointer(question.tool, question.channel),
+                pointer=source.pointer(request.tool, request.channel),
                 descriptor=b"",
                 manifest=b"",
-                policy=question.policy,
-                trust=question.trusted.trust,
-                now=question.now,
-                tool=question.tool,
-                channel=question.channel,
-                literal=question.literal,
+                policy=request.policy,
+                trust=request.trusted.trust,
+                now=request.now,
+                tool=request.tool,
+                channel=request.channel,
+                literal=request.literal,
             )
         except PinwardenError as err:
             self._stop(self._why_none(err), err.exit_code, 1)
         try:
             pointer, key_id = self._first_steps(submission)
         except PinwardenError as err:
-            self._stop(err if question.trusted.registries else _nobody_trusted(err), EXIT_REFUSED)
+            self._stop(err if request.trusted.registries else _no_registry_trusted(err), EXIT_REFUSED)
         submission = replace(submission, trust=self._trusted.trust)
         root = self._trusted.find_registry(key_id)
         if root is None:
-            raise TypeError("a trusted registry is in the store")
+            raise TypeError("the registry that signed the pointer is in the trust store")
         try:
             papers = source.papers(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
         except PinwardenError as err:
-            self._stop(err, err.exit_code, 3, {1: _who(root)})
+            self._stop(err, err.exit_code, 3, {1: _registry_name(root)})
         filled = replace(
             submission, descriptor=papers.descriptor, manifest=papers.manifest, attestations=papers.attestations
         )
         return filled, root
 
     def _why_none(self, err: PinwardenError) -> PinwardenError:
-        """A pointer that is not there may have been taken away; the log says so, and why."""
-        question, log = self._question, self._source.log
-        if err.code != "POINTER_NOT_FOUND" or question.literal or log is None or not question.trusted.registries:
+        """Explain a missing pointer, if the log says that it was removed."""
+        request, log = self._question, self._source.log
+        if err.code != "POINTER_NOT_FOUND" or request.literal or log is None or not request.trusted.registries:
             return err
-        from pinwarden.install.freshness import why_no_pointer
+        from pinwarden.install.freshness import explain_missing_pointer
 
-        asked = question.tool, question.channel
-        return why_no_pointer(err, log, question.trusted, question.trust_path, asked, question.now)
+        asked = request.tool, request.channel
+        return explain_missing_pointer(err, log, request.trusted, request.trust_path, asked, request.now)
 
     def _first_steps(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
-        """Whose pointer it is. A key that nobody knows may be the new one of a registry that is trusted: its log says.
+        """Check the pointer's signature. An unknown key may be the new key of a trusted registry; then its log says so.
 
-        Whatever is wrong there, the answer stays that of the first step.
+        If that cannot be established, the error stays that of the first step.
         """
-        question, log = self._question, self._source.log
+        request, log = self._question, self._source.log
         try:
             return check_pointer(submission)
         except PinwardenError as err:
             if (
                 err.code != "POINTER_SIGNATURE_INVALID"
-                or question.literal
+                or request.literal
                 or log is None
-                or not question.trusted.registries
+                or not request.trusted.registries
             ):
                 raise
             try:
-                renewed = renewed_trust(log, question.trusted, question.trust_path, question.now)
+                renewed = trust_after_key_change(log, request.trusted, request.trust_path, request.now)
             except PinwardenError as why:
-                told = f"{err.message}; nor does the log lead to a new key of one: {why.message} ({why.code})"
-                raise PinwardenError(err.code, told, data={**err.data, "log": why.code}) from why
+                message = (
+                    f"{err.message}; the log shows no new key of a trusted registry either: {why.message} ({why.code})"
+                )
+                raise PinwardenError(err.code, message, data={**err.data, "log": why.code}) from why
             if renewed is None:
                 raise
         self._trusted = renewed
@@ -228,75 +228,75 @@ class _Plan:
     ) -> NoReturn:
         refusal = rejection_from_error(err)
         self._lines += step_results(refusal, details or {}, step)
-        raise _Stopped(refusal, exit_code) from err
+        raise _Refused(refusal, exit_code) from err
 
     def _rulebook(self, verdict: AcceptanceResult, root: TrustedRegistry) -> None:
-        names = {each.key.key_id: each.key.name or each.key.key_id for each in self._trusted.keys}
-        details = {1: _who(root)}
+        names = {trusted.key.key_id: trusted.key.name or trusted.key.key_id for trusted in self._trusted.keys}
+        details = {1: _registry_name(root)}
         if verdict.provenance is not None:
-            used = dict.fromkeys(names.get(each, each) for each in verdict.provenance.attestations_used)
+            used = dict.fromkeys(names.get(key_id, key_id) for key_id in verdict.provenance.attestations_used)
             details[6] = ", ".join(used)
             details[7] = f"at least {verdict.provenance.min_attestations}"
         if verdict.documents is not None:
-            asked = verdict.documents.descriptor.policy
-            details[8] = f"network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
+            policy = verdict.documents.descriptor.policy
+            details[8] = f"network {policy.network}, filesystem {policy.filesystem}, exec {policy.exec}"
         self._lines += step_results(verdict.rejection, details)
         if verdict.rejection is not None:
             if verdict.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
-                told = f"{verdict.rejection.what} ({verdict.rejection.code})"
-                check = "the documents are of their kinds, and of the tool that was asked for"
-                self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=told))
-            raise _Stopped(verdict.rejection, EXIT_REFUSED)
+                detail = f"{verdict.rejection.what} ({verdict.rejection.code})"
+                check = "the documents have the expected types and name the requested tool"
+                self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=detail))
+            raise _Refused(verdict.rejection, EXIT_REFUSED)
 
-    def _check(self, check: str, run: Callable[[], _Found]) -> _Found:
+    def _check(self, check: str, run: Callable[[], _Result]) -> _Result:
         try:
             return run()
         except PinwardenError as err:
             self._line_failed(check, err)
-            raise _Stopped(rejection_from_error(err), err.exit_code) from err
+            raise _Refused(rejection_from_error(err), err.exit_code) from err
 
     def _line_failed(self, check: str, err: PinwardenError) -> None:
-        told = f"{err.message} ({err.code})"
-        self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=told))
+        detail = f"{err.message} ({err.code})"
+        self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=detail))
 
     def _passed(self, check: str, detail: str) -> None:
         self._lines.append(CheckResult(step=None, check=check, result=PASSED, detail=detail))
 
 
-def _nobody_trusted(err: PinwardenError) -> PinwardenError:
-    """The same, for somebody who has not said yet which registry they trust."""
+def _no_registry_trusted(err: PinwardenError) -> PinwardenError:
+    """Add how to trust a registry, if the user trusts none yet."""
     if err.code != "POINTER_SIGNATURE_INVALID":
         return err
     return PinwardenError(
         err.code,
-        f"{err.message}: you trust none yet",
-        hint="Get the registry's key by a way that you trust, then: pinwarden trust add KEY --role registry.",
+        f"{err.message}: you trust no registry yet",
+        hint="Get the registry's key over a channel you trust, then: pinwarden trust add KEY --role registry.",
         data=err.data,
     )
 
 
-def _who(root: TrustedRegistry) -> str:
+def _registry_name(root: TrustedRegistry) -> str:
     return root.key.name or root.key.key_id
 
 
-def _safe(submission: AcceptanceRequest) -> BundleDocuments:
-    """By the letter anything may be accepted; what is unpacked is safe all the same."""
+def _checked_documents(submission: AcceptanceRequest) -> BundleDocuments:
+    """With --literal, documents are accepted that were not validated; validate them before anything is unpacked."""
     return check_documents(submission.descriptor, submission.manifest)
 
 
-def _check_floor(question: Question, version: str) -> None:
-    if question.floor is None:
+def _check_floor(request: InstallRequest, version: str) -> None:
+    if request.floor is None:
         return
-    # What cannot be compared is not above: descriptors may have versions that are none by Semantic Versioning.
-    if not are_comparable(version, question.floor) or compare_versions(version, question.floor) < 0:
+    # A version that cannot be compared is refused: descriptors may have versions that are not semantic versions.
+    if not are_comparable(version, request.floor) or compare_versions(version, request.floor) < 0:
         raise PinwardenError(
             "VERSION_BELOW_FLOOR",
-            f"{question.tool} on {question.channel} is {version}, below {question.floor}",
-            data={"version": version, "floor": question.floor},
+            f"{request.tool} on {request.channel} is {version}, below the minimum {request.floor}",
+            data={"version": version, "floor": request.floor},
         )
 
 
-def _opened(
+def _open_archive(
     source: BundleSource, documents: BundleDocuments, key: PublicKey
 ) -> tuple[PublishedVersion | None, OpenedBundle]:
     descriptor = documents.descriptor
@@ -305,7 +305,7 @@ def _opened(
         documents.root_cid,
         documents.descriptor_cid,
     ):
-        raise PinwardenError("ARTIFACT_MISMATCH", "the registry's page of this version is about another bundle")
+        raise PinwardenError("ARTIFACT_MISMATCH", "the registry's entry for this version describes another bundle")
     opened = open_bundle(documents, source.archive(published))
     if published is not None:
         check_content_hash(opened.content_hash, parse_content_hash(published.content_hash), descriptor.name)

@@ -1,4 +1,4 @@
-"""Freshness by the log: the pointer is logged, it is the newest, and the log is the one that was seen before."""
+"""Check a pointer against its registry's transparency log: logged, newest, and in a consistent log."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from pinwarden.registry.log_state import LoggedPointer
 
 LOG_SECONDS = 120.0
-"""How long another install may take to read a log that is new to it."""
+"""How long to wait for another install that reads the same log."""
 
 
-class Fresh(Record):
-    """Where the log has a pointer."""
+class LogPosition(Record):
+    """Where a pointer is in the log."""
 
     log_id: str
     index: int
@@ -51,84 +51,84 @@ class Fresh(Record):
     witnesses: int
 
 
-def check_fresh(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where what was seen is kept
+def check_logged(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where what was seen is kept
     pointed: PointerTarget, version: str, source: BundleSource, root: TrustedRegistry, trust: Path, now: str
-) -> Fresh:
-    """Hold a pointer against the log of its registry.
+) -> LogPosition:
+    """Check a pointer against the log of its registry.
 
-    1. The proof that lies beside the pointer, where the place has one, is fetched first.
-    2. The log is followed from where it was last seen, and what was seen is kept.
-    3. The registry's word about its head is recent.
-    4. The proof holds, its head belongs to the same history, and no newer event of the channel is in the log.
+    1. Fetch the inclusion proof beside the pointer, if the source has one.
+    2. Follow the log from where this machine last saw it, and save the new state.
+    3. Check that the registry signed the current checkpoint recently.
+    4. Check the proof, that its checkpoint is consistent with the log, and that no later event changes the channel.
     """
     if source.log is None:
-        raise PinwardenError("POINTER_UNLOGGED", f"{source} shows no log, and nobody said where it is")
+        raise PinwardenError("POINTER_UNLOGGED", f"{source} has no log, and --log does not name one")
     shown = source.logged(pointed.tool, pointed.channel)
     if shown is None and source.has_proofs:
-        raise PinwardenError("POINTER_UNLOGGED", f"{source} shows no proof that the pointer is in its log")
-    followed = follow_root(source.log, root, trust, now)
+        raise PinwardenError("POINTER_UNLOGGED", f"{source} has no proof that the pointer is in its log")
+    followed = follow_registry_log(source.log, root, trust, now)
     _check_key(root, followed.state)
     index = None
     if shown is not None:
         index, proved = verify_proof(pointed, shown.event, shown.proof, followed.state, followed.head)
         check_consistency(source.log, proved, followed.head)
-    found = check_newest(pointed, followed.state, index)
+    newest = check_newest(pointed, followed.state, index)
     check_not_yanked(pointed, version, followed.state)
-    return Fresh(
+    return LogPosition(
         log_id=root.log.name,
-        index=found,
+        index=newest,
         size=followed.head.checkpoint.size,
         witnesses=len(followed.head.cosigned),
     )
 
 
 def _check_key(root: TrustedRegistry, state: LogState) -> None:
-    """The key that signed the pointer is the one that the registry still has."""
+    """The key that signed the pointer must still be the registry's key."""
     if root.key.key != state.key and root.key.key in state.keys:
-        seq = next(each.seq for each in state.key_changes if each.old == root.key.key)
+        seq = next(change.seq for change in state.key_changes if change.old == root.key.key)
         raise PinwardenError(
             "REGISTRY_KEY_ENDED",
-            f"entry {seq} of the log ended the key that signed the pointer",
+            f"entry {seq} of the log replaced the key that signed the pointer",
             data={"key_id": root.key.key_id, "ended_by": seq, "present": state.key.did},
         )
 
 
-def follow_root(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
-    """The log of a trusted registry up to its head. If it leads to a new key, that one is trusted from now on."""
-    followed = _followed(log, root, trust, now)
+def follow_registry_log(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
+    """Follow the log of a trusted registry to its head. If the log names a new key, trust that key from now on."""
+    followed = _follow(log, root, trust, now)
     if followed.state.key != root.log.key:
-        _take_over(root, followed.state, trust, now)
+        _trust_new_key(root, followed.state, trust, now)
     return followed
 
 
-def renewed_trust(log: RegistryReader, trusted: TrustStore, trust: Path, now: str) -> TrustStore | None:
-    """Whom to trust after the logs of trusted registries were followed to the keys that they have now.
+def trust_after_key_change(log: RegistryReader, trusted: TrustStore, trust: Path, now: str) -> TrustStore | None:
+    """The trust store after following the log to the registry's current key.
 
-    Only the log that lies at this place is read, and only if it is that of a registry that is trusted; None if it is
-    not, or if its key is still the same.
+    Reads only the given log, and only if it belongs to a trusted registry. None if it does not, or if its key did not
+    change.
     """
     log_id = Checkpoint.parse(Note.parse(log.get(names.CHECKPOINT)).text).origin
     changed = False
     for root in trusted.registries:
         if root.log.name == log_id:
             counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
-            changed |= follow_root(log, counted, trust, now).state.key != root.log.key
+            changed |= follow_registry_log(log, counted, trust, now).state.key != root.log.key
     return load_trust(trust) if changed else None
 
 
-def _take_over(root: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
-    """Keep what was seen under the new key first: whoever trusts that key must not begin anew."""
+def _trust_new_key(root: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
+    """Save the log state under the new key first, so that following under that key does not start over."""
     moved = log_state_path(trust, NoteKey(name=root.log.name, key=state.key))
     with exclusive(moved, LOG_SECONDS):
         there = load_log_state(moved)
         if there is None or there.edge.size < state.edge.size:
             save_log_state(moved, state)
-    ended = [EndedKey(key_id=each.old.did, seq=each.seq, seen_at=now) for each in state.key_changes]
+    ended = [EndedKey(key_id=change.old.did, seq=change.seq, seen_at=now) for change in state.key_changes]
     change_trust(trust, lambda store: apply_key_changes(store, root.log, ended, state.key))
 
 
-def _followed(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
-    """The log up to its head. One install at a time moves what is kept, and only ever forward."""
+def _follow(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
+    """Follow the log to its head. One process at a time updates the saved state, and only forward."""
     path = log_state_path(trust, root.log)
     wanted = FollowOptions(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed, watch=())
     try:
@@ -138,61 +138,63 @@ def _followed(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str)
     with exclusive(path, LOG_SECONDS):
         known = load_log_state(path) or LogState(log_id=root.log.name, key=root.log.key)
         if known.log_id != root.log.name:
-            raise PinwardenError("LOG_STATE_CORRUPT", "the kept state is that of another log")
+            raise PinwardenError("LOG_STATE_CORRUPT", "the saved state belongs to another log")
         followed = follow_log(log, known, wanted)
-        if followed.key_changes:  # to a key that this user revoked no log leads
-            check_not_revoked(load_trust(trust), *(each.new.did for each in followed.key_changes))
-        if followed.state != known:  # most installs see nothing new, and a write waits for the disk
+        if followed.key_changes:  # a log cannot restore a key that the user revoked
+            check_not_revoked(load_trust(trust), *(change.new.did for change in followed.key_changes))
+        if followed.state != known:  # most installs see nothing new; do not wait for the disk
             save_log_state(path, followed.state)
         identity = RegistryIdentity(name=".", log_id=root.log.name, key=followed.state.key)
         issued = fetch_signed_checkpoint(log, identity, followed.head)
-        if issued.size > followed.head.checkpoint.size:  # somebody published between the two questions
+        if issued.size > followed.head.checkpoint.size:  # something was published between the two requests
             followed = follow_log(log, followed.state, wanted)
             save_log_state(path, followed.state)
     if issued.size > followed.head.checkpoint.size:
         raise PinwardenError(
             "LOG_FROZEN",
-            f"the registry states a log of {issued.size} events, and shows {followed.head.checkpoint.size}",
+            f"the registry signed a log of {issued.size} events, but shows only {followed.head.checkpoint.size}",
         )
     check_head_age(issued.issued_at_utc, now, root.max_age_days)
     return followed
 
 
-_MOST_REASON = 200
+_MAX_REASON = 200
 
 
-def why_no_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of whom, and where what was seen is kept
+def explain_missing_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of whom, and where what was seen is kept
     err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, asked: tuple[str, str], now: str
 ) -> PinwardenError:
-    """A better answer than "there is no pointer", if the log of a trusted registry has one; otherwise the same.
+    """Replace "there is no pointer" by what the log of a trusted registry says about it, if it says something.
 
-    Only what the log proves is told: a page that says so could be anybody's.
+    Only what the log proves is used; any page could claim it.
     """
     try:
         followed = _trusted_log(log, trusted, trust, now)
-        return err if followed is None else _told(err, log, followed, *asked)
+        return err if followed is None else _explained_error(err, log, followed, *asked)
     except PinwardenError as why:
-        told = f"{err.message}; why is not known, because its log cannot be followed: {why.message} ({why.code})"
-        return PinwardenError(err.code, told, hint=err.hint, data={**err.data, "log": why.code})
+        message = f"{err.message}; its log, which could say why, cannot be followed: {why.message} ({why.code})"
+        return PinwardenError(err.code, message, hint=err.hint, data={**err.data, "log": why.code})
 
 
 def _trusted_log(log: RegistryReader, trusted: TrustStore, trust: Path, now: str) -> FollowedLog | None:
-    """The log at this place, if it is that of a registry that is trusted."""
+    """Follow this log, if it belongs to a trusted registry."""
     data = log.find(names.CHECKPOINT)
     if data is None:
         return None
     log_id = Checkpoint.parse(Note.parse(data).text).origin
-    root = next((each for each in trusted.registries if each.log.name == log_id), None)
+    root = next((root for root in trusted.registries if root.log.name == log_id), None)
     if root is None:
         return None
-    return follow_root(log, replace(root, witnesses=trusted.without_revoked(root.witnesses)), trust, now)
+    return follow_registry_log(log, replace(root, witnesses=trusted.without_revoked(root.witnesses)), trust, now)
 
 
-def _told(err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str) -> PinwardenError:
-    gone = followed.state.pointer(tool, channel)
-    if gone is None or gone.root_cid is not None:
+def _explained_error(
+    err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool: str, channel: str
+) -> PinwardenError:
+    removed = followed.state.pointer(tool, channel)
+    if removed is None or removed.root_cid is not None:
         return err
-    event = fetch_event(log, followed, gone.seq)
+    event = fetch_event(log, followed, removed.seq)
     for (name, mark), pointer in followed.state.pointers.items():
         version = mark.removeprefix(YANKED_PREFIX)
         if (
@@ -201,18 +203,20 @@ def _told(err: PinwardenError, log: RegistryReader, followed: FollowedLog, tool:
             and pointer.root_cid is not None
             and pointer.root_cid == event.prev_root_cid
         ):
-            return yanked(log, followed, tool, version, pointer)
-    told = f"{err.message}: event {gone.seq} of its log took that pointer away, {event.issued_at_utc}"
-    return PinwardenError(err.code, f"{told}: {event.reason[:_MOST_REASON]}", hint=err.hint, data=err.data)
+            return yanked_error(log, followed, tool, version, pointer)
+    message = f"{err.message}: event {removed.seq} of its log removed the pointer at {event.issued_at_utc}"
+    return PinwardenError(err.code, f"{message}: {event.reason[:_MAX_REASON]}", hint=err.hint, data=err.data)
 
 
-def yanked(log: RegistryReader, followed: FollowedLog, tool: str, version: str, mark: LoggedPointer) -> PinwardenError:
-    """The refusal of a version that was taken back: when, and why, in the words that were logged."""
+def yanked_error(
+    log: RegistryReader, followed: FollowedLog, tool: str, version: str, mark: LoggedPointer
+) -> PinwardenError:
+    """The refusal of a yanked version: when and why, as logged."""
     event = fetch_event(log, followed, mark.seq)
-    reason = event.reason[:_MOST_REASON]
+    reason = event.reason[:_MAX_REASON]
     return PinwardenError(
         "VERSION_YANKED",
-        f"{tool} {version} was taken back by its publisher at {event.issued_at_utc}: {reason} (event {mark.seq})",
+        f"{tool} {version} was yanked by its publisher at {event.issued_at_utc}: {reason} (event {mark.seq})",
         data={
             "tool": tool,
             "version": version,

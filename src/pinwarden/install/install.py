@@ -1,4 +1,4 @@
-"""Install a server from a registry of bundles: judge, bring, lock, configure."""
+"""Install a server from a registry of bundles: decide, stage, lock, configure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pinwarden.clients.launch.parse import PROGRAM
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
-from pinwarden.install.decision import Accepted, Judged, Question, judge
-from pinwarden.install.staging import HERE, Brought, bring, pin_of
+from pinwarden.install.decision import AcceptedBundle, InstallDecision, InstallRequest, decide_install
+from pinwarden.install.staging import HERE, StagedBundle, bundle_pin, stage_bundle
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
@@ -24,69 +24,67 @@ from pinwarden.lock.extension import Extension, extended
 from pinwarden.lock.install_plan import Installation, Scope, install_plan
 from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.server_entry import from_value
-from pinwarden.project.approvable import Approvable, not_approved
-from pinwarden.project.enforce import start_words
-from pinwarden.project.lock import LockWriting, extension_for, offered_surface, write_entries
+from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
+from pinwarden.project.enforce import run_command
+from pinwarden.project.lock import LockOptions, approval_candidate, extension_for, write_entries
 from pinwarden.project.policies import broken_rules
 from pinwarden.project.project import Policies, Project
 
 if TYPE_CHECKING:
     from pinwarden.install.sources import BundleSource
 
-LETTER = "by the letter of the rulebook, which leaves holes open: no freshness, no bound roles, no bound manifest"
+LITERAL_NOTE = "--literal skips checks: freshness, the attesters' roles, and that the manifest is bound to the pointer"
 
 
-class Installing(Record):
-    """What an install needs besides the question."""
+class InstallContext(Record):
+    """What an install needs besides the request."""
 
     project: Project
     source: BundleSource
     store: Store
-    placed: Placed
+    target: InstallTarget
     policies: Policies
-    writing: LockWriting
-    ask: bool = False
-    """Whether the server may be started, in its sandbox, to learn what it tells the model."""
+    lock_options: LockOptions
+    probe: bool = False
+    """Whether to start the server, in its sandbox, to record its surface."""
 
 
-def install(question: Question, installing: Installing) -> Report:
+def install(request: InstallRequest, context: InstallContext) -> Report:
     """The report of ``pinwarden install``.
 
-    1. Take the plan: the nine steps, the log, every byte. Nothing is written but what was seen of the log.
-    2. Put the files into the store and unpack them.
-    3. Learn what the server tells the model. Text with scan warnings is refused unless the warnings are approved.
-    4. Write the entry with its provenance, and the approved text, in one step.
+    1. Decide: the nine acceptance steps, the log, every byte. Nothing is written but the state of the log.
+    2. Store the files and unpack them.
+    3. Get the server's surface. A surface with scan warnings is refused unless the warnings are approved.
+    4. Write the lock entry with its provenance, and the approved surface, in one step.
     5. Write the configuration of the clients that were named.
     """
-    offered: Approvable | None = None
-    judged = judge(question, installing.source)
-    if judged.accepted is None:
-        return refused_report(question, judged)
+    candidate: ApprovalCandidate | None = None
+    decision = decide_install(request, context.source)
+    if decision.accepted is None:
+        return refused_report(request, decision)
     try:
-        _refuse_other_version(installing.project, judged.accepted)
-        brought = brought_bundle(question, installing, judged.accepted)
-        offered = offered_surface(installing.project, brought.pin.tool, brought.surface, installing.writing)
-        if offered is not None and offered.blocked:
-            raise not_approved(offered)
-        made = lock_bundle(
-            installing.project, brought, offered, installing.placed, installing.policies, installing.writing
-        )
-        configured = _configure(installing, made)
+        _refuse_other_version(context.project, decision.accepted)
+        staged = stage_accepted(request, context, decision.accepted)
+        candidate = approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
+        if candidate is not None and candidate.blocked:
+            raise warnings_not_approved(candidate)
+        made = lock_bundle(context.project, staged, candidate, context.target, context.policies, context.lock_options)
+        configured = _configure(context, made)
     except PinwardenError as err:
-        stopped = Judged(lines=judged.lines, refusal=rejection_from_error(err), exit_code=err.exit_code)
-        report = refused_report(question, stopped)
-        return replace(report, rows=(*report.rows, *(offered.warnings if offered is not None else ())))
-    return _installed_report(question, judged, brought, made, configured)
+        stopped = InstallDecision(plan=decision.plan, refusal=rejection_from_error(err), exit_code=err.exit_code)
+        report = refused_report(request, stopped)
+        return replace(report, rows=(*report.rows, *(candidate.warnings if candidate is not None else ())))
+    return _installed_report(request, decision, staged, made, configured)
 
 
-def brought_bundle(question: Question, installing: Installing, accepted: Accepted) -> Brought:
-    """What was accepted, in the store and asked."""
-    pin = pin_of(accepted, installing.source, question.floor, literal=question.literal)
-    return bring(installing.project, accepted, pin, installing.store, installing.source, ask=installing.ask)
+def stage_accepted(request: InstallRequest, context: InstallContext, accepted: AcceptedBundle) -> StagedBundle:
+    """Store and unpack the accepted bundle, and get its surface."""
+    pin = bundle_pin(accepted, context.source, request.floor, literal=request.literal)
+    return stage_bundle(context.project, accepted, pin, context.store, context.source, ask=context.probe)
 
 
-def _refuse_other_version(project: Project, accepted: Accepted) -> None:
-    """What was approved is changed by an update, which shows the drift; never by installing again."""
+def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
+    """Refuse another version than the locked one: ``update`` changes versions, because it shows the drift."""
     lock, found = lock_store.read(project.lock), accepted.documents
     for entry in lock.entries if lock else ():
         pin = find_bundle_pin(entry) if entry.name == found.descriptor.name else None
@@ -98,9 +96,9 @@ def _refuse_other_version(project: Project, accepted: Accepted) -> None:
             )
 
 
-def _configure(installing: Installing, made: list[Entry]) -> list[dict[str, str]]:
-    """The clients' own files, for those that have one. The generic client is only locked for."""
-    project = installing.project
+def _configure(context: InstallContext, made: list[Entry]) -> list[dict[str, str]]:
+    """Write the clients' own files. The generic client has none."""
+    project = context.project
     paths = project.config_paths()
     done: list[dict[str, str]] = []
     for entry in made:
@@ -113,31 +111,31 @@ def _configure(installing: Installing, made: list[Entry]) -> list[dict[str, str]
     return done
 
 
-def refused_report(question: Question, judged: Judged, command: str = "install") -> Report:
-    """Why nothing was installed: one code, what, why and what to do."""
-    refusal = judged.refusal
+def refused_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:
+    """The report of a refused install: one code, what, why and what to do."""
+    refusal = decision.refusal
     if refusal is None:
         raise TypeError("a refused install has a refusal")
     row = Row(
         code=refusal.code,
-        severity="critical" if judged.exit_code == EXIT_REFUSED else "review",
+        severity="critical" if decision.exit_code == EXIT_REFUSED else "review",
         entity="bundle",
-        name=question.tool,
+        name=request.tool,
         path="",
         message=refusal.what,
     )
     return Report(
         command=command,
-        subject=question.tool,
+        subject=request.tool,
         summary=f"REJECT {refusal.code}: {refusal.fix}",
-        exit_code=judged.exit_code,
+        exit_code=decision.exit_code,
         rows=(row,),
-        notes=_notes(question, judged),
+        notes=_notes(request, decision),
         facts={
             "result": REJECT,
             "error": refusal_value(refusal),
-            "plan": [line.to_json() for line in judged.lines],
-            "literal": question.literal,
+            "plan": [line.to_json() for line in decision.plan],
+            "literal": request.literal,
         },
         rule_texts={refusal.code: refusal.fix},
     )
@@ -148,22 +146,30 @@ def refusal_value(refusal: Rejection) -> dict[str, Any]:
     return {"code": refusal.code, "what": refusal.what, "why": dict(refusal.why), "fix": refusal.fix}
 
 
-def _notes(question: Question, judged: Judged) -> tuple[str, ...]:
-    lines = tuple(str(line) for line in judged.lines)
-    return (*lines, LETTER) if question.literal else lines
+def _notes(request: InstallRequest, decision: InstallDecision) -> tuple[str, ...]:
+    lines = tuple(str(line) for line in decision.plan)
+    return (*lines, LITERAL_NOTE) if request.literal else lines
 
 
 def _installed_report(
-    question: Question, judged: Judged, brought: Brought, made: list[Entry], configured: list[dict[str, str]]
+    request: InstallRequest,
+    decision: InstallDecision,
+    staged: StagedBundle,
+    made: list[Entry],
+    configured: list[dict[str, str]],
 ) -> Report:
-    pin, accepted = brought.pin, judged.accepted
+    pin, accepted = staged.pin, decision.accepted
     if accepted is None:
-        raise TypeError("an install was accepted")
-    notes = list(_notes(question, judged))
-    if brought.surface is None:
-        notes.append(f"what it tells the model is not approved, because nobody knows it: {brought.problem}")
+        raise TypeError("the install was accepted")
+    notes = list(_notes(request, decision))
+    if staged.surface is None:
+        notes.append(
+            f"tools not recorded: {staged.problem}; repeat with --allow-execute to start the server and record them"
+        )
     elif pin.surface_from != HERE:
-        notes.append("what it tells the model is approved as its registry wrote it down; --allow-execute asks it here")
+        notes.append(
+            "the approved tools are those that its registry recorded; --allow-execute starts the server to check"
+        )
     fresh = accepted.fresh
     return Report(
         command="install",
@@ -174,13 +180,13 @@ def _installed_report(
         facts={
             "result": ACCEPT,
             "provenance": provenance_document.provenance_to_json(accepted.provenance),
-            "plan": [line.to_json() for line in judged.lines],
-            "literal": question.literal,
+            "plan": [line.to_json() for line in decision.plan],
+            "literal": request.literal,
             "version": pin.version,
             "registry": pin.registry,
             "content_hash": str(pin.archive),
-            "api_surface": brought.api_surface,
-            "surface": str(brought.surface.digest) if brought.surface else None,
+            "api_surface": staged.api_surface,
+            "surface": str(staged.surface.digest) if staged.surface else None,
             "surface_from": pin.surface_from,
             "policy": {
                 "network": pin.policy.network,
@@ -188,48 +194,53 @@ def _installed_report(
                 "exec": pin.policy.exec,
             },
             "log": {"id": fresh.log_id, "index": fresh.index, "size": fresh.size} if fresh else None,
-            "entries": [{"key": each.key, "integrity": each.integrity} for each in made],
+            "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in made],
             "configs": configured,
         },
     )
 
 
 def is_locked(project: Project, name: str) -> bool:
-    """Whether the lock has a server of that name that was not installed from a registry of bundles."""
+    """Whether the lock has a server of that name that was not installed as a bundle."""
     from pinwarden.project.run import is_bundle
 
     lock = lock_store.read(project.lock)
-    return lock is not None and any(each.name == name and not is_bundle(each) for each in lock.entries)
+    return lock is not None and any(entry.name == name and not is_bundle(entry) for entry in lock.entries)
 
 
-class Placed(Record):
-    """For whom a bundle is locked."""
+class InstallTarget(Record):
+    """For which clients a bundle is locked."""
 
     clients: tuple[str, ...] = ("generic",)
     scope: Scope = "project"
     variables: tuple[str, ...] = ()
-    """Names of the variables that it is given."""
+    """Names of the environment variables that the server gets."""
 
 
 def lock_bundle(  # noqa: PLR0913, PLR0917  what was accepted, for whom, and by whose rules
     project: Project,
-    brought: Brought,
-    offered: Approvable | None,
-    placed: Placed,
+    staged: StagedBundle,
+    candidate: ApprovalCandidate | None,
+    target: InstallTarget,
     policies: Policies,
-    writing: LockWriting,
+    lock_options: LockOptions,
 ) -> list[Entry]:
-    """Write the entries. What the project's policy forbids is not written, and neither is text with open warnings."""
-    made = [_entry(project, brought, offered, client, placed, writing) for client in placed.clients]
-    refuse_forbidden(policies, made, writing.now)
-    write_entries(project, made, offered, writing)
+    """Write the entries. Raises if the policy forbids one, or if the surface has warnings that are not approved."""
+    made = [_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
+    refuse_forbidden(policies, made, lock_options.now)
+    write_entries(project, made, candidate, lock_options)
     return made
 
 
 def _entry(  # noqa: PLR0913, PLR0917  the same, for one client
-    project: Project, brought: Brought, offered: Approvable | None, client: str, placed: Placed, writing: LockWriting
+    project: Project,
+    staged: StagedBundle,
+    candidate: ApprovalCandidate | None,
+    client: str,
+    target: InstallTarget,
+    lock_options: LockOptions,
 ) -> Entry:
-    pin = brought.pin
+    pin = staged.pin
     package: dict[str, Any] = {
         "registryType": REGISTRY_TYPE,
         "identifier": pin.tool,
@@ -237,29 +248,31 @@ def _entry(  # noqa: PLR0913, PLR0917  the same, for one client
         "fileSha256": pin.archive.hex,
         "transport": {"type": "stdio"},
         "command": PROGRAM,
-        "args": start_words(project, pin.tool, client, placed.scope)[1:],
-        "environmentVariables": [{"name": name, "isRequired": True} for name in placed.variables],
+        "args": run_command(project, pin.tool, client, target.scope)[1:],
+        "environmentVariables": [{"name": name, "isRequired": True} for name in target.variables],
     }
-    server = {"name": pin.tool, "description": brought.description, "version": pin.version, "packages": [package]}
+    server = {"name": pin.tool, "description": staged.description, "version": pin.version, "packages": [package]}
     made_up = from_value({"server": server, "_meta": {}}, source=INSTALLED)
-    plan = install_plan(made_up, client, now=writing.now, how=Installation(scope=placed.scope, dialect="modern"))
+    plan = install_plan(made_up, client, now=lock_options.now, how=Installation(scope=target.scope, dialect="modern"))
     key = lock_entry.entry_key(pin.tool, client)
     entry = lock_entry.with_integrity(Entry(key=key, document=plan))
-    return extended(entry, _extension(project, brought, offered, writing))
+    return extended(entry, _extension(project, staged, candidate, lock_options))
 
 
-def _extension(project: Project, brought: Brought, offered: Approvable | None, writing: LockWriting) -> Extension:
-    pin = brought.pin
+def _extension(
+    project: Project, staged: StagedBundle, candidate: ApprovalCandidate | None, lock_options: LockOptions
+) -> Extension:
+    pin = staged.pin
     return replace(
-        extension_for(offered, project, pin.tool, writing),
+        extension_for(candidate, project, pin.tool, lock_options),
         registry=pin.registry,
         bundle=bundle_pin_to_json(pin),
-        published_at=brought.published_at or None,
+        published_at=staged.published_at or None,
     )
 
 
 def refuse_forbidden(policies: Policies, entries: Sequence[Entry], now: str) -> None:
-    """Stop at what the project's policy does not allow."""
+    """Raise POLICY_REFUSED for the first entry that the policy does not allow."""
     for entry in entries:
         broken = [rule for rule in broken_rules(policies, entry.document, now) if rule.refuses]
         if broken:

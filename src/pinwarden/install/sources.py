@@ -1,7 +1,6 @@
-"""Where bundles come from: a live registry, a static export at any address or in a folder, or any OCI registry.
+"""Where bundles come from: a live registry, a static export at a URL or in a folder, or any OCI registry.
 
-Nothing that a source says is believed here. Documents are given on as they came, so that the acceptance names what is
-wrong with them in its own order.
+Sources are not trusted. They return documents unparsed, so that the acceptance reports problems in its own order.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     from pinwarden.system.net.endpoint import SettingsSources
     from pinwarden.system.net.fetch import Fetcher
 
-_MOST_ATTESTATIONS = 100
+_MAX_ATTESTATIONS = 100
 
 
-class Papers(Record):
-    """The documents of one bundle, as they came."""
+class RawDocuments(Record):
+    """The documents of one bundle, unparsed."""
 
     descriptor: bytes = field(repr=False)
     manifest: bytes = field(repr=False)
@@ -39,47 +38,47 @@ class Papers(Record):
 
 
 class LoggedEvent(Record):
-    """The event of a pointer, and the proof that it is in the log."""
+    """The log event of a pointer, and the proof that it is in the log."""
 
     event: bytes = field(repr=False)
     proof: bytes = field(repr=False)
 
 
 class BundleSource(ABC):
-    """Somewhere to install from."""
+    """A place to install from."""
 
     log: RegistryReader | None
-    """Where the registry's log is read; None if this place has none."""
+    """The registry's log; None if this source has none."""
     has_proofs = False
-    """Whether every pointer here has its proof beside it."""
+    """Whether every pointer has its inclusion proof beside it."""
 
     @abstractmethod
     def pointer(self, tool: str, channel: str) -> bytes:
-        """What the registry signed for a channel."""
+        """The signed pointer of a channel."""
 
     @abstractmethod
-    def papers(self, root_cid: str, descriptor_cid: str) -> Papers:
+    def papers(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
         """The documents that a pointer names."""
 
     @abstractmethod
     def logged(self, tool: str, channel: str) -> LoggedEvent | None:
-        """The event of a channel's pointer with its proof, where this place has both."""
+        """The event of a channel's pointer with its proof; None if this source has no proofs."""
 
     @abstractmethod
     def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """What the registry of this key says of a version, where this place knows."""
+        """What the registry with this key published about a version; None if this source does not know."""
 
     @abstractmethod
     def archive(self, published: PublishedVersion | None) -> bytes:
-        """The archive, of whatever bytes; it is checked file by file afterwards."""
+        """The archive, unverified; the caller checks every file."""
 
     @abstractmethod
     def surface(self, cid: str) -> bytes:
-        """A surface that the registry wrote down, if it is the one that the CID names."""
+        """A surface that the registry recorded, checked against its CID."""
 
 
 class RegistrySource(BundleSource):
-    """A registry of ours, live or exported."""
+    """A Pinwarden registry, live or exported."""
 
     has_proofs = True
 
@@ -91,20 +90,20 @@ class RegistrySource(BundleSource):
         return str(self._files)
 
     def pointer(self, tool: str, channel: str) -> bytes:
-        """The signed document of the channel."""
+        """The signed pointer of a channel. Raises POINTER_NOT_FOUND."""
         data = self._files.find(names.pointer_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         if data is None:
             raise PinwardenError(
                 "POINTER_NOT_FOUND",
-                f"the registry {self} points to no {tool} on {channel}",
+                f"the registry {self} has no pointer for {tool} on {channel}",
                 data={"tool": tool, "channel": channel},
             )
         return data
 
-    def papers(self, root_cid: str, descriptor_cid: str) -> Papers:
-        """Descriptor and manifest, and every attestation that the registry lists."""
+    def papers(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
+        """Descriptor, manifest, and every attestation that the registry lists."""
         root, described = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
-        return Papers(
+        return RawDocuments(
             descriptor=self._files.get(names.document_path(described), DOCUMENT_LIMITS.max_bytes),
             manifest=self._files.get(names.manifest_path(root, described), DOCUMENT_LIMITS.max_bytes),
             attestations=tuple(self._attestations(root, described)),
@@ -114,25 +113,25 @@ class RegistrySource(BundleSource):
         listed = self._files.find(names.attestations_path(root, described))
         if listed is None:
             return []
-        cids = DocumentReader(read_json(listed), "attestations").texts("attestations")[:_MOST_ATTESTATIONS]
-        found = (self._files.find(names.document_path(str(Cid.parse(each))), MAX_ATTESTATION_BYTES) for each in cids)
-        return [each for each in found if each is not None]
+        cids = DocumentReader(read_json(listed), "attestations").texts("attestations")[:_MAX_ATTESTATIONS]
+        documents = (self._files.find(names.document_path(str(Cid.parse(cid))), MAX_ATTESTATION_BYTES) for cid in cids)
+        return [document for document in documents if document is not None]
 
     def logged(self, tool: str, channel: str) -> LoggedEvent | None:
-        """Both lie beside the pointer."""
+        """The event and proof beside the pointer."""
         event = self._files.find(names.event_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         proof = self._files.find(names.proof_path(tool, channel), DOCUMENT_LIMITS.max_bytes)
         return None if event is None or proof is None else LoggedEvent(event=event, proof=proof)
 
     def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:
-        """What the registry says of a version. It signs that: this place may only be a mirror of it."""
+        """What the registry signed about a version; the files may come from a mirror."""
         data = self._files.find(names.version_path(tool, version))
         return None if data is None else parse_signed_version(data, key)
 
     def archive(self, published: PublishedVersion | None) -> bytes:
         """The archive by its CID."""
         if published is None:
-            raise PinwardenError("ARTIFACT_MISSING", f"the registry {self} does not say where the archive is")
+            raise PinwardenError("ARTIFACT_MISSING", f"the registry {self} does not name the archive of this version")
         return self._files.blob(str(Cid.parse(published.archive_cid)), DEFAULT_LIMITS.archive_bytes)
 
     def blob(self, cid: str) -> bytes:
@@ -145,7 +144,7 @@ class RegistrySource(BundleSource):
 
 
 class OciSource(BundleSource):
-    """One artifact in an OCI registry. Its log, if it has one, is elsewhere."""
+    """One artifact in an OCI registry. Its log is elsewhere, if it has one."""
 
     def __init__(self, pulled: oci_transfer.PulledBundle, name: str, log: RegistryReader | None) -> None:
         self._parts = pulled.parts
@@ -157,64 +156,64 @@ class OciSource(BundleSource):
         return self._name
 
     def pointer(self, tool: str, channel: str) -> bytes:
-        """The layer with the pointer."""
+        """The pointer layer. Raises POINTER_NOT_FOUND if the artifact has none."""
         if self._parts.pointer is None:
             raise PinwardenError(
                 "POINTER_NOT_FOUND",
-                f"{self._name} has no pointer that a registry signed",
+                f"{self._name} has no signed pointer",
                 hint="Push it with the pointer: pinwarden bundle push --pointer FILE.",
                 data={"tool": tool, "channel": channel},
             )
         return self._parts.pointer
 
-    def papers(self, root_cid: str, descriptor_cid: str) -> Papers:  # noqa: ARG002 - the artifact has one bundle
-        """The layers, whatever they are; the acceptance holds them against the pointer."""
+    def papers(self, root_cid: str, descriptor_cid: str) -> RawDocuments:  # noqa: ARG002 - the artifact has one bundle
+        """The document layers; the acceptance compares them with the pointer."""
         parts = self._parts
-        return Papers(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)
+        return RawDocuments(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)
 
     def logged(self, tool: str, channel: str) -> LoggedEvent | None:  # noqa: ARG002
-        """An artifact has no proof; the log itself is asked."""
+        """None: an OCI artifact has no inclusion proof."""
         return None
 
     def published(self, tool: str, version: str, key: PublicKey) -> PublishedVersion | None:  # noqa: ARG002
-        """An OCI registry knows nothing of versions."""
+        """None: an OCI registry has no version pages."""
         return None
 
     def archive(self, published: PublishedVersion | None) -> bytes:  # noqa: ARG002
-        """The layer with the archive."""
+        """The archive layer."""
         return self._parts.archive
 
     def surface(self, cid: str) -> bytes:
-        """An artifact has none."""
+        """Raises ARTIFACT_MISSING: an OCI artifact has no recorded surface."""
         raise PinwardenError("ARTIFACT_MISSING", f"{self._name} has no surface {cid[:80]}")
 
 
 def archive_cid(archive: bytes) -> str:
-    """How a registry names an archive."""
+    """The CID by which a registry stores an archive."""
     return str(blob_cid(archive))
 
 
 OCI = "oci://"
 
 
-class Places:
-    """The network and the disk, as this user may use them. A place is named by the user, never by a project."""
+class Locations:
+    """Opens registries and bundle sources. The user names the location, never the project."""
 
     def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self._fetcher, self._settings = fetcher, settings
 
     def files(self, place: str) -> RegistryReader:
-        """A registry of ours, live or exported."""
+        """A Pinwarden registry at a URL or in a folder."""
         if "://" in place:
             if place.startswith(OCI):
                 raise PinwardenError("USAGE", f"{place[:120]} has no log; name the registry's own address")
             return HttpRegistry(place, self._fetcher)
         if not Path(place).is_dir():
-            raise PinwardenError("FILE_UNREADABLE", f"{place[:200]} is neither an address nor a folder")
+            raise PinwardenError("FILE_UNREADABLE", f"{place[:200]} is neither a URL nor a folder")
         return FolderRegistry(Path(place))
 
     def source(self, place: str, channel: str, log: str | None = None, digest: Digest | None = None) -> BundleSource:
-        """Where to install from. In an OCI registry the channel is the tag, unless the place or a digest names one."""
+        """A bundle source. In an OCI registry the channel is the tag, unless the location or ``digest`` names one."""
         if not place.startswith(OCI):
             return RegistrySource(self.files(place), self.files(log) if log else None)
         from pinwarden.artifacts.endpoints.docker import registry_endpoint

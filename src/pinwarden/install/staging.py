@@ -1,4 +1,4 @@
-"""An accepted bundle onto this machine: into the store by content, unpacked, and asked what it tells the model."""
+"""Stage an accepted bundle: store its files by digest, unpack them, and get the server's surface."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pinwarden.bundle.document import document_bytes, read_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.install.decision import Accepted
+from pinwarden.install.decision import AcceptedBundle
 from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistrySource, archive_cid
-from pinwarden.project.installed_bundles import bundle_sandbox, ready_bundle
+from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.foreign_digests import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.clock import wall_clock
+from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 
     from pinwarden.bundle.trust import InstallerPolicy
     from pinwarden.bundle.trust_store import TrustStore
-    from pinwarden.install.sources import Places
+    from pinwarden.install.sources import Locations
     from pinwarden.project.project import Project
 
 HERE, REGISTRY = "here", "registry"
-_SECONDS = 30.0
+_PROBE_SECONDS = 30.0
 
 
-class Brought(Record):
-    """An installed bundle, before it is written into the lock."""
+class StagedBundle(Record):
+    """A bundle on this machine, before it is written into the lock."""
 
     pin: BundlePin
     surface: Surface | None
     problem: str | None
-    """Why nobody knows what it tells the model."""
+    """Why its surface is not known."""
     published_at: str | None = None
     description: str = ""
 
@@ -55,8 +56,8 @@ def api_surface_of(surface: Surface) -> str:
     return str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
 
 
-def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
-    """All that the lock will say of a bundle."""
+def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
+    """Everything the lock records about a bundle."""
     opened, documents, descriptor = accepted.opened, accepted.documents, accepted.documents.descriptor
     fresh = accepted.fresh
     return BundlePin(
@@ -84,22 +85,22 @@ def pin_of(accepted: Accepted, source: BundleSource, floor: str | None, *, liter
     )
 
 
-def keep_files(accepted: Accepted, pin: BundlePin, store: Store) -> None:
-    """Archive and documents into the store, each under the digest of its bytes."""
+def store_files(accepted: AcceptedBundle, pin: BundlePin, store: Store) -> None:
+    """Store archive and documents, each under the digest of its bytes."""
     documents = accepted.documents
     for digest, data in (
         (pin.archive, accepted.opened.archive),
         (pin.descriptor, document_bytes(dict(documents.descriptor.document))),
         (pin.manifest, document_bytes(dict(documents.manifest.document))),
     ):
-        keep(store, digest, data)
+        store_file(store, digest, data)
 
 
-def keep(store: Store, digest: Digest, data: bytes) -> None:
-    """Bytes into the store, if they are those of the digest."""
+def store_file(store: Store, digest: Digest, data: bytes) -> None:
+    """Store bytes that have this digest. Raises ARTIFACT_MISMATCH for others."""
     if Digest.of_bytes(data) != digest:
         raise PinwardenError(
-            "ARTIFACT_MISMATCH", "a file of the bundle is not the one that was locked", data={"wanted": str(digest)}
+            "ARTIFACT_MISMATCH", "a file of the bundle differs from the locked one", data={"wanted": str(digest)}
         )
     if store.find(digest) is None:
         with store.incoming() as stream:
@@ -107,19 +108,19 @@ def keep(store: Store, digest: Digest, data: bytes) -> None:
             store.keep(stream, digest)
 
 
-def bring(  # noqa: PLR0913  what was accepted, from where, and where it goes
-    project: Project, accepted: Accepted, pin: BundlePin, store: Store, source: BundleSource, *, ask: bool
-) -> Brought:
-    """Keep, unpack and ask. ``ask`` is the consent to start the server, in the sandbox that it will always run in."""
-    keep_files(accepted, pin, store)
+def stage_bundle(  # noqa: PLR0913  what was accepted, from where, and where it goes
+    project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, ask: bool
+) -> StagedBundle:
+    """Store and unpack a bundle. With ``ask`` the server is started once, in its sandbox, to record its surface."""
+    store_files(accepted, pin, store)
     when = accepted.published.published_at if accepted.published else None
-    brought = Brought(
+    staged = StagedBundle(
         pin=pin, surface=None, problem=None, published_at=when, description=accepted.documents.descriptor.description
     )
-    folder = ready_bundle(pin, store, say=lambda _: None)
-    told = _registry_surface(accepted, source)
+    folder = ensure_bundle(pin, store, notify=lambda _: None)
+    recorded = _registry_surface(accepted, source)
     if ask:
-        seen = _asked(project, pin, folder)
+        seen = _probe(project, pin, folder)
         here, there = api_surface_of(seen), accepted.published.api_surface if accepted.published else None
         if there not in (None, here):
             raise PinwardenError(
@@ -127,47 +128,46 @@ def bring(  # noqa: PLR0913  what was accepted, from where, and where it goes
                 f"the API surface of {pin.tool} is {here} here, and {there} at its registry",
                 data={"here": here, "registry": there},
             )
-        return replace(brought, pin=replace(pin, surface_from=HERE), surface=seen)
-    if told is not None:
-        return replace(brought, pin=replace(pin, surface_from=REGISTRY), surface=told)
+        return replace(staged, pin=replace(pin, surface_from=HERE), surface=seen)
+    if recorded is not None:
+        return replace(staged, pin=replace(pin, surface_from=REGISTRY), surface=recorded)
     why = accepted.published.surface_problem if accepted.published else None
-    return replace(brought, problem=why or "the registry does not say")
+    return replace(staged, problem=why or "the registry did not record them")
 
 
-def _registry_surface(accepted: Accepted, source: BundleSource) -> Surface | None:
-    """What the registry wrote down when it asked the server, if that agrees with itself."""
+def _registry_surface(accepted: AcceptedBundle, source: BundleSource) -> Surface | None:
+    """The surface that the registry recorded. Raises SURFACE_DIFFERS if it does not match the registry's own hash."""
     published = accepted.published
     if published is None or published.surface_cid is None:
         return None
-    found = surface_document.parse_surface(source.surface(published.surface_cid))
-    if api_surface_of(found) != published.api_surface:
+    surface = surface_document.parse_surface(source.surface(published.surface_cid))
+    if api_surface_of(surface) != published.api_surface:
         raise PinwardenError(
             "SURFACE_DIFFERS",
-            f"the surface that the registry keeps of {published.tool} does not have the hash that it states",
+            f"the surface that the registry keeps for {published.tool} does not match the hash it states",
             data={"registry": published.api_surface},
         )
-    return found
+    return surface
 
 
-def _asked(project: Project, pin: BundlePin, folder: Path) -> Surface:
-    from pinwarden.project.server_start import ask, prepare_probe
+def _probe(project: Project, pin: BundlePin, folder: Path) -> Surface:
+    from pinwarden.project.server_start import prepare_probe, probe_server
     from pinwarden.surface.probe.probe import ProbeOptions
-    from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS
     from pinwarden.system.target import StdioTarget
 
     command = bundle_environment.start_command(folder, pin, project.variables.get("PATH", ""))
     sandbox, cwd = bundle_sandbox(project, pin, folder)
     bounded = replace(sandbox, limits=PROBE_SANDBOX_LIMITS)
-    options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_SECONDS)
-    return ask(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))
+    options = ProbeOptions(allow_execute=True, sandbox=bounded, timeout=_PROBE_SECONDS)
+    return probe_server(prepare_probe(project, pin.tool, StdioTarget(command=command, cwd=cwd), options))
 
 
-class PinnedBundles:
-    """Where the bytes of locked bundles are fetched from: a place that the user names or keeps, never the lock."""
+class RegistryBundleFetcher:
+    """Fetches the files of locked bundles from a registry that the user or the trust store names, never the lock."""
 
     def __init__(
         self,
-        places: Places,
+        places: Locations,
         trusted: Callable[[], TrustStore],
         policy: Callable[[], InstallerPolicy],
         named: str | None,
@@ -176,41 +176,41 @@ class PinnedBundles:
         self._places, self._trusted, self._policy, self._named = places, trusted, policy, named
         self._trust = trust
 
-    def place_of(self, pin: BundlePin) -> str:
-        """The place of a bundle's registry, as the user says or the trust store knows."""
-        roots = (each for each in self._trusted().registries if each.log.name == pin.log_id and each.url)
-        known = self._named or next((each.url for each in roots), None)
+    def location_of(self, pin: BundlePin) -> str:
+        """Where a bundle's registry is: as named by the user, or as stored in the trust store."""
+        roots = (root for root in self._trusted().registries if root.log.name == pin.log_id and root.url)
+        known = self._named or next((root.url for root in roots), None)
         if known is None:
             raise PinwardenError(
                 "ARTIFACT_MISSING",
-                f"nobody says where the registry of {pin.tool} is; the lock names {pin.registry[:120]}",
-                hint="Name it with --registry, or keep its address: pinwarden trust add … --url URL.",
+                f"the address of {pin.tool}'s registry is not known; the lock names {pin.registry[:120]}",
+                hint="Name it with --registry, or store it: pinwarden trust add … --url URL.",
             )
         return known
 
     def follow(self, pin: BundlePin) -> None:
-        """Read the log of a bundle's registry up to its head, and keep what was seen of it."""
-        from pinwarden.install.freshness import follow_root
+        """Follow the log of a bundle's registry to its head, and save the state."""
+        from pinwarden.install.freshness import follow_registry_log
 
         trusted = self._trusted()
-        root = next((each for each in trusted.registries if each.log.name == pin.log_id), None)
-        place = self.place_of(pin)
-        if root is not None and not place.startswith(OCI):  # an artifact has no log beside it
+        root = next((root for root in trusted.registries if root.log.name == pin.log_id), None)
+        place = self.location_of(pin)
+        if root is not None and not place.startswith(OCI):  # OCI artifacts have no log
             counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
-            follow_root(self._places.files(place), counted, self._trust, wall_clock())
+            follow_registry_log(self._places.files(place), counted, self._trust, wall_clock())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
-        """Bring the three files of a bundle into the store, each checked against its digest.
+        """Download the three files of a bundle into the store, each checked against its digest.
 
-        A lock lies in a repository, which must not decide what its readers allow: on a machine that does not have the
-        bundle yet, what it asks for is held against the policy of this user, as at an install.
+        A repository's lock must not decide what its users allow. So on a machine that does not have the bundle yet, the
+        permissions it requests are checked against the user's policy, as in an install.
         """
-        place = self.place_of(pin)
+        place = self.location_of(pin)
         digest = pin.oci_digest if place.startswith(OCI) else None
         source = self._places.source(place, pin.channel, digest=digest)
         papers = source.papers(pin.root_cid, pin.descriptor_cid)
         archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
         check_permissions(read_json(papers.descriptor), self._policy(), literal=False)
-        keep(store, pin.archive, archive)
-        keep(store, pin.descriptor, document_bytes(read_json(papers.descriptor)))
-        keep(store, pin.manifest, document_bytes(read_json(papers.manifest)))
+        store_file(store, pin.archive, archive)
+        store_file(store, pin.descriptor, document_bytes(read_json(papers.descriptor)))
+        store_file(store, pin.manifest, document_bytes(read_json(papers.manifest)))

@@ -1,6 +1,6 @@
-"""Newer versions of installed bundles: resolved and judged like a first install, and held against what was approved.
+"""Newer versions of installed bundles: decided like a first install, and compared with what was approved.
 
-The channel is asked again; the content hash and the API surface hash say whether anything changed, the texts say what.
+The content hash and the API surface hash show whether anything changed; the surfaces show what.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, Pinw
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, plural
 from pinwarden.core.versions import compare_versions
-from pinwarden.install.decision import Question, judge
-from pinwarden.install.install import Placed, lock_bundle
-from pinwarden.install.staging import Brought, api_surface_of, bring, pin_of
+from pinwarden.install.decision import InstallRequest, decide_install
+from pinwarden.install.install import InstallTarget, lock_bundle
+from pinwarden.install.staging import StagedBundle, api_surface_of, bundle_pin, stage_bundle
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.project.approvable import OPTION, Approvable, approvable
-from pinwarden.project.installed_bundles import yanked_because
+from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_candidate
+from pinwarden.project.installed_bundles import yank_reason
 from pinwarden.project.update import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.drift.compare import compare
@@ -33,38 +33,38 @@ if TYPE_CHECKING:
 
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_store import TrustStore
-    from pinwarden.install.sources import Places
-    from pinwarden.install.staging import PinnedBundles
+    from pinwarden.install.sources import Locations
+    from pinwarden.install.staging import RegistryBundleFetcher
     from pinwarden.lock.entry import Entry
-    from pinwarden.project.lock import LockWriting
+    from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.surface import Surface
 
 BLOCK, WARN = "block", "warn"
-_STRENGTH = {"deny": 0, "read_only": 1, "read_write": 2, "allow": 2}
+_PERMISSION_ORDER = {"deny": 0, "read_only": 1, "read_write": 2, "allow": 2}
 
 
-class Updating(Record):
-    """By whose rules, and from where."""
+class UpdateContext(Record):
+    """The project, policies and locations for an update."""
 
     project: Project
-    places: Places
-    pinned: PinnedBundles
+    locations: Locations
+    fetcher: RegistryBundleFetcher
     log: str | None
     trusted: TrustStore
     trust_path: Path
     policy: InstallerPolicy
     store: Store
     policies: Policies
-    writing: LockWriting
+    lock_options: LockOptions
     now: str
-    """The moment that the registry's word is judged at; what is written may bear another (``SOURCE_DATE_EPOCH``)."""
-    agreed: bool
-    ask: bool
+    """The time to judge the registry's log at; timestamps that are written may differ (``SOURCE_DATE_EPOCH``)."""
+    confirmed: bool
+    probe: bool
     literal: bool = False
-    """Whether what was installed by the letter of the rulebook is updated by it, too. A lock alone does not decide."""
+    """Whether bundles that were installed with --literal are updated with it. The lock alone does not decide that."""
     on_drift: str = BLOCK
-    """Whether drift that looks like an attack stops an update that was agreed to, or is only told."""
+    """``block``: critical drift stops a confirmed update. ``warn``: it is only reported."""
 
 
 class BundleUpdate(Record):
@@ -72,67 +72,67 @@ class BundleUpdate(Record):
 
     entries: tuple[Entry, ...]
     pin: BundlePin
-    brought: Brought | None
-    """What would be locked; None if nothing would."""
+    staged: StagedBundle | None
+    """The version that would be locked; None if there is nothing to update."""
     rows: tuple[Row, ...]
-    offered: Approvable | None = None
-    """What it tells the model, with the warnings about it."""
+    candidate: ApprovalCandidate | None = None
+    """Its surface, with the scan warnings about it."""
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be looked at."""
+        """Whether it could not be checked."""
         return any(row.code == COULD_NOT_CHECK for row in self.rows)
 
 
-def update_bundles(names: Sequence[str], updating: Updating) -> list[BundleUpdate]:
-    """Every installed bundle that is named, or all. Whatever is agreed to, and not blocked, is written."""
-    lock, texts = lock_store.read_with_files(updating.project.lock)
+def update_bundles(names: Sequence[str], context: UpdateContext) -> list[BundleUpdate]:
+    """Check the named bundles, or all. Writes those that are confirmed and not blocked."""
+    lock, texts = lock_store.read_with_files(context.project.lock)
     groups: dict[str, list[Entry]] = {}
     for entry in lock.entries if lock else ():
         if (not names or entry.name in names) and find_bundle_pin(entry) is not None:
             groups.setdefault(entry.name, []).append(entry)
-    found = [_looked_at(entries, texts, updating) for entries in groups.values()]
-    for each in found:
-        if updating.agreed and each.brought is not None and not _blocked(each, updating.on_drift):
-            _write(each, each.brought, updating)
-    return found
+    updates = [_check_bundle(entries, texts, context) for entries in groups.values()]
+    for update in updates:
+        if context.confirmed and update.staged is not None and not _is_blocked(update, context.on_drift):
+            _write(update, update.staged, context)
+    return updates
 
 
-def _blocked(each: BundleUpdate, on_drift: str) -> bool:
+def _is_blocked(update: BundleUpdate, on_drift: str) -> bool:
     return on_drift == BLOCK and (
-        _has_open_warnings(each) or any(row.severity == "critical" and row.code != _REVOKED for row in each.rows)
+        _has_open_warnings(update) or any(row.severity == "critical" and row.code != _REVOKED for row in update.rows)
     )
 
 
-def _has_open_warnings(each: BundleUpdate) -> bool:
-    return each.offered is not None and each.offered.blocked
+def _has_open_warnings(update: BundleUpdate) -> bool:
+    return update.candidate is not None and update.candidate.blocked
 
 
-def _write(each: BundleUpdate, brought: Brought, updating: Updating) -> None:
-    """Lock the new version. Text with open warnings is not approved: what was approved before stays."""
-    offered = None if _has_open_warnings(each) else each.offered
-    for entry in each.entries:
-        placed = Placed(
+def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -> None:
+    """Lock the new version. A surface with open warnings is not approved; the earlier approval stays."""
+    candidate = None if _has_open_warnings(update) else update.candidate
+    for entry in update.entries:
+        placed = InstallTarget(
             clients=(entry.client,),
             scope="global" if entry.scope == "global" else "project",
             variables=locked_launch(entry).variables,
         )
-        lock_bundle(updating.project, brought, offered, placed, updating.policies, updating.writing)
+        lock_bundle(context.project, staged, candidate, placed, context.policies, context.lock_options)
 
 
-def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating) -> BundleUpdate:
+def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
     pin = find_bundle_pin(entries[0])
     if pin is None:
-        raise TypeError("only bundles are looked at")
-    same = BundleUpdate(entries=tuple(entries), pin=pin, brought=None, rows=tuple(_revoked_rows(pin, updating.trusted)))
+        raise TypeError("only bundles are updated here")
+    same = BundleUpdate(entries=tuple(entries), pin=pin, staged=None, rows=tuple(_revoked_rows(pin, context.trusted)))
     try:
-        brought = _newest(pin, updating)
+        staged = _stage_newest(pin, context)
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
         row = _row(pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message)
-        return replace(same, rows=(*same.rows, row, *_yanked_rows(pin, updating.trust_path)))
-    same = replace(same, rows=(*same.rows, *_yanked_rows(pin, updating.trust_path)))
-    new = brought.pin
+        return replace(same, rows=(*same.rows, row, *_yanked_rows(pin, context.trust_path)))
+    same = replace(same, rows=(*same.rows, *_yanked_rows(pin, context.trust_path)))
+    new = staged.pin
     if (new.root_cid, new.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
         return same
     approved = _approved(entries[0], texts)
@@ -141,60 +141,60 @@ def _looked_at(entries: list[Entry], texts: dict[str, bytes], updating: Updating
         *_registry_rows(pin, new),
         *_content_rows(pin, new),
         *_permission_rows(pin, new),
-        *_surface_rows(pin, approved, brought),
+        *_surface_rows(pin, approved, staged),
     )
-    if brought.surface is None:
-        return replace(same, brought=brought, rows=rows)
-    approver = updating.writing.approver
-    offered = approvable(
+    if staged.surface is None:
+        return replace(same, staged=staged, rows=rows)
+    approver = context.lock_options.approver
+    candidate = scan_candidate(
         pin.tool,
-        brought.surface,
+        staged.surface,
         () if approved is None else (approved,),
         warnings_approved=approver is not None and approver.approves_warnings,
     )
-    return replace(same, brought=brought, rows=(*rows, *offered.warnings), offered=offered)
+    return replace(same, staged=staged, rows=(*rows, *candidate.warnings), candidate=candidate)
 
 
-def _newest(pin: BundlePin, updating: Updating) -> Brought:
-    """What the channel points to now, judged as for a first install. A refusal is raised under its own code."""
-    place = updating.pinned.place_of(pin)
-    source = updating.places.source(place, pin.channel, updating.log)
-    literal = pin.literal and updating.literal
-    question = Question(
+def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
+    """Decide and stage what the channel points to now. A refusal is raised with its own code."""
+    place = context.fetcher.location_of(pin)
+    source = context.locations.source(place, pin.channel, context.log)
+    literal = pin.literal and context.literal
+    request = InstallRequest(
         tool=pin.tool,
         channel=pin.channel,
         floor=pin.floor,
         literal=literal,
-        policy=_policy(updating.policy, pin, updating.store),
-        trusted=updating.trusted,
-        trust_path=updating.trust_path,
-        now=updating.now,
+        policy=_policy(context.policy, pin, context.store),
+        trusted=context.trusted,
+        trust_path=context.trust_path,
+        now=context.now,
     )
-    judged = judge(question, source)
-    if judged.accepted is None:
-        refusal = judged.refusal
+    decision = decide_install(request, source)
+    if decision.accepted is None:
+        refusal = decision.refusal
         if refusal is None:
-            raise TypeError("what is not accepted is refused")
+            raise TypeError("an install that is not accepted has a refusal")
         raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=dict(refusal.why))
-    new = pin_of(judged.accepted, source, pin.floor, literal=literal)
-    return bring(updating.project, judged.accepted, new, updating.store, source, ask=updating.ask)
+    new = bundle_pin(decision.accepted, source, pin.floor, literal=literal)
+    return stage_bundle(context.project, decision.accepted, new, context.store, source, ask=context.probe)
 
 
 def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
-    """What the user allows, and what was approved for this tool before, if it is installed on this machine."""
+    """What the user allows, plus what was approved for this tool before, if it is installed on this machine."""
     if not store.has(pin.descriptor):
         return policy
     check_pinned_descriptor(pin, store)
     return replace(
         policy,
-        network=_stronger(policy.network, pin.policy.network),
-        filesystem=_stronger(policy.filesystem, pin.policy.filesystem),
-        exec=_stronger(policy.exec, pin.policy.exec),
+        network=_wider(policy.network, pin.policy.network),
+        filesystem=_wider(policy.filesystem, pin.policy.filesystem),
+        exec=_wider(policy.exec, pin.policy.exec),
     )
 
 
-def _stronger(one: str, other: str) -> str:
-    return one if _STRENGTH[one] >= _STRENGTH[other] else other
+def _wider(one: str, other: str) -> str:
+    return one if _PERMISSION_ORDER[one] >= _PERMISSION_ORDER[other] else other
 
 
 def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:
@@ -203,46 +203,46 @@ def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:
     return surface_document.parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
-# What is told
+# Report rows
 
 
 _REVOKED = "key_revoked"
 
 
 def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
-    """A bundle that was accepted on the word of somebody whose key was revoked since."""
+    """Attesters of the bundle whose key was revoked since."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
         gone = trusted.find_revoked(key_id)
         if gone is not None:
-            told = f"{gone.name or key_id} vouched for it, and that key was revoked: {gone.why}"
-            yield _row(pin, _REVOKED, "critical", told)
+            message = f"{gone.name or key_id} attested it, and that key was revoked: {gone.why}"
+            yield _row(pin, _REVOKED, "critical", message)
 
 
 def _yanked_rows(pin: BundlePin, trust: Path) -> Iterator[Row]:
-    """The locked version was yanked, as the log says that was read a moment ago."""
-    why = yanked_because(pin, trust)
+    """Whether the locked version was yanked, by the state of the log."""
+    why = yank_reason(pin, trust)
     if why is not None:
         yield _row(pin, "version_yanked", "review", why)
 
 
 def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
-    """Two registries that are both trusted may have different tools under one name."""
+    """Two trusted registries may have different tools under one name."""
     if old.log_id not in (None, new.log_id):
-        told = f"another registry than before points to it: {new.log_id or 'one without a log'}, not {old.log_id}"
-        yield _row(old, "registry_changes", "critical", told, (str(old.log_id), str(new.log_id)))
+        message = f"another registry than before publishes it: {new.log_id or 'one without a log'}, not {old.log_id}"
+        yield _row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
 
 
 def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     direction = compare_versions(new.version, old.version)
     if direction > 0:
-        told = f"{old.version} is locked, {old.channel} is at {new.version}"
-        yield _row(old, "newer_release", "info", told, (old.version, new.version))
+        message = f"{old.version} is locked, {old.channel} is at {new.version}"
+        yield _row(old, "newer_release", "info", message, (old.version, new.version))
     elif direction < 0:
-        told = f"{old.channel} went back from {old.version} to {new.version}"
-        yield _row(old, "older_release", "review", told, (old.version, new.version))
+        message = f"{old.channel} went back from {old.version} to {new.version}"
+        yield _row(old, "older_release", "review", message, (old.version, new.version))
     else:
-        told = f"{new.version} has other content than the one that was locked under that version"
-        yield _row(old, "content_replaced", "critical", told, (str(old.archive), str(new.archive)))
+        message = f"{new.version} has other content than the version that was locked"
+        yield _row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
         return
     yield _row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))
 
@@ -251,20 +251,20 @@ def _permission_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     for name in ("network", "filesystem", "exec"):
         before, after = getattr(old.policy, name), getattr(new.policy, name)
         if before != after:
-            wider = _STRENGTH[after] > _STRENGTH[before]
-            told = f"it asks for {'more' if wider else 'less'}: {name} {after} instead of {before}"
-            yield _row(old, "permission_changes", "review" if wider else "info", told, (before, after))
+            wider = _PERMISSION_ORDER[after] > _PERMISSION_ORDER[before]
+            message = f"it requests {'more' if wider else 'less'}: {name} {after} instead of {before}"
+            yield _row(old, "permission_changes", "review" if wider else "info", message, (before, after))
 
 
-def _surface_rows(old: BundlePin, approved: Surface | None, brought: Brought) -> Iterator[Row]:
-    if approved is None or brought.surface is None:
-        why = "nothing was approved before" if approved is None else brought.problem
-        yield _row(old, "surface_unknown", "review", f"what it tells the model cannot be compared: {why}")
+def _surface_rows(old: BundlePin, approved: Surface | None, staged: StagedBundle) -> Iterator[Row]:
+    if approved is None or staged.surface is None:
+        why = "nothing was approved before" if approved is None else staged.problem
+        yield _row(old, "surface_unknown", "review", f"its tools cannot be compared: {why}")
         return
-    before, after = api_surface_of(approved), api_surface_of(brought.surface)
+    before, after = api_surface_of(approved), api_surface_of(staged.surface)
     if before != after:
         yield _row(old, "api_surface_changes", "review", "the API surface hash changes", (before, after))
-    for change in compare(approved, brought.surface):
+    for change in compare(approved, staged.surface):
         row = change_row(change)
         yield replace(row, entity=f"{old.tool}: {row.entity}")
 
@@ -276,47 +276,47 @@ def _row(pin: BundlePin, code: str, level: str, message: str, texts: tuple[str, 
     )
 
 
-def merged(report: Report, found: Sequence[BundleUpdate], updating: Updating) -> Report:
-    """The report of ``pinwarden update`` with what was found about bundles in it."""
-    if not found:
+def merge_reports(report: Report, updates_found: Sequence[BundleUpdate], context: UpdateContext) -> Report:
+    """The report of ``pinwarden update``, extended with bundles."""
+    if not updates_found:
         return report
-    offered = [each for each in found if each.brought is not None]
-    blocked = [each for each in offered if _blocked(each, updating.on_drift)]
-    rows = tuple(row for each in found for row in each.rows)
+    offered = [update for update in updates_found if update.staged is not None]
+    blocked = [update for update in offered if _is_blocked(update, context.on_drift)]
+    rows = tuple(row for update in updates_found for row in update.rows)
     checked = tuple(row for row in rows if row.code != COULD_NOT_CHECK)
     failed = tuple(row for row in rows if row.code == COULD_NOT_CHECK)
-    grave = any(row.severity == "critical" for row in checked) if updating.on_drift == BLOCK else False
-    warned = [each for each in offered if _has_open_warnings(each)]
-    refused = grave or bool(warned) or (bool(offered) and not updating.agreed)
+    grave = any(row.severity == "critical" for row in checked) if context.on_drift == BLOCK else False
+    warned = [update for update in offered if _has_open_warnings(update)]
+    refused = grave or bool(warned) or (bool(offered) and not context.confirmed)
     code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
     codes = {report.exit_code, code}
-    told = f"{plural(len(found), 'bundle')} looked up, {len(offered)} with another version"
-    notes = [f"{each.pin.tool} was not updated: what changed looks like an attack" for each in blocked]
+    summary = f"{plural(len(updates_found), 'bundle')} looked up, {len(offered)} with another version"
+    notes = [f"{update.pin.tool} was not updated: the changes look like an attack" for update in blocked]
     notes += [
-        f"the new text of {each.pin.tool} is not approved, because of scan warnings; read it, then pinwarden approve "
-        f"{each.pin.tool} --allow-execute, or repeat with {OPTION}"
-        for each in warned
-        if each not in blocked and updating.agreed
+        f"the new tools of {update.pin.tool} are not approved because of scan warnings. Review them: pinwarden approve "
+        f"{update.pin.tool} --allow-execute, or repeat with {APPROVE_WARNINGS_OPTION}"
+        for update in warned
+        if update not in blocked and context.confirmed
     ]
-    if offered and not updating.agreed and NOTHING_CHANGED not in report.notes:
+    if offered and not context.confirmed and NOTHING_CHANGED not in report.notes:
         notes.append(NOTHING_CHANGED)
     facts = report.facts
     updates = [
-        {"name": entry.name, "client": entry.client, "from": each.pin.version, "to": each.brought.pin.version}
-        for each in offered
-        if each.brought is not None
-        for entry in each.entries
+        {"name": entry.name, "client": entry.client, "from": update.pin.version, "to": update.staged.pin.version}
+        for update in offered
+        if update.staged is not None
+        for entry in update.entries
     ]
     return replace(
         report,
-        summary=told if report.summary.endswith(NOTHING_TO_LOOK_UP) else f"{report.summary}; {told}",
-        exit_code=next(each for each in (EXIT_REFUSED, EXIT_UNCHECKED, EXIT_CLEAN) if each in codes),
+        summary=summary if report.summary.endswith(NOTHING_TO_LOOK_UP) else f"{report.summary}; {summary}",
+        exit_code=next(exit_code for exit_code in (EXIT_REFUSED, EXIT_UNCHECKED, EXIT_CLEAN) if exit_code in codes),
         rows=(*report.rows, *rows),
         notes=(*report.notes, *notes),
         facts={
             **facts,
             "updates": [*facts["updates"], *updates],
-            "written": facts["written"] or (updating.agreed and len(blocked) < len(offered)),
+            "written": facts["written"] or (context.confirmed and len(blocked) < len(offered)),
             "changes": [*facts["changes"], *({"code": r.code, "name": r.name, "message": r.message} for r in checked)],
             "unchecked": [*facts["unchecked"], *({"name": r.name, "message": r.message} for r in failed)],
         },

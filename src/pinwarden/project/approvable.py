@@ -1,7 +1,7 @@
-"""A server's surface on its way into the lock: nothing that the scan warns of is approved in passing.
+"""A server's surface on its way into the lock: scan warnings must be approved too.
 
-Every command that records a surface takes it from here: ``in_own_files`` writes only an ``Approvable``, which refuses
-to be written while it has warnings that the approver did not see and approve.
+Every command that records a surface uses this module: ``assign_surface_files`` writes only an ``ApprovalCandidate``,
+which cannot be written while it has scan warnings that the approver did not see and approve.
 """
 
 from __future__ import annotations
@@ -24,58 +24,58 @@ if TYPE_CHECKING:
     from pinwarden.lock.lockfile import Lock
     from pinwarden.project.project import Project
 
-OPTION = "--approve-warnings"
+APPROVE_WARNINGS_OPTION = "--approve-warnings"
 
 
-class Approvable(Record):
-    """A surface, and the warnings that stand between it and its approval."""
+class ApprovalCandidate(Record):
+    """A surface, and the scan warnings that must be approved with it."""
 
     server: str
     surface: Surface
     warnings: tuple[Row, ...] = ()
-    """What the scan warns of in text that was not approved before."""
+    """Scan warnings about text that was not approved before."""
     warnings_approved: bool = False
-    """Whether the approver saw these warnings and approves the text with them."""
+    """Whether the approver saw these warnings and approved them."""
 
     @property
     def blocked(self) -> bool:
-        """Whether it may not be approved yet."""
+        """Whether it has warnings that are not approved."""
         return bool(self.warnings) and not self.warnings_approved
 
     def to_bytes(self) -> bytes:
-        """The text as the lock keeps it. Raises ``WARNINGS_NOT_APPROVED`` for one that may not be approved yet."""
+        """The surface document as stored beside the lock. Raises ``WARNINGS_NOT_APPROVED``."""
         self.refuse_if_blocked()
         return surface_document.encode_surface(self.surface)
 
     def refuse_if_blocked(self) -> None:
-        """Raise ``WARNINGS_NOT_APPROVED`` if it may not be approved yet."""
+        """Raise ``WARNINGS_NOT_APPROVED`` if it has warnings that are not approved."""
         if self.blocked:
-            raise not_approved(self)
+            raise warnings_not_approved(self)
 
     def reason(self, why: str) -> str:
-        """The reason to record: what the approver said, and which warnings were approved with it."""
+        """The reason to record: the approver's own, and which warnings were approved with it."""
         codes = ", ".join(dict.fromkeys(row.code for row in self.warnings))
         return f"{why} (with scan warnings: {codes})" if codes else why
 
 
-def approvable(
+def scan_candidate(
     server: str, seen: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
-) -> Approvable:
-    """The surface with the scan's warnings about whatever is not in an approved surface."""
+) -> ApprovalCandidate:
+    """Scan everything in a surface that is not in an approved one."""
     from pinwarden.project.surface_reports import warning_rows
 
     rows = warning_rows(seen, server, approved)
-    return Approvable(server=server, surface=seen, warnings=rows, warnings_approved=warnings_approved)
+    return ApprovalCandidate(server=server, surface=seen, warnings=rows, warnings_approved=warnings_approved)
 
 
-def approved_texts(project: Project, server: str) -> list[Surface]:
-    """The surfaces that the lock approves of a server, for whichever client."""
+def approved_surfaces(project: Project, server: str) -> list[Surface]:
+    """The surfaces that the lock approves for a server, of all clients."""
     lock, texts = lock_store.read_with_files(project.lock)
     return _approved_in(lock, texts, server)
 
 
 def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> list[Surface]:
-    found: list[Surface] = []
+    approved: list[Surface] = []
     for entry in lock.entries if lock is not None else ():
         extension = extension_of(entry) if entry.name == server else None
         pin = extension.surface if extension is not None else None
@@ -83,18 +83,18 @@ def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> lis
         if pin is None or text is None:
             continue
         parsed = surface_document.parse_surface(text)
-        if parsed.digest == pin.digest:  # an edited file was not approved
-            found.append(parsed)
-    return found
+        if parsed.digest == pin.digest:  # an edited file is not approved
+            approved.append(parsed)
+    return approved
 
 
-def not_approved(offered: Approvable, hint: str | None = None) -> PinwardenError:
-    """The refusal to approve what the scan warns of."""
+def warnings_not_approved(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:
+    """The refusal to approve a surface with scan warnings."""
     return PinwardenError(
         "WARNINGS_NOT_APPROVED",
-        f"{offered.server[:120]}: {plural(len(offered.warnings), 'scan warning')} in text that is not approved yet",
+        f"{candidate.server[:120]}: {plural(len(candidate.warnings), 'scan warning')} in a surface not approved yet",
         hint=hint,
-        data={"warnings": warning_facts(offered.warnings)},
+        data={"warnings": warning_facts(candidate.warnings)},
     )
 
 
@@ -103,8 +103,10 @@ def warning_facts(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [row_facts(row) for row in rows]
 
 
-FOUND = "found in a client's configuration; not shown, not reviewed"
-FOUND_WITH_TEXT = "found in a client's configuration; its text was recorded from the server, not shown, not reviewed"
+CONFIGURED = "found in a client's configuration; not shown, not reviewed"
+CONFIGURED_WITH_SURFACE = (
+    "found in a client's configuration; its text was recorded from the server, not shown, not reviewed"
+)
 NAMED = "named with --accept"
 ALL = "taken with --accept-all, not named"
 ANSWERED = "shown on a terminal and approved there"
@@ -112,20 +114,20 @@ YES = "approved with --yes"
 REVIEW_NAMED = "named with pinwarden review"
 
 
-def by_command(command: str) -> str:
-    """A server that a command named and locked, without showing what it tells the model."""
+def reason_for_command(command: str) -> str:
+    """The recorded reason for a server that a command named, without showing its surface."""
     return f"named with pinwarden {command}; its text was not shown"
 
 
-def in_own_files(
-    old: Lock | None, entries: Sequence[Entry], texts: Mapping[str, Approvable]
+def assign_surface_files(
+    old: Lock | None, entries: Sequence[Entry], texts: Mapping[str, ApprovalCandidate]
 ) -> tuple[list[Entry], dict[str, bytes]]:
-    """The entries that are about to be written, and the files of their newly approved texts.
+    """Choose the file beside the lock for each newly approved surface. Returns the entries and the files to write.
 
-    ``texts`` has those texts by the key of their entry. Each goes into the file that its entry names, unless that file
-    holds another text for an entry that stays. Files that are there keep their names, so locks stay as they are.
+    ``texts`` has the surfaces by entry key. A surface goes into the file that its entry names, unless that file holds
+    another surface of an entry that stays: a server may be approved for two clients in different versions.
 
-    Raises ``WARNINGS_NOT_APPROVED`` for a text with scan warnings that were not approved.
+    Raises ``WARNINGS_NOT_APPROVED`` for a surface with scan warnings that are not approved.
     """
     fresh = {entry.key for entry in entries if entry.key in texts}
     staying = [entry for entry in (old.entries if old else ()) if entry.key not in fresh]
@@ -151,12 +153,12 @@ def _pin(entry: Entry) -> SurfacePin | None:
 
 def _free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> str:
     folder = pin.path.partition("/")[0]
-    # The last one is for this entry alone: no name of a server, and no key, has an "@" in its file.
+    # The last one is unique to this entry: neither server names nor keys have an "@" in their file name.
     wished = (pin.path, surface_path(entry.key, folder=folder), surface_path(entry.name, entry.client, folder))
     for path in wished:
         if taken.get(path, pin.file_digest) == pin.file_digest:
             return path
-    raise PinwardenError("LOCK_INVALID", f"every file for the approved text of {entry.key[:120]!a} belongs to another")
+    raise PinwardenError("LOCK_INVALID", f"every file name for the surface of {entry.key[:120]!a} is taken")
 
 
 def _with_pin(entry: Entry, pin: SurfacePin) -> Entry:

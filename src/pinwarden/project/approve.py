@@ -1,4 +1,4 @@
-"""Approving what a live server says now: see the difference, then make it the pin."""
+"""Approve the surface of a live server: show the difference, then pin it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from pinwarden.core.report import Report, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
-from pinwarden.project.approvable import OPTION, Approvable, approvable, approved_texts, warning_facts
+from pinwarden.project.approvable import (
+    APPROVE_WARNINGS_OPTION,
+    ApprovalCandidate,
+    approved_surfaces,
+    scan_candidate,
+    warning_facts,
+)
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.locked_servers import LockedServer, locked_server
 from pinwarden.project.surface_reports import compare_surfaces
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def server_to_approve(project: Project, name: str, client: str | None = None) -> LockedServer:
-    """The one server of that name, with the entries of all clients that have it."""
+    """The server of that name, with the entries of all clients that have it."""
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
@@ -30,24 +36,24 @@ def server_to_approve(project: Project, name: str, client: str | None = None) ->
 
 
 def approved_surface(project: Project, entry: Entry) -> Surface | None:
-    """The surface that was approved; None if none was."""
+    """The approved surface; None if there is none."""
     _, texts = lock_store.read_with_files(project.lock)
     extension = extension_of(entry)
     pin = extension.surface if extension else None
     return parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
-def difference(project: Project, server: LockedServer, seen: Surface) -> Report:
-    """What would be approved, as a diff against what is; against each approved text, if clients have several."""
+def approval_report(project: Project, server: LockedServer, seen: Surface) -> Report:
+    """What would be approved, as a diff against the approved surface, or against each if clients have several."""
     baselines = {_approved_digest(project, entry): entry for entry in reversed(server.entries)}
     if len(baselines) > 1:
-        baselines.pop(None, None)  # what was approved for another client of the same server was looked at
-    reports = [_difference(project, entry, seen) for entry in reversed(baselines.values())]
-    return reports[0] if len(reports) == 1 else _joined(reports)
+        baselines.pop(None, None)  # another client's approval of the same server was reviewed
+    reports = [_entry_difference(project, entry, seen) for entry in reversed(baselines.values())]
+    return reports[0] if len(reports) == 1 else _join_reports(reports)
 
 
-def _joined(reports: Sequence[Report]) -> Report:
-    """One report of the differences from several approved texts; what they share is shown once."""
+def _join_reports(reports: Sequence[Report]) -> Report:
+    """One report of the differences from several approved surfaces; common ones are shown once."""
     shown = {
         row: change for report in reports for row, change in zip(report.rows, report.facts["changes"], strict=True)
     }
@@ -67,25 +73,25 @@ def _approved_digest(project: Project, entry: Entry) -> str | None:
     return None if approved is None else str(approved.digest)
 
 
-def _difference(project: Project, entry: Entry, seen: Surface) -> Report:
+def _entry_difference(project: Project, entry: Entry, seen: Surface) -> Report:
     approved = approved_surface(project, entry)
     if approved is not None:
         report = replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
-        return _same_text(report, entry) if approved.digest == seen.digest else report
+        return _unchanged_report(report, entry) if approved.digest == seen.digest else report
     report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name, whole=True)
-    notes = ("nothing that this server tells the model was approved so far, so all of it is new",)
+    notes = ("nothing of this server's surface is approved yet, so everything is new",)
     return replace(
         report,
         command="approve",
         summary=f"{entry.name}: {plural(len(report.rows), 'item')} to approve for the first time",
-        rows=tuple(replace(row, message="Nobody has approved it yet.") for row in report.rows),
+        rows=tuple(replace(row, message="Not approved yet.") for row in report.rows),
         notes=notes,
         facts={**report.facts, "notes": list(notes)},
     )
 
 
 def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) -> bool:
-    """Whether a server says exactly what was approved, for every client that has it, for what it starts now."""
+    """Whether the surface is exactly the approved one, for every client, and for what they start now."""
     return all(
         _approved_digest(project, entry) == str(seen.digest) and _approved_for(entry) is None
         for entry in server.entries
@@ -93,50 +99,52 @@ def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) ->
 
 
 def _approved_for(entry: Entry) -> str | None:
-    """What else the text of an entry was approved for, if that is not what it starts now."""
+    """What the surface of an entry was approved for, if that is not what it starts now."""
     extension = extension_of(entry)
     return extension.surface_of[:200] if extension is not None and extension.surface_of is not None else None
 
 
-def _same_text(report: Report, entry: Entry) -> Report:
+def _unchanged_report(report: Report, entry: Entry) -> Report:
     of = _approved_for(entry)
     if of is None:
-        return replace(report, summary=f"{entry.name}: nothing to approve, it tells the model what was approved")
-    told = f"{entry.name}: it tells the model what was approved for {of}, to approve for this one too"
-    return replace(report, summary=told)
+        return replace(report, summary=f"{entry.name}: nothing to approve, its surface is the approved one")
+    summary = f"{entry.name}: its surface is the one approved for {of}; approve it for this release too"
+    return replace(report, summary=summary)
 
 
 def with_warnings(report: Report, project: Project, server: LockedServer, seen: Surface) -> Report:
-    """The difference with the scan's warnings about what is not approved yet, which are read before a decision."""
-    return _with_warnings(report, _offered(project, server, seen))
+    """Add the scan warnings about what is not approved yet, so they are read before the decision."""
+    return _with_warnings(report, _candidate(project, server, seen))
 
 
-def _offered(project: Project, server: LockedServer, seen: Surface, *, warnings_approved: bool = False) -> Approvable:
+def _candidate(
+    project: Project, server: LockedServer, seen: Surface, *, warnings_approved: bool = False
+) -> ApprovalCandidate:
     name = server.entry.name
-    return approvable(name, seen, approved_texts(project, name), warnings_approved=warnings_approved)
+    return scan_candidate(name, seen, approved_surfaces(project, name), warnings_approved=warnings_approved)
 
 
-def _with_warnings(report: Report, offered: Approvable) -> Report:
-    if not offered.warnings:
+def _with_warnings(report: Report, candidate: ApprovalCandidate) -> Report:
+    if not candidate.warnings:
         return report
-    facts = {**report.facts, "warnings": warning_facts(offered.warnings)}
-    return replace(report, rows=(*report.rows, *offered.warnings), facts=facts)
+    facts = {**report.facts, "warnings": warning_facts(candidate.warnings)}
+    return replace(report, rows=(*report.rows, *candidate.warnings), facts=facts)
 
 
 def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
-    """Make the surface the approved one for every client that has the server, and say what that changed.
+    """Approve the surface for every client that has the server, and report what that changed.
 
-    A surface with scan warnings is approved only if the warnings are.
+    A surface with scan warnings is approved only with the warnings.
     """
-    offered = _offered(project, server, seen, warnings_approved=approver.approves_warnings)
-    changed = difference(project, server, seen)
-    shown = _with_warnings(changed, offered)
+    candidate = _candidate(project, server, seen, warnings_approved=approver.approves_warnings)
+    changed = approval_report(project, server, seen)
+    shown = _with_warnings(changed, candidate)
     name = server.entry.name
-    if offered.blocked:
-        told = plural(len(offered.warnings), "scan warning")
-        summary = f"{name}: nothing was approved, because of {told}; if you approve them too: {OPTION}"
+    if candidate.blocked:
+        warnings_text = plural(len(candidate.warnings), "scan warning")
+        summary = f"{name}: not approved because of {warnings_text}; to approve them too: {APPROVE_WARNINGS_OPTION}"
         return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
-    approve_surfaces(project, [(entry, offered) for entry in server.entries], approver, now)
+    approve_surfaces(project, [(entry, candidate) for entry in server.entries], approver, now)
     place = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
     changes = plural(len(changed.rows), "change")
     return replace(

@@ -1,4 +1,4 @@
-"""Holding what a registry has now against what was locked about it."""
+"""Download an entry's artifact, verify it, and compare it with what was locked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.server_entry import Package, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
 from pinwarden.lock.trust_report import Evidence
-from pinwarden.project.fetch_context import Workshop
+from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.project import load_policies
 from pinwarden.surface.rows import change_row
 
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
     from pinwarden.artifacts.mcpb import BundleSettings
 
 
-class Examined(Record):
-    """What was found out about the artifact of one entry."""
+class ExaminedArtifact(Record):
+    """What was verified about the artifact of one entry."""
 
     package: PackageRef
     facts: ArtifactFacts
     outcome: ArtifactOutcome
     rows: tuple[Row, ...]
-    """What somebody must look at: what is wrong with the artifact, and what is not as it was locked."""
+    """Problems of the artifact, and differences from what was locked."""
     identity: Identity | None = None
-    """Who stands behind it, as was verified here."""
+    """Who built it, as verified here."""
 
     @property
     def refused(self) -> bool:
-        """Whether it may not be used as it is."""
+        """Whether it must not be used."""
         return any(map(is_failing, self.rows))
 
 
-def examine(entry: Entry, shop: Workshop, now: str) -> Examined:
-    """Fetch, hash and judge the artifact of an entry. Another registry than the locked one is not even asked."""
-    package, claim = package_of(entry)
+def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedArtifact:
+    """Download, hash and judge the artifact of an entry. Contacts only the registry that was locked."""
+    package, claim = package_of_entry(entry)
     if package.ecosystem not in ("mcpb", "cargo"):
         refuse_other_index(locked_launch(entry))
     pinned = extension_of(entry) or Extension()
-    asked = registry_asked(package, shop)
+    asked = registry_of(package, context)
     if pinned.registry is not None and asked is not None and asked != pinned.registry:
-        return _elsewhere(entry.name, pinned.registry, package, asked, now)
-    facts = facts_of(package, shop, now=now, server=entry.name)
+        return _registry_changed_result(entry.name, pinned.registry, package, asked, now)
+    facts = fetch_facts(package, context, now=now, server=entry.name)
     outcome = judge_artifact(facts, claim=claim)
-    provenance = provenance_of(entry.name, pinned, facts, shop, now)
-    return Examined(
+    provenance = check_provenance(entry.name, pinned, facts, context, now)
+    return ExaminedArtifact(
         package=package,
         facts=facts,
         outcome=replace(outcome, evidence=(*outcome.evidence, *provenance.evidence)),
@@ -71,10 +71,10 @@ def examine(entry: Entry, shop: Workshop, now: str) -> Examined:
     )
 
 
-def _elsewhere(server: str, locked: str, package: PackageRef, asked: str, now: str) -> Examined:
-    """What is known without asking: settings that changed since lead to another registry."""
+def _registry_changed_result(server: str, locked: str, package: PackageRef, asked: str, now: str) -> ExaminedArtifact:
+    """The result when today's settings name another registry than the locked one; nothing was contacted."""
     change = registry_change(server, locked, asked)
-    return Examined(
+    return ExaminedArtifact(
         package=package,
         facts=ArtifactFacts(package=package, registry=asked, checked_at=now),
         outcome=unavailable_artifact(package, asked, change.reason),
@@ -93,7 +93,7 @@ def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: Artifac
 
 
 def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
-    """Files that were added to a release or not looked at; those that changed or went are among the changes."""
+    """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
     from packaging.tags import sys_tags
 
     from pinwarden.artifacts.artifact_drift import compare_release
@@ -111,8 +111,8 @@ def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str
             )
 
 
-def first_refusal(examined: Examined) -> PinwardenError | None:
-    """The gravest reason not to use an artifact."""
+def first_refusal(examined: ExaminedArtifact) -> PinwardenError | None:
+    """The most severe reason not to use an artifact."""
     for level in FAILING_SEVERITIES:
         for row in examined.rows:
             if row.severity == level:
@@ -120,19 +120,19 @@ def first_refusal(examined: Examined) -> PinwardenError | None:
     return None
 
 
-# npm and uv read these before any file of settings.
+# npm and uv read these before any settings file.
 _REGISTRY_VARIABLE = re.compile(
     r"npm_config_(?:.*registry|.*userconfig|.*globalconfig)|(?:uv|pip)_.*(?:index|find_links|config_file).*",
     re.IGNORECASE,
 )
 
 
-def facts_of(package: PackageRef, shop: Workshop, *, now: str, server: str | None = None) -> ArtifactFacts:
+def fetch_facts(package: PackageRef, context: FetchContext, *, now: str, server: str | None = None) -> ArtifactFacts:
     """Fetch and hash an artifact. Transport failures raise; problems with the artifact are returned.
 
-    ``server`` is the name of the server that the artifact belongs to: the policy has rules for bundles by server.
+    ``server`` is the name of the server that the artifact belongs to; policies have bundle rules by server.
     """
-    sources, fetcher = shop.sources, shop.fetcher
+    sources, fetcher = context.sources, context.fetcher
     match package.ecosystem:
         case "npm":
             from pinwarden.artifacts import npm
@@ -149,7 +149,7 @@ def facts_of(package: PackageRef, shop: Workshop, *, now: str, server: str | Non
         case "mcpb":
             from pinwarden.artifacts import mcpb
 
-            return mcpb.fetch_facts(package, fetcher, _bundle_settings(server, shop), now=now)
+            return mcpb.fetch_facts(package, fetcher, _bundle_settings(server, context), now=now)
         case "nuget":
             from pinwarden.artifacts import nuget
 
@@ -159,24 +159,24 @@ def facts_of(package: PackageRef, shop: Workshop, *, now: str, server: str | Non
 
             return cargo.fetch_facts(package, fetcher, sources.cargo(), now=now)
         case _:
-            raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} has no registry to ask")
+            raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} packages have no registry")
 
 
-def _bundle_settings(server: str | None, shop: Workshop) -> BundleSettings:
-    """What the policy demands of a server's bundle. A policy that cannot be read raises."""
+def _bundle_settings(server: str | None, context: FetchContext) -> BundleSettings:
+    """What the policy requires of a server's bundle. Raises if the policy cannot be read."""
     from pinwarden.artifacts.cms import load_anchors
     from pinwarden.artifacts.mcpb import BundleSettings
 
-    policy = load_policies(shop.project).own
+    policy = load_policies(context.project).own
     rule = policy.mcpb_rule(server) if policy is not None and server is not None else None
     if rule is None:
         return BundleSettings()
     return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
 
 
-def newest_of(package: PackageRef, shop: Workshop) -> NewestRelease | None:
-    """The newest release of a package at the registry that this user's client is set to; None if that has none."""
-    sources, fetcher = shop.sources, shop.fetcher
+def newest_release(package: PackageRef, context: FetchContext) -> NewestRelease | None:
+    """The newest release at the registry that this user's package client is configured with; None if it has none."""
+    sources, fetcher = context.sources, context.fetcher
     match package.ecosystem:
         case "npm":
             from pinwarden.artifacts import npm
@@ -194,9 +194,9 @@ def newest_of(package: PackageRef, shop: Workshop) -> NewestRelease | None:
             raise PinwardenError("NOTHING_TO_RUN", f"releases of {package.ecosystem} packages are not looked up")
 
 
-def registry_asked(package: PackageRef, shop: Workshop) -> str | None:
-    """The registry that would be asked about a package today; None for kinds that name their own address."""
-    sources = shop.sources
+def registry_of(package: PackageRef, context: FetchContext) -> str | None:
+    """The registry that today's settings name for a package; None for kinds that name their own address."""
+    sources = context.sources
     match package.ecosystem:
         case "npm":
             return sources.npm(package.name).url
@@ -212,8 +212,8 @@ def registry_asked(package: PackageRef, shop: Workshop) -> str | None:
             return None
 
 
-def package_in(runs: Launch) -> PackageRef:
-    """What a command takes from a registry; an error if it takes nothing, or something that can be anything."""
+def package_of_launch(runs: Launch) -> PackageRef:
+    """The package that a command starts. Raises if it starts none, or if the version is not exact."""
     package = runs.via or runs
     if package.kind == "oci":
         tag = f":{package.version}" if package.version else ""
@@ -221,17 +221,17 @@ def package_in(runs: Launch) -> PackageRef:
             ecosystem="oci", name=f"{package.identity}{tag}{f'@{package.digest}' if package.digest else ''}"
         )
     if package.kind not in ("npm", "pypi", "nuget"):
-        raise PinwardenError("NOTHING_TO_RUN", f"it starts {package.identity[:120]!a}, which comes from no registry")
+        raise PinwardenError("NOTHING_TO_RUN", f"it starts {package.identity[:120]!a}, which is not from a registry")
     if not package.pinned or package.version is None:
-        raise PinwardenError("VERSION_FLOATS", f"{package.identity[:120]} is not locked at one version")
+        raise PinwardenError("VERSION_FLOATS", f"{package.identity[:120]} is not locked at an exact version")
     version = package.version.removeprefix("v") if package.kind == "npm" else package.version
     return PackageRef(ecosystem=package.kind, name=package.identity, version=version)
 
 
-def package_of(entry: Entry) -> tuple[PackageRef, Digest | None]:
-    """What an entry takes from a registry, and the digest that the server's metadata gave for it, where it gave one.
+def package_of_entry(entry: Entry) -> tuple[PackageRef, Digest | None]:
+    """The package of an entry, and the digest that the server's metadata declares for it, if any.
 
-    Bundles and crates are not named by the command that starts them, so for those the locked target counts.
+    The command does not name bundles and crates, so for those the locked target counts.
     """
     target = entry.selected_target
     kind, name, version = (target.get(member) for member in ("registryType", "identifier", "version"))
@@ -240,11 +240,11 @@ def package_of(entry: Entry) -> tuple[PackageRef, Digest | None]:
         return PackageRef(ecosystem="mcpb", name=name), Digest.parse(f"sha256:{claim}") if claim else None
     if kind == "cargo" and isinstance(name, str) and isinstance(version, str):
         return PackageRef(ecosystem="cargo", name=name, version=version), None
-    return package_in(locked_launch(entry).runs), None
+    return package_of_launch(locked_launch(entry).runs), None
 
 
 def refuse_other_index(launch: LockedLaunch) -> None:
-    """Stop where the command brings its own registry: under the same name the user's may have another package."""
+    """Refuse a command that names its own registry: the user's may have another package of that name."""
     runs = launch.runs
     if "other_index" in (*runs.dangers, *(runs.via.dangers if runs.via else ())):
         raise PinwardenError("REGISTRY_IN_COMMAND", "the command names the registry that the package comes from")
@@ -254,7 +254,7 @@ def refuse_other_index(launch: LockedLaunch) -> None:
 
 
 def declared_package(package: Package) -> PackageRef | None:
-    """What a server's metadata names; None for kinds that have no registry."""
+    """The package that a server's metadata names; None for kinds that have no registry."""
     ecosystem: Any = package.registry_type
     if ecosystem in ("npm", "pypi", "nuget", "cargo"):
         return PackageRef(ecosystem=ecosystem, name=package.identifier, version=package.version or "")
@@ -264,7 +264,7 @@ def declared_package(package: Package) -> PackageRef | None:
 
 
 def declared_digest(package: Package) -> Digest | None:
-    """The digest that a server's metadata claims of its artifact."""
+    """The digest that a server's metadata declares for its artifact."""
     if package.registry_type == "mcpb" and package.file_sha256:
         return Digest.parse(f"sha256:{package.file_sha256.lower()}")
     if package.registry_type == "oci" and "@" in package.identifier:
@@ -275,20 +275,22 @@ def declared_digest(package: Package) -> Digest | None:
 _NOT_SIGSTORE = "nuget-"
 
 
-class Provenance(Record):
-    """What the attestations of an artifact came to."""
+class ProvenanceResult(Record):
+    """The outcome of verifying an artifact's attestations."""
 
     identity: Identity | None
     rows: tuple[Row, ...]
     evidence: tuple[Evidence, ...]
 
 
-def provenance_of(server: str, pinned: Extension, facts: ArtifactFacts, shop: Workshop, now: str) -> Provenance:
-    """Verify every attestation, and compare the identity behind them with the locked one."""
+def check_provenance(
+    server: str, pinned: Extension, facts: ArtifactFacts, context: FetchContext, now: str
+) -> ProvenanceResult:
+    """Verify every attestation, and compare the builder's identity with the locked one."""
     locked = identity_from_json(dict(pinned.provenance), server) if pinned.provenance else None
-    outcomes = _checked(facts, shop, now)
+    outcomes = _verify_attestations(facts, context, now)
     if locked is None and not outcomes:
-        return Provenance(identity=None, rows=(), evidence=())
+        return ProvenanceResult(identity=None, rows=(), evidence=())
     findings = compare_provenance(locked, outcomes, metadata_repository=facts.repository)
     rows = tuple(
         Row(
@@ -301,18 +303,20 @@ def provenance_of(server: str, pinned: Extension, facts: ArtifactFacts, shop: Wo
         )
         for finding in findings
     )
-    return Provenance(
-        identity=strongest_identity(outcomes), rows=rows, evidence=tuple(_evidence(each, now) for each in outcomes)
+    return ProvenanceResult(
+        identity=strongest_identity(outcomes),
+        rows=rows,
+        evidence=tuple(_evidence(outcome, now) for outcome in outcomes),
     )
 
 
-def _checked(facts: ArtifactFacts, shop: Workshop, now: str) -> tuple[ProvenanceOutcome, ...]:
-    attested = [each for each in facts.attestations if not each.kind.startswith(_NOT_SIGSTORE)]
+def _verify_attestations(facts: ArtifactFacts, context: FetchContext, now: str) -> tuple[ProvenanceOutcome, ...]:
+    attested = [attestation for attestation in facts.attestations if not attestation.kind.startswith(_NOT_SIGSTORE)]
     if not attested:
         return ()
     npm = facts.package.ecosystem == "npm"
-    keys = registry_keys(shop.fetcher, shop.sources.npm(facts.package.name)) if npm else ()
-    verifier = ProvenanceVerifier(now=now, trust_root=shop.trust_root, registry_keys=keys)
+    keys = registry_keys(context.fetcher, context.sources.npm(facts.package.name)) if npm else ()
+    verifier = ProvenanceVerifier(now=now, trust_root=context.trust_root, registry_keys=keys)
     return verifier.check_all(replace(facts, attestations=tuple(attested)))
 
 
@@ -332,8 +336,8 @@ def _evidence(outcome: ProvenanceOutcome, now: str) -> dict[str, Any]:
     return row if status == "passed" else {**row, "failureReason": outcome.reason}
 
 
-# What keeps anybody from looking, as opposed to what is wrong with what was seen.
-_NOT_LOOKED_AT = (
+# Errors that prevent verification, as opposed to problems of the artifact.
+_UNAVAILABLE_CODES = (
     "FETCH_FAILED",
     "FETCH_LIMIT",
     "ADDRESS_REFUSED",
@@ -343,19 +347,19 @@ _NOT_LOOKED_AT = (
 )
 
 
-def artifact_outcome(
-    server: str, target: LaunchTarget | None, shop: Workshop | None, now: str
+def verify_declared_artifact(
+    server: str, target: LaunchTarget | None, context: FetchContext | None, now: str
 ) -> ArtifactOutcome | None:
-    """What can be verified about the bytes of a server's target; None without a ``shop``, or without bytes."""
-    if shop is None or target is None or isinstance(target, Remote):
+    """What can be verified about the bytes of a server's target; None without a fetch context or without bytes."""
+    if context is None or target is None or isinstance(target, Remote):
         return None
     package = declared_package(target)
     if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
         return None
     try:
-        facts = facts_of(package, shop, now=now, server=server)
+        facts = fetch_facts(package, context, now=now, server=server)
         return judge_artifact(facts, claim=declared_digest(target))
     except PinwardenError as err:
-        if err.code not in _NOT_LOOKED_AT:
+        if err.code not in _UNAVAILABLE_CODES:
             raise
         return unavailable_artifact(package, "", err.message)

@@ -1,14 +1,14 @@
-"""Whose lock and policy apply to a server that ``pinwarden run`` starts: those of the place where it is configured.
+"""Whose lock and policy apply to a server that ``pinwarden run`` starts: those of the project that configures it.
 
-A client starts the servers of its user in whatever folder the user works in. If the lock and the policy came from that
-folder, a hostile repository could approve and loosen what the user configured. So:
+Clients start the user's servers in whatever folder the user works in. If the lock and policy came from that folder, a
+hostile repository could approve or allow what the user configured. So:
 
-1. ``--project`` or ``--file`` names the place.
-2. A server of a configuration of the user belongs to the user: the lock and the policy in the user's own folder apply,
-   and the policy of the current folder can only make them stricter.
-3. A server of a configuration in the current folder belongs to that project.
-4. Of any other command the current folder does not decide. ``run NAME`` has no meaning without the lock of the current
-   folder, and what a person types at a terminal is meant for where they are, so these two do.
+1. ``--project`` or ``--file`` decides.
+2. A server in a user-level configuration belongs to the user: the lock and policy in the user's own folder apply, and
+   the policy of the current folder can only make them stricter.
+3. A server in a configuration of the current folder belongs to that project.
+4. For any other command the current folder does not count, with two exceptions: ``run NAME`` needs a lock, and a
+   command typed at a terminal is meant for the current folder.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 
-class Start(Record):
-    """What ``pinwarden run`` was asked to start, and how."""
+class RunRequest(Record):
+    """What ``pinwarden run`` was asked to start."""
 
     name: str | None
     command: tuple[str, ...]
     by_name: bool
-    """Whether the lock says what is started, and no command was given."""
+    """Whether the server was named and no command was given."""
     names_project: bool
     typed: bool
-    """Whether a person typed it at a terminal."""
+    """Whether it was typed at a terminal."""
 
 
 class Authority(Record):
@@ -45,18 +45,18 @@ class Authority(Record):
     owner: Literal["project", "user", "unknown"]
 
 
-def authority_of(here: Project, start: Start) -> Authority:
-    """Whose lock and policy apply to a start in the current folder. Raises PROJECT_NOT_NAMED where the lock of the
-    current folder has a server of that name and nothing says whether it is meant."""
+def resolve_authority(here: Project, start: RunRequest) -> Authority:
+    """Decide whose lock and policy apply. Raises PROJECT_NOT_NAMED if the current folder's lock has a server of that
+    name and it is unclear whether that one is meant."""
     if start.names_project:
         return Authority(project=here, owner="project")
     owner = _owner(here, start)
     if owner == "project":
         return Authority(project=here, owner=owner)
-    if owner == "unknown" and start.name is not None and _names(here.lock, start.name):
+    if owner == "unknown" and start.name is not None and _lock_has(here.lock, start.name):
         raise PinwardenError(
             "PROJECT_NOT_NAMED",
-            f"{start.name[:120]!a} is in {here.lock.resolve()}, but nothing says that it belongs to this project",
+            f"{start.name[:120]!a} is in {here.lock.resolve()}, but it is unclear whether it belongs to this project",
             hint="If it does, add --project . to its command, or configure it in this folder. If it does not, add "
             "--project with the folder that it belongs to.",
         )
@@ -71,8 +71,8 @@ def user_folder(project: Project) -> Path:
     return (Path(settings) if settings else project.home / ".config") / "pinwarden"
 
 
-def explained(authority: Authority) -> list[str]:
-    """Which lock and policy apply, as lines for people."""
+def describe_authority(authority: Authority) -> list[str]:
+    """Which lock and policy apply, as text lines."""
     from pinwarden.project.project import OWN_POLICY
 
     project = authority.project
@@ -86,38 +86,38 @@ def explained(authority: Authority) -> list[str]:
     return lines
 
 
-def _owner(here: Project, start: Start) -> Literal["project", "user", "unknown"]:
+def _owner(here: Project, start: RunRequest) -> Literal["project", "user", "unknown"]:
     scopes = {_scope(here, server) for file in here.configs() for server in file.servers if _is_start(server, start)}
-    if "user" in scopes:  # a repository that configures the same server does not take it over
+    if "user" in scopes:  # a repository that configures the same server must not take it over
         return "user"
     return "project" if "project" in scopes or start.by_name or start.typed else "unknown"
 
 
-def _is_start(server: ConfiguredServer, start: Start) -> bool:
-    """Whether an entry of a client is this start."""
+def _is_start(server: ConfiguredServer, start: RunRequest) -> bool:
+    """Whether a client's entry is this command."""
     command: Sequence[str] = getattr(server.target, "command", ())
-    found = parse_run_command(command)
-    if found is None or found.names_project:
+    configured = parse_run_command(command)
+    if configured is None or configured.names_project:
         return False
-    if start.name is not None or found.name is not None:
-        return found.name == start.name
-    return found.command == start.command
+    if start.name is not None or configured.name is not None:
+        return configured.name == start.name
+    return configured.command == start.command
 
 
 def _scope(here: Project, server: ConfiguredServer) -> str:
-    """An entry that the user's file has for this project only belongs to the project: the user put it there."""
+    """Where an entry belongs. One that the user's file has for this project only belongs to the project."""
     if server.scope == "local":
         same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
         return "project" if same else "another project"
     return "project" if server.scope == "project" else "user"
 
 
-def _names(lock: Path, name: str) -> bool:
-    """Whether a lock has a server of that name. One that cannot be read could have it."""
+def _lock_has(lock: Path, name: str) -> bool:
+    """Whether a lock has a server of that name, or cannot be read."""
     from pinwarden.lock import lock_store
 
     try:
-        found = lock_store.read(lock)
+        entries_lock = lock_store.read(lock)
     except PinwardenError:
         return True
-    return found is not None and any(entry.name == name for entry in found.entries)
+    return entries_lock is not None and any(entry.name == name for entry in entries_lock.entries)

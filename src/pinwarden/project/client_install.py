@@ -1,4 +1,4 @@
-"""Putting what is locked into the clients' configurations, and taking it out again."""
+"""Write locked servers into the clients' configurations, update them, and remove them."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from pinwarden.project.lock import remove_from_lock
 from pinwarden.system.redaction import redact_entry
 
 if TYPE_CHECKING:
-    from pinwarden.project.lock import Wanted
+    from pinwarden.project.lock import LockRequest
     from pinwarden.project.project import Project
 
 
-def install_locked(project: Project, wanted: Wanted, locked: Report) -> Report:
+def install_locked(project: Project, request: LockRequest, locked: Report) -> Report:
     """Write the locked configuration of a server into the file of each client."""
     lock = lock_store.read(project.lock)
     paths = project.config_paths()
     done: list[dict[str, str]] = []
-    for client in wanted.clients:
-        entry = lock.entry(wanted.name, client) if lock else None
+    for client in request.clients:
+        entry = lock.entry(request.name, client) if lock else None
         if entry is None:
-            raise PinwardenError("SERVER_NOT_LOCKED", f"{wanted.name[:120]!a} is not locked for {client}")
-        path = _path(paths, client, wanted.scope)
-        action = install_entry(path, client, wanted.name, entry.config)
+            raise PinwardenError("SERVER_NOT_LOCKED", f"{request.name[:120]!a} is not locked for {client}")
+        path = _path(paths, client, request.scope)
+        action = install_entry(path, client, request.name, entry.config)
         done.append({"client": client, "file": project.shown(path), "action": action})
-    told = ", ".join(f"{row['file']} {row['action']}" for row in done)
+    files_text = ", ".join(f"{row['file']} {row['action']}" for row in done)
     return replace(
-        locked, command="add", summary=f"{locked.summary}; {told}", facts={**locked.facts, "installed": done}
+        locked, command="add", summary=f"{locked.summary}; {files_text}", facts={**locked.facts, "installed": done}
     )
 
 
-_TOLD = {"removed": "no longer names it", "missing": "did not name it"}
+_REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
 
 
 def remove_server(project: Project, name: str, clients: Sequence[str], now: str, *, keep_config: bool) -> Report:
-    """Take a server out of the configurations and out of the lock."""
+    """Remove a server from the configurations and from the lock."""
     lock = lock_store.read(project.lock)
     entries = [entry for entry in (lock.entries if lock else ()) if entry.name == name]
     done: list[dict[str, str]] = []
@@ -67,7 +67,8 @@ def remove_server(project: Project, name: str, clients: Sequence[str], now: str,
     return Report(
         command="remove",
         subject=name,
-        summary=f"removed {', '.join(gone)}" + "".join(f"; {row['file']} {_TOLD[row['action']]}" for row in done),
+        summary=f"removed {', '.join(gone)}"
+        + "".join(f"; {row['file']} {_REMOVAL_TEXT[row['action']]}" for row in done),
         exit_code=EXIT_CLEAN,
         facts={"removed": gone, "configs": done},
     )
@@ -92,35 +93,35 @@ _STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport"
 _FILLED_IN = ("env", "environment", "headers")
 
 
-class Installed:
-    """What the clients had before the lock changed."""
+class ClientEntries:
+    """The clients' entries before the lock changed."""
 
     def __init__(self, project: Project, entries: Sequence[Entry]) -> None:
         self._project = project
         servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
-        self._before = {entry.key: (entry, _of(entry, servers)) for entry in entries}
+        self._before = {entry.key: (entry, _configured_server(entry, servers)) for entry in entries}
 
     def refuse_changed(self, key: str) -> None:
-        """Stop at a server that its client has configured otherwise than it was approved."""
+        """Refuse a server that is configured differently than approved."""
         entry, server = self._before[key]
         if server is not None and not is_as_approved(entry, server, client_of(entry.client)):
-            raise PinwardenError("CONFIG_UNEDITABLE", "it is configured otherwise than it was approved")
+            raise PinwardenError("CONFIG_UNEDITABLE", "it is configured differently than approved")
 
-    def at_locked(self, key: str) -> ConfiguredServer | None:
-        """The server as its client's file is to hold it now; None if it was only locked, and never installed there."""
+    def updated_server(self, key: str) -> ConfiguredServer | None:
+        """The server as its client's file must have it now; None if it is locked but not configured there."""
         entry, server = self._before[key]
         if server is None:
             return None
         fresh = locked_entry(self._project, key)
-        merged = with_fresh_start(server.entry, locked_config(fresh.key, fresh.document).entry)
+        merged = with_approved_start(server.entry, locked_config(fresh.key, fresh.document).entry)
         target = configured_server(server.name, merged, client_of(entry.client)).target
         return replace(server, entry=merged, target=target)
 
 
-def with_fresh_start(entry: Any, approved: Any) -> dict[str, Any]:
-    """A client's entry that starts what was approved; what the user filled in stays, and so do switches."""
+def with_approved_start(entry: Any, approved: Any) -> dict[str, Any]:
+    """A client's entry with the approved command or address; the user's values and switches stay."""
     if not isinstance(entry, dict) or not isinstance(approved, dict):
-        raise PinwardenError("CONFIG_UNEDITABLE", "the configuration of the server is in an unknown form")
+        raise PinwardenError("CONFIG_UNEDITABLE", "the configuration of the server has an unknown form")
     kept = {member: value for member, value in entry.items() if member not in _STARTS}
     filled = {
         member: {**approved[member], **{key: kept[member][key] for key in approved[member] if key in kept[member]}}
@@ -130,14 +131,14 @@ def with_fresh_start(entry: Any, approved: Any) -> dict[str, Any]:
     return {**kept, **approved, **filled}
 
 
-def _of(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
+def _configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
     where = configured_in(entry)
     client = client_of(where.client if where else entry.client)
-    return next((each for each in servers if each.name == entry.name and each.client == client.id), None)
+    return next((server for server in servers if server.name == entry.name and server.client == client.id), None)
 
 
 def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
-    """Whether a server stands in its client's file as it was approved."""
+    """Whether a client's file has the server as approved."""
     approved = locked_config(entry.key, entry.document).entry
     changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
     return all(change.severity == "info" for change in changes)
@@ -153,7 +154,7 @@ def locked_entry(project: Project, key: str) -> Entry:
 
 
 def not_updated(name: str, message: str) -> Row:
-    """That a server stays at the older release, in the lock and in every client's file."""
+    """A row for a server that stays at the older release, in the lock and in every client's file."""
     return Row(
         code=NOT_UPDATED,
         severity=REINSTALLING_KINDS[NOT_UPDATED].severity,

@@ -1,7 +1,7 @@
-"""The lock against the files that clients really read: what is missing, what differs, what nobody approved.
+"""Compare the lock with the files that clients read: missing, different, and unapproved servers.
 
-The first part is ToolPin's ``doctor`` with its kinds and words. The second part is what that leaves out: every server
-in every discovered file has to be one that the lock knows.
+The first part is ToolPin's ``doctor`` with its kinds and wording. The second part is what that does not cover: every
+server in every discovered file must be in the lock.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 IssueKind = Literal["missing", "drift", "unreadable", "invalid"]
 
 
-class DoctorIssue(Record):
-    """One locked server that is not configured as it was approved."""
+class ConfigIssue(Record):
+    """One locked server that is not configured as approved."""
 
     key: str
     kind: IssueKind
@@ -51,7 +51,7 @@ class DoctorReport(Record):
     """What was compared and found."""
 
     checked: int
-    issues: tuple[DoctorIssue, ...]
+    issues: tuple[ConfigIssue, ...]
 
     @property
     def ok(self) -> bool:
@@ -71,7 +71,7 @@ def diagnose(
     lockfile: str = "mcp-lock.json",
     scope: str = "all",
 ) -> DoctorReport:
-    """Every locked fragment against the file of its client. ``files`` are by path; one that is not there is missing."""
+    """Compare every locked fragment with the file of its client. ``files`` are by path."""
     entries = tuple(locked)
     issues = [issue for entry in entries for issue in _diagnose_entry(entry, files, paths, (lockfile, scope))]
     return DoctorReport(checked=len(entries), issues=tuple(issues))
@@ -79,42 +79,44 @@ def diagnose(
 
 def _diagnose_entry(
     entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], asked: tuple[str, str]
-) -> Iterator[DoctorIssue]:
+) -> Iterator[ConfigIssue]:
     lockfile, scope = asked
     if type(entry.entry) is not dict:
         yield _issue(entry, "invalid", ("", None), "locked plan does not contain a comparable client config entry")
         return
     scopes = (scope,) if scope != "all" else (entry.scope,) if entry.scope else ("project", "global")
-    places = [(paths[entry.client, each], each) for each in scopes if (entry.client, each) in paths]
+    places = [
+        (paths[entry.client, scope_name], scope_name) for scope_name in scopes if (entry.client, scope_name) in paths
+    ]
     missing: list[tuple[str, str]] = []
-    found = False
-    for path, each in places:
+    is_found = False
+    for path, file_scope in places:
         file = files.get(path)
         if file and file.fault:
-            found = True
-            yield _issue(entry, "unreadable", (path, each), f"{path}: {file.problem}")
+            is_found = True
+            yield _issue(entry, "unreadable", (path, file_scope), f"{path}: {file.problem}")
             continue
         config = installed(file, entry) if file else None
         if config is None:
-            missing.append((path, each))
+            missing.append((path, file_scope))
             continue
-        found = True
+        is_found = True
         changes = _differences(entry, config)
         if changes:
             message = f"client config entry differs from {lockfile}"
-            yield _issue(entry, "drift", (path, each), message, changes)
-    if not found and missing:
-        where = f" in checked scopes: {', '.join(each for _, each in missing)}" if scope == "all" else ""
+            yield _issue(entry, "drift", (path, file_scope), message, changes)
+    if not is_found and missing:
+        where = f" in checked scopes: {', '.join(file_scope for _, file_scope in missing)}" if scope == "all" else ""
         looked_for = ", ".join(path for path, _ in missing)
         message = f"missing {entry.client} config entry for {entry.name}{where}"
         yield _issue(entry, "missing", (looked_for, None if scope == "all" else scope), message)
-    elif not found:
+    elif not is_found:
         message = f"cannot check {entry.client} at {scope} scope: no file is known for {', '.join(scopes)}"
         yield _issue(entry, "invalid", ("", None), message)
 
 
 def _differences(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
-    """What differs, but for other spellings of the same placeholder, which mean the same to the client."""
+    """What differs, except for other spellings of the same placeholder."""
     changes = compare_entries(entry.name, entry.entry, config, client_of(entry.client))
     return tuple(change for change in changes if change.kind != "placeholder_spelled")
 
@@ -125,8 +127,8 @@ def _issue(
     where: tuple[str, str | None],
     message: str,
     changes: tuple[Change, ...] = (),
-) -> DoctorIssue:
-    return DoctorIssue(
+) -> ConfigIssue:
+    return ConfigIssue(
         key=entry.key,
         kind=kind,
         client=entry.client,
@@ -138,24 +140,24 @@ def _issue(
     )
 
 
-class Stranger(Record):
-    """A configured server that the lock does not cover where it was found."""
+class UnknownServer(Record):
+    """A configured server that the lock does not cover in that file."""
 
     server: ConfiguredServer
     change: Change
 
 
-def strangers(
+def unknown_servers(
     locked: Iterable[LockedConfig],
     files: Iterable[ConfigFile],
     paths: Mapping[Place, str],
     *,
     found_elsewhere: Iterable[LockedConfig] = (),
-) -> tuple[Stranger, ...]:
-    """Every server in any file that was not approved for that file, the attack of the planted entry.
+) -> tuple[UnknownServer, ...]:
+    """Every configured server that was not approved for its file, such as a planted one.
 
-    ``locked`` are approved for the file that their client installs to. ``found_elsewhere`` are approved as well, but
-    for no such file: whoever gives them knows which.
+    ``locked`` are approved for the file that their client installs to. ``found_elsewhere`` are approved for other
+    files, which the caller checks.
     """
     installs = [entry for entry in locked if entry.client in CLIENTS]
     entries = [*installs, *(entry for entry in found_elsewhere if entry.client in CLIENTS)]
@@ -163,34 +165,34 @@ def strangers(
     by_name: dict[str, list[LockedConfig]] = {}
     for entry in entries:
         by_name.setdefault(entry.name, []).append(entry)
-    packages: set[str] | None = None  # worked out for the first stranger; most machines have none
-    found: list[Stranger] = []
+    packages: set[str] | None = None  # computed for the first unknown server; most machines have none
+    found: list[UnknownServer] = []
     for file in files:
         for server in file.servers:
             same_name = by_name.get(server.name, [])
             if (server.name, server.path) in covered:
-                continue  # comparing the lock with this very file tells what differs
+                continue  # compared with this very file elsewhere
             if packages is None:
                 packages = {package for entry in entries if (package := _package(entry))}
             change = _elsewhere(server, same_name) if same_name else unknown_entry(server, by_name, packages)
-            found.append(Stranger(server=server, change=change))
+            found.append(UnknownServer(server=server, change=change))
     order = {id(change): place for place, change in enumerate(sort_changes(each.change for each in found))}
-    return tuple(sorted(found, key=lambda each: order[id(each.change)]))
+    return tuple(sorted(found, key=lambda unknown: order[id(unknown.change)]))
 
 
-def repeated(files: Iterable[ConfigFile]) -> tuple[Stranger, ...]:
-    """Every server that its file names more than once for the same scope: which of them is started, nobody knows.
+def repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
+    """Every server that its file has more than once for the same scope: it is unclear which one is started.
 
     Claude Code keeps servers by project folder, and one folder can be spelt in two ways.
     """
-    found: list[Stranger] = []
+    repeated: list[UnknownServer] = []
     for file in files:
         seen: set[tuple[str, str]] = set()
         for server in file.servers:
             if (server.name, server.scope) in seen:
-                found.append(Stranger(server=server, change=_added("repeated_entry", server)))
+                repeated.append(UnknownServer(server=server, change=_added("repeated_entry", server)))
             seen.add((server.name, server.scope))
-    return tuple(found)
+    return tuple(repeated)
 
 
 def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
@@ -199,7 +201,7 @@ def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
 
 
 def _elsewhere(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
-    """Approved for another client or scope: a matter of review if it is the same server, unknown if it is not."""
+    """Approved for another client or scope: needs review if it is the same server, unknown if it is not."""
     identity = configured_identity(server.name, server.entry, client_of(server.client))
     for entry in entries:
         approved = configured_identity(entry.name, entry.entry, client_of(entry.client))

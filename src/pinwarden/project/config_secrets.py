@@ -1,7 +1,7 @@
-"""Secrets in client configurations: where they lie in plain text, and how to speak of them without telling them.
+"""Plaintext secrets in client configurations. Findings never contain a value.
 
-Two audits: the one ToolPin makes over the entries of a lock, with its kinds and words, and a wider one over every
-server that was found. Neither ever holds a value.
+Two audits: ToolPin's, over the entries of a lock with its kinds and wording, and a wider one over every configured
+server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("Google API key", re.compile(r"AIza[0-9A-Za-z_-]{8,}")),
     ("private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
 )
-"""What ToolPin recognises at the beginning of a value, and what it calls it."""
+"""What ToolPin recognises at the beginning of a value, and its name for it."""
 
 Where = tuple[str, str | None]
 """A file and its scope."""
@@ -36,11 +36,11 @@ SecretKind = Literal["plaintext_secret", "secret_prefix", "missing_config", "unr
 
 
 class SecretFinding(Record):
-    """One place where a secret lies open, or could not be looked for. The value is never a part of it."""
+    """One plaintext secret, or a file that could not be searched. Never contains the value."""
 
     kind: SecretKind
     key: str
-    """The entry of the lock, or empty where the server is in none."""
+    """The key of the lock entry; empty if the server is not locked."""
     client: str
     name: str
     file: str
@@ -101,36 +101,38 @@ def _audit_entry(
     entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], scope: str
 ) -> Iterator[SecretFinding]:
     scopes = ("project", "global") if scope == "all" else (scope,)
-    places = [(each, paths[entry.client, each]) for each in scopes if (entry.client, each) in paths]
+    places = [
+        (scope_name, paths[entry.client, scope_name]) for scope_name in scopes if (entry.client, scope_name) in paths
+    ]
     missing: list[tuple[str, str]] = []
-    found = False
-    for each, path in places:
+    is_found = False
+    for file_scope, path in places:
         file = files.get(path)
         config = installed(file, entry) if file else None
         if file and file.fault:
-            found = True
-            yield _finding("unreadable_config", entry, (path, each), f"{path}: {file.problem}")
+            is_found = True
+            yield _finding("unreadable_config", entry, (path, file_scope), f"{path}: {file.problem}")
         elif config is None:
-            missing.append((each, path))
+            missing.append((file_scope, path))
         else:
-            found = True
-            yield from _open_secrets(entry, (path, each), config)
-    if not found and missing:
-        where = f" in checked scopes: {', '.join(each for each, _ in missing)}" if scope == "all" else ""
+            is_found = True
+            yield from _exposed_secrets(entry, (path, file_scope), config)
+    if not is_found and missing:
+        where = f" in checked scopes: {', '.join(file_scope for file_scope, _ in missing)}" if scope == "all" else ""
         message = f"missing {entry.client} config entry for {entry.name}{where}"
         files_looked_for = ", ".join(path for _, path in missing)
         yield _finding("missing_config", entry, (files_looked_for, None if scope == "all" else scope), message)
-    elif not found:
+    elif not is_found:
         yield _finding("invalid_scope", entry, ("", None), f"cannot audit {entry.client} at {scope} scope")
 
 
-def _open_secrets(entry: LockedConfig, where: Where, config: Mapping[str, Any]) -> Iterator[SecretFinding]:
+def _exposed_secrets(entry: LockedConfig, where: Where, config: Mapping[str, Any]) -> Iterator[SecretFinding]:
     values = list(_env_and_headers(entry.client, config))
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for name, source in entry.secrets:
-        value = next((text for kind, each, text in values if (kind, each) == (source, name)), "")
+        value = next((text for kind, key, text in values if (kind, key) == (source, name)), "")
         if value and not _toolpin_reference(value, name):
-            told.add((source, name))
+            reported.add((source, name))
             message = (
                 f"{source}:{name} is stored as a plaintext value; "
                 "replace it with a placeholder or external secret reference"
@@ -138,7 +140,7 @@ def _open_secrets(entry: LockedConfig, where: Where, config: Mapping[str, Any]) 
             yield _finding("plaintext_secret", entry, where, message, (name, source))
     for source, name, value in values:
         label = next((label for label, pattern in _TOOLPIN_PREFIXES if pattern.match(value)), None)
-        if label and (source, name) not in told:
+        if label and (source, name) not in reported:
             message = f"{source}:{name} resembles a {label}; replace it with a placeholder or external secret reference"
             yield _finding("secret_prefix", entry, where, message, (name, source))
 
@@ -170,15 +172,15 @@ def _toolpin_reference(value: str, name: str) -> bool:
 
 
 def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
-    """Our audit: every secret that lies open in a configured server, whether a lock knows it or not."""
+    """Our audit: every plaintext secret of a configured server, locked or not."""
     looked_at = tuple(servers)
     return SecretsReport(
-        checked=len(looked_at), findings=tuple(finding for server in looked_at for finding in _open_in(server))
+        checked=len(looked_at), findings=tuple(finding for server in looked_at for finding in _exposed_in(server))
     )
 
 
 def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
-    """Every declared input whose suggested answer is a secret. What a password is suggested to be, is one."""
+    """Every declared input whose default is a secret. The default of a password input always is one."""
     return tuple(
         SecretFinding(
             kind="plaintext_secret",
@@ -187,24 +189,24 @@ def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
             name="",
             file=file.path,
             scope=file.scope,
-            message=f"input:{each.id} suggests what looks like a secret in plain text; let the user be asked for it",
-            secret_name=each.id,
+            message=f"input:{declared.id} suggests what looks like a secret; remove that default",
+            secret_name=declared.id,
             secret_source=_INPUT,
         )
         for file in files
-        for each in file.inputs
-        if any(_gives_away(each, text) for text in each.literals)
+        for declared in file.inputs
+        if any(_suggests_secret(declared, text) for text in declared.literals)
     )
 
 
-def _gives_away(declared: DeclaredInput, text: str) -> bool:
+def _suggests_secret(declared: DeclaredInput, text: str) -> bool:
     return looks_secret(declared.id, text) or (declared.password and bool(text) and not is_reference(text))
 
 
-def _open_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
+def _exposed_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
     if type(server.entry) is not dict:
         return
-    for source, name in _secret_places(server):
+    for source, name in _secret_locations(server):
         yield SecretFinding(
             kind="plaintext_secret",
             key="",
@@ -212,13 +214,13 @@ def _open_in(server: ConfiguredServer) -> Iterator[SecretFinding]:
             name=server.name,
             file=server.path,
             scope=server.scope,
-            message=f"{source}:{name} holds what looks like a secret in plain text; refer to a variable instead",
+            message=f"{source}:{name} has what looks like a plaintext secret; refer to a variable instead",
             secret_name=name,
             secret_source=source,
         )
 
 
-def _secret_places(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
+def _secret_locations(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
     fields = fields_of(server.entry, client_of(server.client))
     for source, name, value in _env_and_headers(server.client, server.entry):
         if looks_secret(name, value):
@@ -236,10 +238,10 @@ def _secret_places(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
 
 
 def _secret_members(path: str, name: str, value: Any) -> Iterator[str]:
-    """Members that this client does not know: another one may, and whoever reads the file sees them all."""
+    """Search members that this client does not know; another client may, and they are readable either way."""
     if type(value) is dict:
-        for each, part in value.items():
-            yield from _secret_members(f"{path}.{each}", each, part)
+        for member, part in value.items():
+            yield from _secret_members(f"{path}.{member}", member, part)
     elif type(value) is list:
         for place, part in enumerate(value):
             yield from _secret_members(f"{path}.{place}", name, part)

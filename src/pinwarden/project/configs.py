@@ -1,6 +1,6 @@
-"""The clients' configurations beside the lock: which files and entries concern this project, and which belong together.
+"""Client configurations and the lock: which files and entries belong to this project, and how they differ.
 
-The user's own file of Claude Code holds servers for all of their projects; those of other projects are not looked at.
+The user's file of Claude Code has servers for all of the user's projects; those of other projects are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from pinwarden.core.report import Row
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import LockedConfig, configured_in, locked_config
 from pinwarden.lock.lockfile import Lock
-from pinwarden.project.config_diagnosis import DoctorIssue, IssueKind, Stranger, diagnose, repeated, strangers
+from pinwarden.project.config_diagnosis import (
+    ConfigIssue,
+    IssueKind,
+    UnknownServer,
+    diagnose,
+    repeated_servers,
+    unknown_servers,
+)
 from pinwarden.project.lock_documents import LockDocument, read_lock
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.redaction import redact_entry
@@ -29,8 +36,8 @@ if TYPE_CHECKING:
     from pinwarden.surface.drift.changes import Change
 
 
-class FoundEntry(Record):
-    """A locked server that was found in a configuration, and where."""
+class LocatedEntry(Record):
+    """A locked server that came from a configuration, and from which."""
 
     entry: Entry
     locked: LockedConfig
@@ -48,13 +55,13 @@ class ConfigView(Record):
     """The lock; None if there is none."""
     installed: tuple[LockedConfig, ...]
     """Entries from a registry: they are in the file that their client installs to."""
-    found: tuple[FoundEntry, ...]
+    located: tuple[LocatedEntry, ...]
     """Entries that were locked from a configuration, each in its own file."""
 
     @property
     def locked(self) -> tuple[LockedConfig, ...]:
         """Every locked configuration."""
-        return (*self.installed, *(each.locked for each in self.found))
+        return (*self.installed, *(located.locked for located in self.located))
 
     @property
     def servers(self) -> tuple[ConfiguredServer, ...]:
@@ -80,109 +87,118 @@ def view_of(
     document: LockDocument | None = None,
     scope: str = "all",
 ) -> ConfigView:
-    """The same for what was read already."""
-    installed, found = _split(entries)
-    return ConfigView(files=_concerning(project, files, scope), document=document, installed=installed, found=found)
+    """The same for entries and files that were already read."""
+    installed, located = _split(entries)
+    return ConfigView(
+        files=_files_of_project(project, files, scope), document=document, installed=installed, located=located
+    )
 
 
-def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[FoundEntry, ...]]:
+def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:
     installed: list[LockedConfig] = []
-    found: list[FoundEntry] = []
+    located: list[LocatedEntry] = []
     for entry in entries:
         locked, where = locked_config(entry.key, entry.document), configured_in(entry)
         if where is None or where.client not in CLIENTS:
             installed.append(locked)
         else:
             place = {"client": where.client, "scope": where.scope, "file": where.file}
-            found.append(FoundEntry(entry=entry, locked=locked, **place))
-    return tuple(installed), tuple(found)
+            located.append(LocatedEntry(entry=entry, locked=locked, **place))
+    return tuple(installed), tuple(located)
 
 
-def _concerning(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
+def _files_of_project(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
     chosen: list[ConfigFile] = []
     for file in files:
-        servers = tuple(server for server in file.servers if _is_ours(project, server) and _is_in(scope, server.scope))
-        if _is_in(scope, file.scope) or servers:
+        servers = tuple(
+            server for server in file.servers if _is_in_project(project, server) and _is_in_scope(scope, server.scope)
+        )
+        if _is_in_scope(scope, file.scope) or servers:
             chosen.append(replace(file, servers=servers))
     return tuple(chosen)
 
 
-def _is_ours(project: Project, server: ConfiguredServer) -> bool:
+def _is_in_project(project: Project, server: ConfiguredServer) -> bool:
     if server.folder is None:
         return True
     try:
         return Path(server.folder).resolve() == project.root.resolve()
-    except (ValueError, OSError, RuntimeError):  # no path, or links without an end: nobody can say whose it is
+    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop: assume it is ours
         return True
 
 
-def _is_in(scope: str, found: str) -> bool:
+def _is_in_scope(scope: str, file_scope: str) -> bool:
     """``local`` is the user's own configuration for this one project."""
-    return scope in ("all", "project" if found == "local" else found)
+    return scope in ("all", "project" if file_scope == "local" else file_scope)
 
 
-def config_issues(project: Project, view: ConfigView) -> tuple[DoctorIssue, ...]:
-    """Every locked server against the file of its client."""
-    return (*_installed_issues(project, view), *_found_issues(project, view))
+def config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
+    """Compare every locked server with the file of its client."""
+    return (*_installed_issues(project, view), *_located_issues(project, view))
 
 
-def _installed_issues(project: Project, view: ConfigView) -> tuple[DoctorIssue, ...]:
+def _installed_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
     by_path = {file.path: file for file in view.files}
     return diagnose(view.installed, by_path, project.config_paths(), lockfile=project.lock.name).issues
 
 
-def _found_issues(project: Project, view: ConfigView) -> Iterator[DoctorIssue]:
-    """Entries that came from a configuration: their values were replaced by placeholders, so filled ones are right."""
+def _located_issues(project: Project, view: ConfigView) -> Iterator[ConfigIssue]:
+    """Entries from a configuration: the lock has placeholders for their values, so filled-in values are right."""
     by_name = {project.shown(file.path): file for file in view.files}
-    for each in view.found:
-        file = by_name.get(each.file)
+    for located in view.located:
+        file = by_name.get(located.file)
         if file is not None and file.fault:
-            yield _issue(each, "unreadable", f"{each.file}: {file.problem}")
+            yield _issue(located, "unreadable", f"{located.file}: {file.problem}")
             continue
-        server = _configured(each, file)
+        server = _configured(located, file)
         if server is None:
-            yield _issue(each, "missing", f"missing {each.client} config entry for {each.entry.name}")
+            yield _issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
             continue
         answers = proposed_inputs(server, file.inputs if file else ())
-        where = configured_in(each.entry)
+        where = configured_in(located.entry)
         approved = where.answers if where is not None else {}
         changes = (
-            *compare_entries(each.entry.name, each.locked.entry, redact_entry(server.entry), client_of(each.client)),
-            *compare_answers(each.entry.name, approved, answers),
+            *compare_entries(
+                located.entry.name, located.locked.entry, redact_entry(server.entry), client_of(located.client)
+            ),
+            *compare_answers(located.entry.name, approved, answers),
         )
         if any(change.severity != INFO for change in changes):
             message = f"client config entry differs from {project.lock.name}"
-            yield replace(_issue(each, "drift", message), changes=changes)
+            yield replace(_issue(located, "drift", message), changes=changes)
 
 
-def _configured(each: FoundEntry, file: ConfigFile | None) -> ConfiguredServer | None:
+def _configured(located: LocatedEntry, file: ConfigFile | None) -> ConfiguredServer | None:
     servers = file.servers if file else ()
-    return next((one for one in servers if (one.name, one.scope) == (each.entry.name, each.scope)), None)
+    return next((one for one in servers if (one.name, one.scope) == (located.entry.name, located.scope)), None)
 
 
-def _issue(each: FoundEntry, kind: IssueKind, message: str) -> DoctorIssue:
-    return DoctorIssue(
-        key=each.entry.key,
+def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
+    return ConfigIssue(
+        key=located.entry.key,
         kind=kind,
-        client=each.client,
-        name=each.entry.name,
-        file=each.file,
-        scope=each.scope,
+        client=located.client,
+        name=located.entry.name,
+        file=located.file,
+        scope=located.scope,
         message=message,
     )
 
 
-def config_strangers(project: Project, view: ConfigView) -> tuple[Stranger, ...]:
-    """Every configured server that the lock does not know where it was found."""
-    known = {(each.entry.name, each.scope, each.file) for each in view.found}
-    elsewhere = [each.locked for each in view.found]  # approved for one file only, and that need not be the usual one
-    unknown = strangers(view.installed, view.files, project.config_paths(), found_elsewhere=elsewhere)
+def unknown_config_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
+    """Every configured server that the lock does not cover in that file."""
+    known = {(located.entry.name, located.scope, located.file) for located in view.located}
+    elsewhere = [
+        located.locked for located in view.located
+    ]  # approved for one file only, and that need not be the usual one
+    unknown = unknown_servers(view.installed, view.files, project.config_paths(), found_elsewhere=elsewhere)
     return (
-        *repeated(view.files),
+        *repeated_servers(view.files),
         *(
-            each
-            for each in unknown
-            if (each.server.name, each.server.scope, project.shown(each.server.path)) not in known
+            unknown_server
+            for unknown_server in unknown
+            if (unknown_server.server.name, unknown_server.server.scope, project.shown(unknown_server.server.path))
+            not in known
         ),
     )
 
@@ -190,18 +206,18 @@ def config_strangers(project: Project, view: ConfigView) -> tuple[Stranger, ...]
 def config_rows(
     project: Project, lock: Lock, files: Sequence[ConfigFile], scope: str, policies: Policies
 ) -> Iterator[Row]:
-    """Every client configuration that exists, against the lock."""
+    """Compare the client configurations with the lock."""
     from pinwarden.clients.findings import file_findings
     from pinwarden.project.configured_entry import unresolved_starts
 
     entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
     view = view_of(project, entries, files, scope=scope)
     for issue in config_issues(project, view):
-        # A locked server that is not configured starts nothing; doctor tells about it. A file that cannot be read is
-        # told once, below, and not for every server that should be in it.
+        # A locked server that is not configured starts nothing; doctor reports it. An unreadable file is reported once,
+        # below, and not for every server that should be in it.
         for change in issue.changes if issue.kind == "drift" else ():
             yield _change_row(change, project.shown(issue.file))
-    for stranger in config_strangers(project, view):
+    for stranger in unknown_config_servers(project, view):
         yield _change_row(stranger.change, project.shown(stranger.server.path))
     for finding in unresolved_starts(project, lock.entries, view.servers):
         yield finding_row(finding, project.shown(finding.file), policies)
@@ -211,7 +227,7 @@ def config_rows(
 
 
 def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
-    """What stands out in a file. What its settings do may be what a team wants, and says so by a waiver."""
+    """A finding about a file's settings. A team may want a setting, and says so with a waiver."""
     from pinwarden.lock.policy import SETTING_CODES
     from pinwarden.lock.policy_rules import waived
 
@@ -229,7 +245,7 @@ def _change_row(change: Change, file: str) -> Row:
 
 
 def located_finding_row(project: Project, finding: ConfigFinding) -> Row:
-    """What is wrong with a configuration by itself, as a row of a report."""
+    """A finding about a configuration itself."""
     return Row(
         code=finding.code,
         severity=finding.severity,

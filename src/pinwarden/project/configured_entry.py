@@ -1,4 +1,4 @@
-"""The lock entry of a server that stands in a client's configuration, and in no registry that we asked."""
+"""Lock entries of configured servers: made from a client's configuration, or referring to a locked server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
 
 def lock_client(client: str) -> str:
-    """The client as lockfileVersion 2 knows it; those that it does not know speak the same dialect as ``generic``."""
+    """The client's name in lockfileVersion 2; clients unknown to it use the same dialect as ``generic``."""
     return client if client in LOCK_CLIENTS else "generic"
 
 
@@ -79,16 +79,16 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
 
 
 def fragment_of(server: ConfiguredServer) -> dict[str, Any]:
-    """The entry inside its client's root, without any literal value that could be a secret."""
+    """The entry inside its client's root, with placeholders for values that could be secrets."""
     return config_with(client_of(server.client), server.name, redact_entry(server.entry))
 
 
 _PROJECT_FOLDERS = ("${workspaceFolder}",)
-"""What clients put the project's folder for."""
+"""What clients replace by the project's folder."""
 
 
-def resolved_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
-    """The entry that a command of ours starts; raises what ``pinwarden run`` would refuse it with."""
+def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
+    """The entry that a ``pinwarden run`` command starts. Raises what ``pinwarden run`` would refuse it with."""
     known = tuple(entries)
     server = locked_server(known, start.name, start.client, "run")
     entry = server.entry
@@ -96,8 +96,8 @@ def resolved_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
     if start.requires_lock and not any(map(has_surface, server.entries)):
         raise PinwardenError(
             "SERVER_NOT_LOCKED",
-            f"nothing that {name!a} tells the model is approved in the lock",
-            hint=f"Look at it and approve it: {approve_command(entry, known)}",
+            f"nothing of the surface of {name!a} is approved in the lock",
+            hint=f"Review and approve it: {approve_command(entry, known)}",
         )
     extension = extension_of(entry)
     if extension is not None and extension.bundle is not None:
@@ -116,30 +116,29 @@ def unresolved_starts(
     known = tuple(entries)
     for server in servers:
         start = parse_locked_start(server.target.command) if isinstance(server.target, StdioTarget) else None
-        if start is None or not _leads_here(project, start):
+        if start is None or not _uses_this_lock(project, start):
             continue
         try:
-            resolved_start(start, known)
+            resolve_start(start, known)
         except PinwardenError as err:
             yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
 
 
-def _leads_here(project: Project, start: LockedStart) -> bool:
-    """Whether a command takes its server from this project's lock."""
+def _uses_this_lock(project: Project, start: LockedStart) -> bool:
+    """Whether a command uses this project's lock."""
     root = project.root.resolve()
     try:
         folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()
         lock = folder / (start.file or project.lock.name)
         return lock.resolve() == project.lock.resolve()
-    except (ValueError, OSError, RuntimeError):  # no path, or links without an end
+    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop
         return False
 
 
 def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:
-    """The server with the locked command in place of ``pinwarden run NAME``, which only stands for it.
+    """The server with the locked command in place of ``pinwarden run NAME``.
 
-    What an entry says of itself follows from what is started in the end. Any other command is taken as it is: a
-    record of ours beside it does not make it harmless.
+    Any other command stays as it is: a record beside it does not make it harmless.
     """
     if entry is None or not is_enforced(entry) or not isinstance(server.target, StdioTarget):
         return server
@@ -149,37 +148,36 @@ def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServ
 
 
 def entry_behind(server: ConfiguredServer, key: str, entries: Iterable[Entry]) -> Entry | None:
-    """The entry that says what a configured server starts through us; None if it does not start through us.
+    """The entry whose server this configured ``pinwarden run`` command starts; None for other commands.
 
-    Raises if no entry does: the lock that did is gone, another client's server is meant and it is not known which, or
-    the command is Pinwarden itself. Such a command is never a server of its own.
+    Raises if there is no such entry: the lock lost it, the client is ambiguous, or the command is Pinwarden itself.
     """
     command = server.target.command if isinstance(server.target, StdioTarget) else ()
     if not command or pinwarden_arguments(command) is None:
         return None
     start, known = parse_locked_start(command), tuple(entries)
     if start is None:
-        raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is no MCP server")
+        raise PinwardenError("NOTHING_TO_RUN", "its command is Pinwarden itself, which is not an MCP server")
     if command[0] != PROGRAM:  # any file may have that name
-        message = "its command starts Pinwarden in another way than pinwarden enforce writes: pinwarden run NAME"
+        message = "its command starts Pinwarden, but not as `pinwarden run NAME`, which pinwarden enforce writes"
         raise PinwardenError("NOTHING_TO_RUN", message)
     own = next((entry for entry in known if entry.key == key), None)
-    if own is not None and own.name == start.name and _says_what_starts(own):
+    if own is not None and own.name == start.name and _has_launch(own):
         return own
     shown = shlex.quote(mask_name(start.name))
     try:
-        entry = resolved_start(start, (each for each in known if each.key != key))
+        entry = resolve_start(start, (entry for entry in known if entry.key != key))
     except PinwardenError as err:
-        raise PinwardenError(err.code, _restore(shown)) from err
-    if not _says_what_starts(entry):
-        raise PinwardenError("NOTHING_TO_RUN", _restore(shown))
+        raise PinwardenError(err.code, _restore_hint(shown)) from err
+    if not _has_launch(entry):
+        raise PinwardenError("NOTHING_TO_RUN", _restore_hint(shown))
     return entry
 
 
-def locked_as(server: ConfiguredServer, behind: Entry | None, extension: Extension, now: str) -> Entry:
-    """The lock entry of a configured server. ``behind`` is the entry that says what it starts through us, if it does.
+def lock_entry_of(server: ConfiguredServer, behind: Entry | None, extension: Extension, now: str) -> Entry:
+    """The lock entry of a configured server. ``behind`` is the entry that its ``pinwarden run`` command starts, if any.
 
-    The entry of another client gives its bytes along: both start the same server.
+    An entry of another client shares its bytes: both start the same server.
     """
     if behind is None:
         return extended(entry_of(server, now), extension)
@@ -205,42 +203,42 @@ def _same_bundle(server: ConfiguredServer, behind: Entry) -> Entry:
     return lock_entry.with_integrity(replace(behind, key=lock_entry.entry_key(server.name, client), document=document))
 
 
-def _restore(shown: str) -> str:
+def _restore_hint(shown: str) -> str:
     return (
-        f"its command is pinwarden run {shown}, and the lock does not say what that starts; restore the lock from "
+        f"its command is pinwarden run {shown}, and the lock has no command for that; restore the lock from "
         f"version control, or write the server's own command here again, then run pinwarden init, "
         f"pinwarden prove {shown} and pinwarden enforce {shown}"
     )
 
 
-def _says_what_starts(entry: Entry) -> bool:
-    """Whether an entry says what ``pinwarden run`` starts for it."""
+def _has_launch(entry: Entry) -> bool:
+    """Whether an entry has the command that ``pinwarden run`` starts for it."""
     extension = extension_of(entry)
     return is_enforced(entry) or (extension is not None and extension.bundle is not None)
 
 
-FORGED = (
-    "what the entry says of itself (hosts, packages, tier) does not follow from its configuration; restore the lock "
-    "from version control, or if nobody edited it lock the server again: pinwarden remove NAME --keep-config, then "
+INCONSISTENT = (
+    "the entry's hosts, packages or tier do not follow from its configuration; restore the lock "
+    "from version control, or if it was not edited, lock the server again: pinwarden remove NAME --keep-config, then "
     "pinwarden init"
 )
 
 
-def forged_entries(lock: Lock) -> Iterator[Entry]:
-    """The entries from configurations that claim something else than what they run."""
+def inconsistent_entries(lock: Lock) -> Iterator[Entry]:
+    """Entries from configurations whose summary does not follow from their configuration."""
     for entry in lock.entries:
         where = configured_in(entry)
         if entry.source == SOURCE and where is not None and where.client in CLIENTS:
             approved = locked_config(entry.key, entry.document).entry
             server = configured_server(entry.name, approved, client_of(where.client))
-            said = None if server.target is None else entry_of(as_enforced(server, entry), entry.locked_at or "")
-            if said is None or not same_json(_claims(said), _claims(entry)) or _is_raised(entry, said):
+            derived = None if server.target is None else entry_of(as_enforced(server, entry), entry.locked_at or "")
+            if derived is None or not same_json(_claims(derived), _claims(entry)) or _is_raised(entry, derived):
                 yield entry
 
 
-def _is_raised(entry: Entry, said: Entry) -> bool:
-    stated, found = str(entry.trust.get("tier")), str(said.trust.get("tier"))
-    return tier_rank(stated) > tier_rank(found) >= 0
+def _is_raised(entry: Entry, derived_entry: Entry) -> bool:
+    stated, derived = str(entry.trust.get("tier")), str(derived_entry.trust.get("tier"))
+    return tier_rank(stated) > tier_rank(derived) >= 0
 
 
 def _claims(entry: Entry) -> dict[str, Any]:

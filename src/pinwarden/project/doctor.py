@@ -1,4 +1,4 @@
-"""The clients' configurations against the lock, by themselves, and against what this machine can start."""
+"""Check client configurations against the lock, for risky settings, and for programs missing on this machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Report, Row, is_failing, kind_reasons, kind_table, plural, severity_rank
 from pinwarden.lock.verification import PROBLEMS
-from pinwarden.project.config_diagnosis import DoctorIssue, Stranger
-from pinwarden.project.configs import ConfigView, config_issues, config_strangers, located_finding_row, view_configs
+from pinwarden.project.config_diagnosis import ConfigIssue, UnknownServer
+from pinwarden.project.configs import (
+    ConfigView,
+    config_issues,
+    located_finding_row,
+    unknown_config_servers,
+    view_configs,
+)
 from pinwarden.project.configured_entry import unresolved_starts
 from pinwarden.project.lock_documents import problem_facts, problem_rows
 from pinwarden.surface.rows import change_row
@@ -31,18 +37,18 @@ RUNNERS = ("npx", "node", "uvx", "python", "docker")
 """What most servers are started with."""
 
 ISSUE_KINDS: FindingKinds = kind_table(
-    critical=(("config_unreadable", "A configuration could not be read, so nobody knows which servers it starts."),),
+    critical=(("config_unreadable", "A configuration could not be read, so its servers are unknown."),),
     review=(
         ("config_missing", "A locked server is not configured where it was approved."),
         ("config_drift", "A configured server is not as it was approved."),
-        ("config_invalid", "The lock holds no configuration that could be compared."),
+        ("config_invalid", "The lock has no configuration that could be compared."),
     ),
 )
 MACHINE_KINDS: FindingKinds = kind_table(
     warning=(
         ("program_missing", "A server is started with a program that is not on the search path."),
-        ("program_in_project", "A server is started with a program that lies inside the project."),
-        ("search_path_relative", "What a command means depends on the folder in which a client was started."),
+        ("program_in_project", "A server is started with a program inside the project."),
+        ("search_path_relative", "Which program a command starts depends on the client's working directory."),
     )
 )
 
@@ -55,25 +61,28 @@ class Program(Record):
     needed_by: tuple[str, ...]
 
 
-def examine(project: Project, scope: str = "all") -> Report:
+def check_installation(project: Project, scope: str = "all") -> Report:
     """The report of ``pinwarden doctor``.
 
     1. The lock itself.
     2. Every locked server against the file of its client.
     3. Every configured server that the lock does not know.
-    4. What stands out in the files by themselves, and servers that ``pinwarden run`` would not start.
+    4. Risky settings in the files, and servers that ``pinwarden run`` would refuse to start.
     5. The programs that servers are started with.
     """
     view = view_configs(project, scope)
     issues = config_issues(project, view)
-    unknown = config_strangers(project, view)
+    unknown = unknown_config_servers(project, view)
     findings = (*findings_in(view.files), *_unresolved(project, view))
     programs = _programs(project, view)
     search_path = project.variables.get("PATH", "")
     rows = [
         *(problem_rows(view.document) if view.document else ()),
         *(row for issue in issues for row in _issue_rows(project, issue)),
-        *(replace(change_row(each.change), file=project.shown(each.server.path)) for each in unknown),
+        *(
+            replace(change_row(unknown_server.change), file=project.shown(unknown_server.server.path))
+            for unknown_server in unknown
+        ),
         *(located_finding_row(project, finding) for finding in findings),
         *_program_rows(project, programs, relative_search_folders(search_path)),
     ]
@@ -89,7 +98,7 @@ def examine(project: Project, scope: str = "all") -> Report:
             "ok": ok,
             "checked": len(view.locked),
             "issues": [_issue_facts(project, issue) for issue in issues],
-            "strangers": [_stranger_facts(project, each) for each in unknown],
+            "strangers": [_stranger_facts(project, unknown_server) for unknown_server in unknown],
             "findings": [_finding_facts(project, finding) for finding in findings],
             "files": [_file_facts(project, file) for file in view.files],
             "programs": [_program_facts(project, program) for program in programs],
@@ -103,7 +112,7 @@ def examine(project: Project, scope: str = "all") -> Report:
 
 
 def _unresolved(project: Project, view: ConfigView) -> Iterator[ConfigFinding]:
-    """Servers that their clients start through us, and that would not start."""
+    """Servers that are started through ``pinwarden run``, and that it would refuse to start."""
     if view.document is None:
         return
     from pinwarden.lock import lock_store
@@ -127,7 +136,7 @@ def _programs(project: Project, view: ConfigView) -> tuple[Program, ...]:
 
 def _started(view: ConfigView) -> Iterator[tuple[str, str]]:
     """Name and program of every server that is started by a bare name."""
-    approved = (configured_server(each.name, each.entry, client_of(each.client)) for each in view.locked)
+    approved = (configured_server(locked.name, locked.entry, client_of(locked.client)) for locked in view.locked)
     for server in (*approved, *view.servers):
         if isinstance(server.target, StdioTarget) and not server.disabled:
             word = server.target.command[0]
@@ -136,20 +145,22 @@ def _started(view: ConfigView) -> Iterator[tuple[str, str]]:
 
 
 def _find(name: str, search_path: str) -> Path | None:
-    found = find_program(name, search_path)
-    return find_program("python3", search_path) if found is None and name == "python" else found
+    program = find_program(name, search_path)
+    return find_program("python3", search_path) if program is None and name == "python" else program
 
 
 def _program_rows(project: Project, programs: Iterable[Program], relative: list[str]) -> Iterator[Row]:
     if relative:
-        message = "the search path holds folders that are not absolute, so another program can take a runner's place"
+        message = "the search path has relative folders, so another program can be started in place of a runner"
         yield _machine_row("search_path_relative", "PATH", message)
     for program in programs:
         servers = ", ".join(program.needed_by)
         if program.needed_by and program.path is None:
             yield _machine_row("program_missing", program.name, f"not on the search path, but it starts: {servers}")
         elif program.needed_by and program.path and _is_inside(program.path, project.root):
-            message = f"found inside the project, where whoever changes the repository changes it; it starts: {servers}"
+            message = (
+                f"found inside the project, so anyone who changes the repository can change it; it starts: {servers}"
+            )
             yield _machine_row("program_in_project", program.name, message)
 
 
@@ -161,10 +172,10 @@ def _machine_row(code: str, name: str, message: str) -> Row:
     return Row(code=code, severity=MACHINE_KINDS[code].severity, entity="program", name=name, path="", message=message)
 
 
-# Rows, facts and words
+# Rows and facts
 
 
-def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
+def _issue_rows(project: Project, issue: ConfigIssue) -> Iterator[Row]:
     file = project.shown(issue.file) if issue.file and ", " not in issue.file else None
     rows = [replace(change_row(change), file=file) for change in issue.changes]
     yield from rows
@@ -181,23 +192,23 @@ def _issue_rows(project: Project, issue: DoctorIssue) -> Iterator[Row]:
         )
 
 
-def _issue_facts(project: Project, issue: DoctorIssue) -> dict[str, Any]:
+def _issue_facts(project: Project, issue: ConfigIssue) -> dict[str, Any]:
     """ToolPin's members, and what exactly differs."""
     facts = issue.to_json()
     facts["file"] = ", ".join(project.shown(path) for path in issue.file.split(", ")) if issue.file else ""
     return {**facts, "changes": [change.to_json() for change in issue.changes]}
 
 
-def _stranger_facts(project: Project, each: Stranger) -> dict[str, Any]:
+def _stranger_facts(project: Project, unknown: UnknownServer) -> dict[str, Any]:
     return {
-        "server": each.server.name,
-        "client": each.server.client,
-        "scope": each.server.scope,
-        "file": project.shown(each.server.path),
-        "pointer": each.server.pointer,
-        "code": each.change.kind,
-        "severity": each.change.severity,
-        "message": each.change.reason,
+        "server": unknown.server.name,
+        "client": unknown.server.client,
+        "scope": unknown.server.scope,
+        "file": project.shown(unknown.server.path),
+        "pointer": unknown.server.pointer,
+        "code": unknown.change.kind,
+        "severity": unknown.change.severity,
+        "message": unknown.change.reason,
     }
 
 
@@ -233,7 +244,7 @@ def _program_facts(project: Project, program: Program) -> dict[str, Any]:
 
 def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> Iterator[str]:
     if view.document is None:
-        yield f"there is no {project.lock.name}, so nothing that is configured is approved; pinwarden init makes one"
+        yield f"there is no {project.lock.name}, so no configured server is approved; create it with pinwarden init"
     listed = tuple(programs)
     there = [program.name for program in listed if program.path]
     gone = [program.name for program in listed if not program.path]
@@ -244,6 +255,6 @@ def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
     files, servers = len(view.files), len(view.servers)
     looked = f"{len(view.locked)} locked and {servers} configured servers in {plural(files, 'file')}"
     if ok:
-        return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: nothing stands out"
+        return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: no findings"
     grave = sum(map(is_failing, rows))
     return f"{looked}: {grave} thing{'' if grave == 1 else 's'} to look at"

@@ -1,7 +1,7 @@
-"""Letting clients start locked servers through ``pinwarden run``: in their configuration, and in the lock.
+"""Make clients start locked servers through ``pinwarden run``: rewrites their configuration and the lock.
 
-Only the command and its arguments change. Variables, switches and everything else stay as they are in the client's
-file, whose secrets never pass through the lock. The command that was approved moves into our record.
+Only the command and its arguments change. Variables, switches and everything else in the client's file stay, and
+secrets never reach the lock. The approved command moves into the lock's record of the entry.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_la
 from pinwarden.lock.relock import relock
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.configs import view_of
-from pinwarden.project.configured_entry import resolved_start
-from pinwarden.project.locked_servers import not_locked
+from pinwarden.project.configured_entry import resolve_start
+from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.server_identity import entry_identity
-from pinwarden.project.server_start import ask, finding_its_store, prepare_run_probe
+from pinwarden.project.server_start import prepare_run_probe, probe_server, with_store_variables
 from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget
 
@@ -39,32 +39,36 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
     from pinwarden.surface.probe.probe import ProbeOptions
 
-_STARTED = ("npm", "pypi", "oci")
-_FETCHED_ANEW = ("nuget", "jsr", "source")  # packages, too: that nobody can hold them to their bytes is worth a word
+_PACKAGE_KINDS = ("npm", "pypi", "oci")
+_UNLOCKABLE_KINDS = (
+    "nuget",
+    "jsr",
+    "source",
+)  # packages that Pinwarden cannot pin: reported, not ignored
 _FILLED_BY_CLIENT = re.compile(r"\$\{[^}]*\}|%[A-Za-z_]+%")
-# Clients that start servers wherever they like say where the project is by a word of their own.
+# Clients that start servers in any folder have a placeholder for the project's folder.
 _PROJECT_FOLDER = re.compile(r"\$\{workspaceFolder\}")
 _PROJECT_WORDS = {"vscode": "${workspaceFolder}", "cursor": "${workspaceFolder}"}
 
 
-class Enforcing(Record):
-    """How entries are rewritten."""
+class EnforceOptions(Record):
+    """How to rewrite entries."""
 
     project: Project
     servers: tuple[ConfiguredServer, ...]
-    """What is configured now, in this project and for this user."""
+    """The servers configured in this project and for this user."""
     now: str
     probe: ProbeOptions | None = None
-    """If given, each server is started once by the command that its client gets, before that is written."""
+    """If given, each server is started once with its new command before anything is written."""
     edits: ConfigEdits = field(default_factory=ConfigEdits)
-    """What else is edited with it, and taken back with it."""
+    """Other edits that are undone together with these."""
 
 
 def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOptions | None = None) -> Report:
     """Rewrite the configurations of locked servers, and the lock with them.
 
-    An entry is only touched if ``pinwarden run`` finds its server in the lock by the command that is written; with
-    ``probe`` also only if the server answers when it is started by that command.
+    An entry is rewritten only if ``pinwarden run`` resolves the new command to its server; with ``probe`` also only if
+    the server answers when started with that command.
     """
     lock = lock_store.read(project.lock)
     if lock is None:
@@ -72,9 +76,9 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     refuse_if_tampered(verify(lock))
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
-        raise not_locked(lock.entries, unknown[0])
+        raise not_locked_error(lock.entries, unknown[0])
     servers = view_of(project, (), project.configs()).servers  # not those of the user's other projects
-    how = Enforcing(project=project, servers=servers, now=now, probe=probe)
+    options = EnforceOptions(project=project, servers=servers, now=now, probe=probe)
     done: list[dict[str, str]] = []
     rows: list[Row] = []
     failures: list[tuple[str, PinwardenError]] = []
@@ -82,7 +86,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
         if names and entry.name not in names:
             continue
         try:
-            done.append(enforce_entry(how, entry))
+            done.append(enforce_entry(options, entry))
         except PinwardenError as err:
             rows.append(_row(entry, err))
             failures.append((entry.name, err))
@@ -99,9 +103,9 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
 
 def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -> Iterator[str]:
     if done and probe is None:
-        yield "no server was started; pinwarden enforce --allow-execute starts each once by its new command"
+        yield "no server was started; pinwarden enforce --allow-execute starts each once with its new command"
     elif done:
-        yield "each server was started once by its new command, and answered"
+        yield "each server was started once with its new command, and answered"
 
 
 def _row(entry: Entry, err: PinwardenError) -> Row:
@@ -109,19 +113,19 @@ def _row(entry: Entry, err: PinwardenError) -> Row:
     return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
-def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | None = None) -> dict[str, str]:
-    """Let one client start one locked server through us; tells what was done. If it raises, nothing is changed.
+def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredServer | None = None) -> dict[str, str]:
+    """Make one client start one locked server through ``pinwarden run``. If this raises, nothing was changed.
 
-    ``configured`` stands for what the client's file holds, for those who write a newer command and this one at once.
+    ``configured`` replaces what the client's file has, for callers that write a newer command at the same time.
 
-    1. See that the server can be started from the lock, and is configured as approved.
-    2. Find it by the very command that is to be written, and start it once, if that was allowed.
-    3. Write the lock, then the client's file; if that fails, the lock is put back.
+    1. Check that the server can be started from the lock, and is configured as approved.
+    2. Resolve the new command, and start the server with it once, if allowed.
+    3. Write the lock, then the client's file; if that fails, restore the lock.
     """
-    project, extension = how.project, extension_of(entry)
-    told = {"server": entry.name, "client": entry.client}
+    project, extension = options.project, extension_of(entry)
+    facts = {"server": entry.name, "client": entry.client}
     if extension is not None and extension.bundle is not None:
-        return {**told, "action": "unchanged"}
+        return {**facts, "action": "unchanged"}
     launch = locked_launch(entry)
     _refuse_local(entry, launch)
     bundled = extension is not None and extension.bundle_tree is not None
@@ -130,13 +134,13 @@ def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | N
     where = configured_in(entry)
     client = client_of(where.client if where else entry.client)
     approved = locked_config(entry.key, entry.document).entry
-    server = configured or _as_approved(entry, client, approved, how.servers)
-    arguments = () if bundled else launch.runs.arguments  # a bundle's manifest says what it is started with
-    words = _words(project, entry, client, arguments)
-    _check_start(how, entry, words, server)
+    server = configured or _as_approved(entry, client, approved, options.servers)
+    arguments = () if bundled else launch.runs.arguments  # a bundle's manifest has its arguments
+    words = _run_command(project, entry, client, arguments)
+    _check_start(options, entry, words, server)
     lock_form = with_command(approved if server is None else redact_entry(server.entry), client, words)
     fragment = config_with(client, entry.name, lock_form)
-    # Version 2 lets an entry leave its locked copy out; then there is none to keep in step.
+    # In version 2 the locked copy is optional; without one there is nothing to update.
     copy = entry.document.get("locked")
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**entry.document, "config": fragment, **kept}
@@ -146,68 +150,72 @@ def enforce_entry(how: Enforcing, entry: Entry, configured: ConfiguredServer | N
     if server is not None and raw is not None:
         refuse_uneditable(server, raw)
     with lock_store.restored_on_error(project.lock, [entry.key]):
-        lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], how.now)))
+        lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], options.now)))
         if server is None or raw is None:
-            return {**told, "action": "unchanged" if approved == lock_form else "locked only"}
-        return {**told, "file": project.shown(server.path), "action": how.edits.exchange(server, raw)}
+            return {**facts, "action": "unchanged" if approved == lock_form else "locked only"}
+        return {**facts, "file": project.shown(server.path), "action": options.edits.exchange(server, raw)}
 
 
-def _check_start(how: Enforcing, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:
-    """Find the server by the command that its client gets, and start it by that, if that was allowed."""
-    project = how.project
+def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:
+    """Resolve the client's new command, and start the server with it, if allowed."""
+    project = options.project
     lock, start = lock_store.read(project.lock), parse_locked_start(words)
     if lock is None or start is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
-    found = resolved_start(start, lock.entries)
-    if entry_identity(found) != entry_identity(entry):
+    resolved = resolve_start(start, lock.entries)
+    if entry_identity(resolved) != entry_identity(entry):
         raise PinwardenError(
             "CONFIG_UNEDITABLE", f"{' '.join(words)[:200]} would start another server than was approved"
         )
-    if how.probe is None or server is None:
+    if options.probe is None or server is None:
         return
     folder = str(project.root.resolve())
     command = tuple(_PROJECT_FOLDER.sub(lambda _: folder, word) for word in words)
     if any(_FILLED_BY_CLIENT.search(word) for word in command):
-        return  # only the client knows what it fills in
+        return  # only the client knows the values
     from tempfile import TemporaryDirectory
 
     env = server.target.env if isinstance(server.target, StdioTarget) else {}
-    with TemporaryDirectory(prefix="pinwarden-") as state:  # nothing is trusted for good because it was tried
+    with TemporaryDirectory(prefix="pinwarden-") as state:  # a trial must not create trust on first use
         target = StdioTarget(command=command, env={**env, "PINWARDEN_STATE": state}, cwd=folder)
         try:
-            ask(prepare_run_probe(project, finding_its_store(target), how.probe))
+            probe_server(prepare_run_probe(project, with_store_variables(target), options.probe))
         except PinwardenError as err:
-            message = f"{' '.join(words)[:200]} does not start the server: {err.message}; its entry was left as it is"
+            message = f"{' '.join(words)[:200]} does not start the server: {err.message}; its entry was not changed"
             raise PinwardenError(err.code, message, hint=err.hint, data=err.data) from err
 
 
 def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:
-    """Stop at programs of this machine, which ``pinwarden run`` does not start: they have no bytes to be held to."""
+    """Refuse programs of this machine, which ``pinwarden run`` does not start: they have no pinned bytes."""
     runs = launch.runs.via or launch.runs
-    if entry.selected_target.get("registryType") == "mcpb" or runs.kind in _STARTED or runs.kind in _FETCHED_ANEW:
+    if (
+        entry.selected_target.get("registryType") == "mcpb"
+        or runs.kind in _PACKAGE_KINDS
+        or runs.kind in _UNLOCKABLE_KINDS
+    ):
         if not launch.runs.wrappers:
             return
-        raise PinwardenError("NOTHING_TO_RUN", f"it is started by {launch.runs.wrappers[0]}, which cannot be repeated")
-    raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which comes from no registry")
+        raise PinwardenError(
+            "NOTHING_TO_RUN", f"it is started by {launch.runs.wrappers[0]}, which cannot be reproduced"
+        )
+    raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which is not from a registry")
 
 
 def _as_approved(
     entry: Entry, client: Client, approved: Any, servers: Sequence[ConfiguredServer]
 ) -> ConfiguredServer | None:
-    """The server in its client's file, if it is there; one that is not as it was approved is not touched."""
+    """The server in its client's file, if it is there. Raises if it is configured differently than approved."""
     for server in servers:
         if server.name == entry.name and server.client == client.id and server.target is not None:
             changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
             if all(change.severity == "info" for change in changes):
                 return server
-            raise PinwardenError(
-                "CONFIG_UNEDITABLE", f"{entry.name[:120]!a} is configured otherwise than it was approved"
-            )
+            raise PinwardenError("CONFIG_UNEDITABLE", f"{entry.name[:120]!a} is configured differently than approved")
     return None
 
 
-def start_words(project: Project, name: str, client: str, scope: str, *, held: bool = False) -> list[str]:
-    """The command by which a client starts a locked server through us; ``held`` says that its text is approved."""
+def run_command(project: Project, name: str, client: str, scope: str, *, held: bool = False) -> list[str]:
+    """The ``pinwarden run`` command for a client; ``held`` says that the server's surface is approved."""
     words = [PROGRAM, "run", name, *(("--require-lock",) if held else ())]
     if scope == "global":
         words += ["--project", str(project.root.resolve())]
@@ -216,16 +224,16 @@ def start_words(project: Project, name: str, client: str, scope: str, *, held: b
     return words
 
 
-def _words(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
-    words = start_words(project, entry.name, client.id, entry.scope, held=has_surface(entry))
-    words += ["--client", entry.client]  # another client may have, or get, another server of this name
+def _run_command(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
+    words = run_command(project, entry.name, client.id, entry.scope, held=has_surface(entry))
+    words += ["--client", entry.client]  # other clients may have another server of this name
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]
     return words
 
 
 def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
-    """A server's entry with another command, in the spelling that it has."""
+    """A client's entry with another command, in the entry's own form."""
     command = entry.get("command") if isinstance(entry, dict) else None
     if isinstance(command, list) and "args" not in entry:
         return {**entry, "command": list(words)}
@@ -233,4 +241,4 @@ def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, 
         return {**entry, "command": words[0], "args": list(words[1:])}
     if isinstance(command, dict) and isinstance(command.get("path"), str):
         return {**entry, "command": {**command, "path": words[0], "args": list(words[1:])}}
-    raise PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} is in an unknown form")
+    raise PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} has an unknown form")

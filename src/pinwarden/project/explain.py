@@ -1,4 +1,4 @@
-"""One server in words: what it is, what of it was approved, by whom and why, and how far it can be trusted."""
+"""Describe locked servers: ``pinwarden list``, and ``pinwarden explain`` with approvals, bytes and trust."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.server_entry import ServerEntry
     from pinwarden.project.project import Project
 
-_MAX_TOOLS = 200  # more than any server that was seen; what is left out is said
+_MAX_TOOLS = 200  # more than any known server has; the rest is counted
 
 
 class Section(Record):
@@ -49,8 +49,8 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
     document = read_lock(project.lock)
     lock = document.lock
     entries = entries_named(lock, server)
-    explained = [_Locked(entry, document, now) for entry in entries]
-    tiers = ", ".join(f"{each.entry.client}: {each.today.tier}" for each in explained)
+    explained = [_EntryExplanation(entry, document, now) for entry in entries]
+    tiers = ", ".join(f"{explanation.entry.client}: {explanation.today.tier}" for explanation in explained)
     broken = "; the lock is not what was approved" if document.broken else ""
     return Report(
         command="explain",
@@ -61,23 +61,23 @@ def explain_locked(project: Project, server: str, *, now: str) -> Report:
         facts={
             "server": entries[0].name,
             "origin": "lock",
-            "entries": [each.facts() for each in explained],
+            "entries": [explanation.facts() for explanation in explained],
             "problems": problem_facts(document.problems),
         },
         rule_texts=PROBLEMS,
     )
 
 
-def explain_registered(project: Project, server: str, *, now: str) -> Report:
-    """The report of ``pinwarden explain --registry``: the entry that the project's caches and files have."""
-    found = project.registries(offline=True).find(server)
-    entry = server_entry.from_value(found)
+def explain_registry_entry(project: Project, server: str, *, now: str) -> Report:
+    """The report of ``pinwarden explain --registry``: the entry in the project's caches and files."""
+    document = project.registries(offline=True).find(server)
+    entry = server_entry.from_value(document)
     trust = judge(entry, now=now)
     issues = own_findings(entry)
-    told = explain(trust, now=now)
+    explanation = explain(trust, now=now)
     sections = (
-        Section(heading="what it is", lines=tuple(_described(entry))),
-        *_trust_sections(told, trust),
+        Section(heading="what it is", lines=tuple(_description_lines(entry))),
+        *_trust_sections(explanation, trust),
     )
     target = choose_target(entry)
     return Report(
@@ -96,7 +96,7 @@ def explain_registered(project: Project, server: str, *, now: str) -> Report:
             )
             for issue in issues
         ),
-        notes=("this is what a registry's entry claims, from a local copy of it; nothing of it is locked",),
+        notes=("this is what a registry's entry claims, from a local copy; nothing of it is locked",),
         facts={
             "server": entry.name,
             "origin": "registry",
@@ -106,7 +106,7 @@ def explain_registered(project: Project, server: str, *, now: str) -> Report:
                     "source": entry.source,
                     "status": entry.status,
                     "target": target_in_words(selected_target(target)) if target else None,
-                    "trust": _trust_facts(told, trust),
+                    "trust": _trust_facts(explanation, trust),
                     "findings": [issue.to_json() for issue in issues],
                     "sections": [section.to_json() for section in sections],
                 }
@@ -119,14 +119,14 @@ def explain_registered(project: Project, server: str, *, now: str) -> Report:
 _LEVELS = {"critical": "critical", "warning": "warning", "info": "info"}
 
 
-class _Locked:
+class _EntryExplanation:
     """What the lock says about one entry."""
 
     def __init__(self, entry: Entry, document: LockDocument, now: str) -> None:
         self.entry = entry
         self.extension = extension_of(entry)
         self.document = document
-        self.recorded = trust_of(entry.trust)
+        self.recorded = recorded_trust(entry.trust)
         self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
         self.told = explain(self.today, now=now, configured=_configured_kind(entry))
         pin = find_bundle_pin(entry)
@@ -143,7 +143,7 @@ class _Locked:
         approval = extension.approval if extension else None
         sections = (
             Section(heading="what it is", lines=tuple(self._what())),
-            Section(heading="which bytes were approved", lines=tuple(_bytes(self.entry, extension))),
+            Section(heading="which bytes were approved", lines=tuple(_byte_lines(self.entry, extension))),
             Section(heading="which configuration was approved", lines=tuple(self._config())),
             Section(heading="which tools were approved", lines=tuple(self._tools())),
             Section(heading="who approved it, and why", lines=tuple(self._approval())),
@@ -176,7 +176,7 @@ class _Locked:
     def _config(self) -> Iterator[str]:
         config = config_in_words(self.entry)
         if config is None:
-            yield "the lock holds no configuration for this client"
+            yield "the lock has no configuration for this client"
             return
         if "command" in config:
             yield "runs " + " ".join(config["command"])
@@ -192,28 +192,28 @@ class _Locked:
     def _tools(self) -> Iterator[str]:
         pin = self.extension.surface if self.extension else None
         if pin is not None:
-            yield f"the whole surface is pinned: {pin.digest}"
+            yield f"the complete surface is pinned: {pin.digest}"
             yield from _surface_lines(pin.items, self.document.files.get(pin.path))
             return
         hashed = self.entry.manifest.get("toolSurfaceHash")
         if isinstance(hashed, dict):
             covered = ", ".join(map(str, hashed.get("coverage", [])))
-            yield f"one hash over {hashed.get('toolCount')} tools is pinned, covering {covered}; their text is not kept"
+            yield f"one hash over {hashed.get('toolCount')} tools is pinned, over {covered}; their text is not stored"
         else:
-            yield "none: what the server tells the model was never looked at, so it can change unseen"
+            yield "none: the server's tools were never recorded, so changes are not detected"
             consent = " --allow-execute" if "command" in (config_in_words(self.entry) or {}) else ""
             yield f"pin it with pinwarden approve {shlex.quote(self.entry.name)}{consent}"
 
     def _approval(self) -> Iterator[str]:
         approval = self.extension.approval if self.extension else None
         if approval is None:
-            yield "the lock does not say; whoever committed it is in the history of the repository"
+            yield "not recorded in the lock; see who committed it in the history of the repository"
         else:
             yield f"{approval.by} at {approval.at}: {approval.why or 'no reason given'}"
 
 
 def _configured_kind(entry: Entry) -> str | None:
-    """What kind of thing a server is that was found in a configuration; None for one from a registry."""
+    """The kind of a server that came from a configuration; None for one from a registry."""
     if entry.source != SOURCE:
         return None
     target = entry.selected_target
@@ -230,7 +230,7 @@ def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -
     if approved is None:
         for member, rows in items.items():
             yield f"{member}: {', '.join(sorted(rows))}"
-        yield "their approved text cannot be read"
+        yield "their approved surface cannot be read"
         return
     for kind in ITEM_KINDS:
         listed = approved.items_of_kind(kind)
@@ -242,7 +242,7 @@ def _surface_lines(items: Mapping[str, Mapping[str, str]], text: bytes | None) -
             yield f"and {len(listed) - _MAX_TOOLS} more"
 
 
-def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
+def _byte_lines(entry: Entry, extension: Extension | None) -> Iterator[str]:
     named = False
     if extension is not None:
         for file in extension.artifacts:
@@ -258,7 +258,7 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
         pin = find_bundle_pin(entry)
         if pin is not None:
             named = True
-            yield from _bundle(pin)
+            yield from _bundle_lines(pin)
         if extension.provenance is not None:
             yield "built by " + ", ".join(f"{name} {value}" for name, value in extension.provenance.items())
     for row in entry.trust.get("evidence", []):
@@ -266,53 +266,56 @@ def _bytes(entry: Entry, extension: Extension | None) -> Iterator[str]:
             named = named or row["status"] == "passed"
             yield f"{row['status']}: {row['message']}"
     if not named:
-        yield "nobody has held the bytes against these claims yet"
+        yield "the bytes have not been verified yet"
 
 
-def _bundle(pin: BundlePin) -> Iterator[str]:
+def _bundle_lines(pin: BundlePin) -> Iterator[str]:
     yield f"bundle {pin.root_cid}: {pin.archive}, {pin.size} bytes"
-    yield "the install held every file against the manifest, and that against what the registry signed"
-    yield "every start does the same with what was unpacked"
+    yield "the install verified every file against the manifest, and the manifest against the registry's signature"
+    yield "every start verifies the unpacked files again"
     asked = pin.policy
     yield f"may use: network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
-    yield f"accepted on the word of {', '.join(dict.fromkeys(pin.provenance.get('attestations_used', ())))}"
-    logged = f"event {pin.log_index} of the log {pin.log_id}" if pin.log_id else "without a log, by the letter"
+    yield f"attested by {', '.join(dict.fromkeys(pin.provenance.get('attestations_used', ())))}"
+    logged = f"event {pin.log_index} of the log {pin.log_id}" if pin.log_id else "without a log (--literal)"
     yield f"from {pin.registry}, channel {pin.channel}, {logged}"
 
 
-def _described(entry: ServerEntry) -> Iterator[str]:
+def _description_lines(entry: ServerEntry) -> Iterator[str]:
     yield f"{entry.name} {entry.version or 'without a version'} from {entry.source}, {entry.status}"
     if entry.description:
         yield entry.description
-    yield f"source code: {entry.repository_url}" if entry.repository_url else "no source code is named"
+    yield f"source code: {entry.repository_url}" if entry.repository_url else "no source code repository is named"
     target = choose_target(entry)
-    yield target_in_words(selected_target(target)) if target else "nothing that could be installed"
+    yield target_in_words(selected_target(target)) if target else "nothing that can be installed"
 
 
-def _trust_sections(told: Explanation, trust: TrustReport, recorded: str | None = None) -> Sequence[Section]:
+def _trust_sections(explanation: Explanation, trust: TrustReport, recorded: str | None = None) -> Sequence[Section]:
     scores = f"overall score {trust.overall_score} of 100, metadata {trust.metadata_completeness}"
     since: tuple[str, ...] = ()
-    if recorded is not None and recorded != told.tier:
-        since = (f"It was {recorded} when it was locked; proof of an artifact counts for seven days.",)
-    remedies = told.remedies or ("Nothing is left to do.",)
+    if recorded is not None and recorded != explanation.tier:
+        since = (f"It was {recorded} when it was locked; verification of an artifact counts for seven days.",)
+    remedies = explanation.remedies or ("Nothing is left to do.",)
     return (
-        Section(heading=f"how far it can be trusted: {told.tier}", lines=(told.meaning, *since, *told.reasons, scores)),
+        Section(
+            heading=f"how far it can be trusted: {explanation.tier}",
+            lines=(explanation.meaning, *since, *explanation.reasons, scores),
+        ),
         Section(heading="what would raise it", lines=remedies),
     )
 
 
-def _trust_facts(told: Explanation, trust: TrustReport) -> dict[str, Any]:
+def _trust_facts(explanation: Explanation, trust: TrustReport) -> dict[str, Any]:
     return {
-        "tier": told.tier,
+        "tier": explanation.tier,
         "overall_score": trust.overall_score,
-        "meaning": told.meaning,
-        "reasons": list(told.reasons),
-        "remedies": list(told.remedies),
+        "meaning": explanation.meaning,
+        "reasons": list(explanation.reasons),
+        "remedies": list(explanation.remedies),
     }
 
 
-def trust_of(recorded: Mapping[str, Any]) -> TrustReport:
-    """The trust report that a lock entry holds; what it may leave out counts as the worst."""
+def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
+    """The trust report in a lock entry; missing members count as the worst value."""
     pillars = recorded.get("pillars", {})
     return TrustReport(
         score=recorded["score"],
@@ -320,8 +323,8 @@ def trust_of(recorded: Mapping[str, Any]) -> TrustReport:
         metadata_completeness=recorded.get("metadataCompleteness", recorded["score"]),
         tier=recorded.get("tier", "unverified"),
         cap_reason=recorded.get("capReason"),
-        vetoes=tuple(TierCap(**_only_gate(row)) for row in recorded.get("vetoes", [])),
-        gates=tuple(TierCap(**_only_gate(row)) for row in recorded.get("gates", [])),
+        vetoes=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("vetoes", [])),
+        gates=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("gates", [])),
         gated_by=tuple(recorded.get("gatedBy", [])),
         verified_provenance=recorded.get("verifiedProvenance") is True,
         pillars=Pillars(
@@ -338,12 +341,12 @@ def trust_of(recorded: Mapping[str, Any]) -> TrustReport:
     )
 
 
-def _only_gate(row: Mapping[str, Any]) -> dict[str, Any]:
+def _tier_cap(row: Mapping[str, Any]) -> dict[str, Any]:
     return {member: row[member] for member in ("code", "message", "tier")}
 
 
 def list_locked(project: Project) -> Report:
-    """The report of ``pinwarden list``. A lock that is not whole is listed as it lies, and refused."""
+    """The report of ``pinwarden list``. A tampered lock is listed, with exit code 1."""
     document = read_lock(project.lock)
     lock = document.lock
     servers = len({entry.name for entry in lock.entries})
@@ -407,7 +410,7 @@ def config_in_words(entry: Entry) -> dict[str, Any] | None:
 
 
 def release_of(entry: Entry) -> str | None:
-    """The release that is locked; None where a configuration leaves it open."""
+    """The locked release; None if the configuration names none."""
     return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
 
 
@@ -418,6 +421,6 @@ def approved_by(entry: Entry) -> str | None:
 
 
 def surface_is_pinned(entry: Entry) -> bool:
-    """Whether all that the server tells the model is pinned, text included."""
+    """Whether the complete surface is pinned."""
     extension = extension_of(entry)
     return extension is not None and extension.surface is not None

@@ -1,4 +1,4 @@
-"""Resolving a package to its whole dependency closure, every byte of it hashed here and kept in the store."""
+"""Resolve a package to its dependency closure; every file is hashed here and kept in the store."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ from pinwarden.system.net.fetch import Fetcher, FetchRequest
 if TYPE_CHECKING:
     from pinwarden.system.net.endpoint import Origin, SettingsSources
 
-DOWNLOADS_AT_ONCE = 16
+MAX_DOWNLOADS = 16
 Progress = Callable[[int, int], None]
 
 
-class Workshop(Record):
-    """What it takes to make and use closures."""
+class FetchContext(Record):
+    """What downloading and resolving needs: registries, HTTP client, store."""
 
     project: Project
-    sources: Sources
+    sources: PackageSources
     fetcher: Fetcher
     store: Store
     on_progress: Progress | None = None
     trust_root: Path | None = None
-    """Whom to trust with attestations, if not the public log and authority."""
+    """The trust root for attestations, if not sigstore's public one."""
 
 
-def npm_closure(name: str, version: str, shop: Workshop) -> Closure:
-    """The closure of an npm package: npm resolves it, and every tarball is fetched and held against npm's word."""
+def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
+    """The closure of an npm package: npm resolves it, and every tarball is checked against npm's lock."""
     from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
 
-    endpoint = shop.sources.npm(name)
+    endpoint = context.sources.npm(name)
     # Dependencies without a scope do not come from the registry of the package's scope.
     scope = name.partition("/")[0] if name.startswith("@") else ""
-    scopes = ("", scope, *shop.sources.npm_scopes())
-    registries = {each: _asked_by_resolver(shop.sources.npm(f"{each}/x".strip("/")), shop) for each in scopes}
-    plain, variables = shop.fetcher.rules.allow_plain_http, shop.sources.settings.variables
+    scopes = ("", scope, *context.sources.npm_scopes())
+    registries = {
+        scope_name: _resolver_endpoint(context.sources.npm(f"{scope_name}/x".strip("/")), context)
+        for scope_name in scopes
+    }
+    plain, variables = context.fetcher.rules.allow_plain_http, context.sources.settings.variables
     wanted = WantedPackage(name=name, version=version, needs=frozenset({"", scope}))
     lock, resolver = resolve_npm(wanted, registries, variables, allow_plain_http=plain)
     resolved = parse_npm_lock(lock)
@@ -56,7 +59,7 @@ def npm_closure(name: str, version: str, shop: Workshop) -> Closure:
             name=row.name,
             version=row.version,
             path=row.path,
-            files=(_npm_file(row, shop),),
+            files=(_npm_file(row, context),),
             systems=row.systems,
             processors=row.processors,
             libraries=row.libraries,
@@ -64,65 +67,65 @@ def npm_closure(name: str, version: str, shop: Workshop) -> Closure:
             install_scripts=row.install_scripts,
         )
 
-    packages = _all_at_once(close, resolved, shop.on_progress)
+    packages = _run_concurrently(close, resolved, context.on_progress)
     return Closure(
         ecosystem="npm",
         name=name,
         version=version,
         resolver=resolver,
         registry=endpoint.url,
-        packages=tuple(sorted(packages, key=lambda each: each.key)),
+        packages=tuple(sorted(packages, key=lambda package: package.key)),
     )
 
 
-def _asked_by_resolver(endpoint: Endpoint, shop: Workshop) -> Endpoint:
-    """The endpoint under the rules that our own client follows: a private one is allowed if that was said here."""
-    return replace(endpoint, said_by="argument") if shop.fetcher.rules.allow_private else endpoint
+def _resolver_endpoint(endpoint: Endpoint, context: FetchContext) -> Endpoint:
+    """The endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
+    return replace(endpoint, said_by="argument") if context.fetcher.rules.allow_private else endpoint
 
 
-def _npm_file(row: ResolvedPackage, shop: Workshop) -> ClosureFile:
+def _npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFile:
     if not row.url:
         raise PinwardenError("CLOSURE_INVALID", f"npm does not say where {row.name}@{row.version} comes from")
-    algorithms = {"sha256", *(each.algorithm for each in row.integrity)}
-    endpoint = shop.sources.npm(row.name)
-    with shop.store.incoming() as stream:
-        got = shop.fetcher.download(
+    algorithms = {"sha256", *(digest.algorithm for digest in row.integrity)}
+    endpoint = context.sources.npm(row.name)
+    with context.store.incoming() as stream:
+        got = context.fetcher.download(
             FetchRequest(endpoint=endpoint, url=row.url), stream, algorithms=tuple(sorted(algorithms))
         )
         if row.integrity and not set(row.integrity) & set(got.digests):
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
-                f"{row.name}@{row.version} is not what its registry says it is",
-                data={"claimed": row.integrity[0].sri, "found": [each.sri for each in got.digests]},
+                f"{row.name}@{row.version} does not have the hash that its registry states",
+                data={"claimed": row.integrity[0].sri, "found": [digest.sri for digest in got.digests]},
             )
-        digest = next(each for each in got.digests if each.algorithm == "sha256")
-        archive = shop.store.keep(stream, digest)
+        digest = next(digest for digest in got.digests if digest.algorithm == "sha256")
+        archive = context.store.keep(stream, digest)
     return ClosureFile(
         name=_file_name(row.url), url=row.url, digest=digest, size=got.size, tree=node.package_tree_digest(archive)
     )
 
 
-def pypi_closure(name: str, version: str, extras: Sequence[str], shop: Workshop) -> Closure:
-    """The closure of a Python package: uv resolves it for every platform; what is for this one is fetched and hashed.
+def pypi_closure(name: str, version: str, extras: Sequence[str], context: FetchContext) -> Closure:
+    """The closure of a Python package: uv resolves it for every platform; files for this one are downloaded and hashed.
 
-    Of files for other platforms the index's claim is kept, and held against the bytes before anybody uses them.
+    For files of other platforms the index's digest is recorded, and checked before they are used.
     """
     from pinwarden.artifacts.pylock import parse_pylock
     from pinwarden.artifacts.python_package import exact_version, normalized_name
     from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
 
     name, version = normalized_name(name), str(exact_version(version))
-    index = shop.sources.pypi()
-    variables = shop.sources.settings.variables
+    index = context.sources.pypi()
+    variables = context.sources.settings.variables
     uv = find_uv(variables)
     text = resolve(
         name,
         version,
-        _asked_by_resolver(index, shop),
+        _resolver_endpoint(index, context),
         uv=uv,
         extras=tuple(extras),
         variables=variables,
-        allow_plain_http=shop.fetcher.rules.allow_plain_http,
+        allow_plain_http=context.fetcher.rules.allow_plain_http,
     )
     rows = parse_pylock(text).packages
     for row in rows:
@@ -151,24 +154,24 @@ def pypi_closure(name: str, version: str, extras: Sequence[str], shop: Workshop)
         extras=tuple(extras),
         resolver=uv_version(uv, variables),
         registry=index.url,
-        packages=tuple(sorted(packages, key=lambda each: each.key)),
+        packages=tuple(sorted(packages, key=lambda package: package.key)),
     )
-    return with_contents(closure, [file for _, file in python.choose_packages(closure)], shop)
+    return with_contents(closure, [file for _, file in python.choose_packages(closure)], context)
 
 
-def with_contents(closure: Closure, files: Sequence[ClosureFile], shop: Workshop) -> Closure:
-    """The closure with the content of these files in it; their bytes are fetched if they are not in the store."""
+def with_contents(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> Closure:
+    """The closure with the content digests of these files; they are downloaded if they are not in the store."""
 
     def content(file: ClosureFile) -> ClosureFile:
-        fetch_file(closure, file, shop)
-        archive = shop.store.find(file.digest)
+        fetch_file(closure, file, context)
+        archive = context.store.find(file.digest)
         if archive is None:
             raise PinwardenError("ARTIFACT_MISSING", f"{file.name} is gone from the store")
         tree = python.wheel_tree_digest(archive)
-        shop.store.note_content(file.digest, tree)
+        context.store.note_content(file.digest, tree)
         return replace(file, size=archive.stat().st_size, tree=tree)
 
-    known = {file.digest: file for file in _all_at_once(content, files, shop.on_progress)}
+    known = {file.digest: file for file in _run_concurrently(content, files, context.on_progress)}
     return replace(
         closure,
         packages=tuple(
@@ -178,43 +181,43 @@ def with_contents(closure: Closure, files: Sequence[ClosureFile], shop: Workshop
     )
 
 
-def fetch_files(closure: Closure, files: Sequence[ClosureFile], shop: Workshop) -> None:
-    """Put files of a closure into the store, several at a time."""
-    _all_at_once(lambda file: fetch_file(closure, file, shop), files, shop.on_progress)
+def fetch_files(closure: Closure, files: Sequence[ClosureFile], context: FetchContext) -> None:
+    """Download files of a closure into the store, several at a time."""
+    _run_concurrently(lambda file: fetch_file(closure, file, context), files, context.on_progress)
 
 
-def fetch_file(closure: Closure, file: ClosureFile, shop: Workshop) -> None:
-    """Put a file of a closure into the store, unless it is there. Other bytes than the locked ones are refused."""
-    if shop.store.find(file.digest) is not None:  # a damaged one is not there, and is fetched again
+def fetch_file(closure: Closure, file: ClosureFile, context: FetchContext) -> None:
+    """Download a file of a closure into the store, unless it is there. Refuses other bytes than the locked ones."""
+    if context.store.find(file.digest) is not None:  # a damaged file does not count, and is downloaded again
         return
-    endpoint = _endpoint_of(closure, file, shop)
-    with shop.store.incoming() as stream:
-        got = shop.fetcher.download(FetchRequest(endpoint=endpoint, url=file.url), stream)
+    endpoint = _endpoint_of(closure, file, context)
+    with context.store.incoming() as stream:
+        got = context.fetcher.download(FetchRequest(endpoint=endpoint, url=file.url), stream)
         if got.digests[0] != file.digest:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
-                f"{file.name} is not the file that was locked",
+                f"{file.name} differs from the locked file",
                 data={"locked": str(file.digest), "found": str(got.digests[0])},
             )
-        shop.store.keep(stream, file.digest)
+        context.store.keep(stream, file.digest)
 
 
-def _endpoint_of(closure: Closure, file: ClosureFile, shop: Workshop) -> Endpoint:
-    """The registry that the settings of today name for the package that a file belongs to, and its credential.
+def _endpoint_of(closure: Closure, file: ClosureFile, context: FetchContext) -> Endpoint:
+    """The registry, with credentials, that today's settings name for the package that a file belongs to.
 
-    Not that of the package at the root: a dependency of another scope comes from elsewhere.
+    Not that of the root package: a dependency of another scope may come from another registry.
     """
     if closure.ecosystem != "npm":
-        return shop.sources.pypi_files()
-    owner = next((each for each in closure.packages if file in each.files), closure.root)
-    return shop.sources.npm(owner.name)
+        return context.sources.pypi_files()
+    owner = next((package for package in closure.packages if file in package.files), closure.root)
+    return context.sources.npm(owner.name)
 
 
-def _all_at_once(do: Callable[..., object], rows: Iterable[object], on_progress: Progress | None) -> list:  # type: ignore[type-arg]
-    """Each row done, several at a time, in their order. The first failure ends it."""
+def _run_concurrently(do: Callable[..., object], rows: Iterable[object], on_progress: Progress | None) -> list:  # type: ignore[type-arg]
+    """Run ``do`` on all rows, several at a time; results in order. The first failure ends it."""
     todo = list(rows)
     done: list[object] = []
-    with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_DOWNLOADS) as pool:
         waiting = [pool.submit(do, row) for row in todo]
         try:
             for future in waiting:
@@ -231,8 +234,8 @@ def _file_name(url: str) -> str:
     return unquote(url.partition("?")[0].rpartition("/")[2]).replace("/", "_").replace("\\", "_") or "package.tgz"
 
 
-class Sources:
-    """Endpoints by name of package."""
+class PackageSources:
+    """The registries that this user's package clients are configured with."""
 
     def __init__(self, settings: SettingsSources) -> None:
         self.settings = settings
@@ -240,8 +243,8 @@ class Sources:
         self._pypi: Endpoint | None = None
 
     @classmethod
-    def of(cls, project: Project) -> Sources:
-        """Those of the project at hand."""
+    def from_project(cls, project: Project) -> PackageSources:
+        """Those of a project."""
         from pinwarden.system.net.endpoint import SettingsSources
 
         return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
@@ -262,7 +265,7 @@ class Sources:
         return project_scopes(self.settings)
 
     def pypi(self) -> Endpoint:
-        """The index that Python packages come from. Extra indexes are never asked: they could serve any name."""
+        """The index for Python packages. Extra indexes are never used: they could serve any name."""
         from pinwarden.artifacts.endpoints.pypi import indexes
 
         if self._pypi is None:
@@ -270,7 +273,7 @@ class Sources:
         return self._pypi
 
     def pypi_files(self) -> Endpoint:
-        """Where that index has its files, which clients send the same credential to."""
+        """Where that index has its files; clients send the same credential there."""
         from pinwarden.artifacts.endpoints.pypi import above_simple
 
         return above_simple(self.pypi())

@@ -1,4 +1,4 @@
-"""What ``pinwarden init`` says: what was locked, what was not, and what stands out."""
+"""The report of ``pinwarden init``: what was locked, what was not, and findings."""
 
 from __future__ import annotations
 
@@ -20,29 +20,35 @@ from pinwarden.system.redaction import redact_entry, redacted_members
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
-    from pinwarden.project.init_decisions import Discovery, Found
+    from pinwarden.project.init_decisions import DiscoveredServer, Discovery
     from pinwarden.project.project import Project
 
-_NONE = "no MCP servers are configured for this project or user"
-_NONE_YET = (
-    "a client's file names them, such as .mcp.json in this folder; pinwarden add NAME takes one from a registry, and "
-    "pinwarden inspect -- COMMAND looks at one that is not configured"
+_NO_SERVERS = "no MCP servers are configured for this project or user"
+_NO_SERVERS_HINT = (
+    "a client's file names them, such as .mcp.json in this folder; pinwarden add NAME adds one from a registry, and "
+    "pinwarden inspect -- COMMAND inspects one that is not configured"
 )
 
 
 def init_report(discovery: Discovery) -> Report:
-    """What ``pinwarden init`` says of what it found and did."""
-    project, found, undecided = discovery.project, discovery.found, discovery.undecided
+    """The report of ``pinwarden init``."""
+    project, servers, undecided = discovery.project, discovery.servers, discovery.undecided
     unread = [file for file in discovery.files if file.fault is not None]
-    rows = [*_refusals(project, found), *(row for each in undecided for row in each.standing.rows)]
-    rows += [*_attacks(found), *_unasked(project, found)]
+    rows = [*_refusal_rows(project, servers), *(row for server in undecided for row in server.status.rows)]
+    rows += [*_scan_warning_rows(servers), *_unprobed_rows(project, servers)]
     findings = [located_finding_row(project, finding) for finding in findings_in(discovery.files)]
-    refused = bool(undecided) or any(each.refused for each in found)
+    refused = bool(undecided) or any(server.refused for server in servers)
     return Report(
         command="init",
         subject=project.lock.name,
-        summary=_summary(discovery, unread, len(findings) + len(_refusals(project, found)) + len(_attacks(found))),
-        exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if unread or _unasked(project, found) else EXIT_CLEAN,
+        summary=_summary(
+            discovery, unread, len(findings) + len(_refusal_rows(project, servers)) + len(_scan_warning_rows(servers))
+        ),
+        exit_code=EXIT_REFUSED
+        if refused
+        else EXIT_UNCHECKED
+        if unread or _unprobed_rows(project, servers)
+        else EXIT_CLEAN,
         rows=tuple(sorted([*rows, *findings], key=severity_rank)),
         notes=tuple(_notes(discovery)),
         facts={
@@ -51,108 +57,120 @@ def init_report(discovery: Discovery) -> Report:
                 {"client": file.client, "scope": file.scope, "path": project.shown(file.path)}
                 for file in discovery.files
             ],
-            "servers": [_facts(discovery, each) for each in found],
-            "undecided": [row_facts(row) for each in undecided for row in each.standing.rows],
+            "servers": [_facts(discovery, server) for server in servers],
+            "undecided": [row_facts(row) for server in undecided for row in server.status.rows],
             "findings": [
                 _row_facts(row)
-                for row in (*_refusals(project, found), *_attacks(found), *_unasked(project, found), *findings)
+                for row in (
+                    *_refusal_rows(project, servers),
+                    *_scan_warning_rows(servers),
+                    *_unprobed_rows(project, servers),
+                    *findings,
+                )
             ],
         },
         rule_texts=kind_reasons(FINDING_KINDS, CONFIG_KINDS, LOCKING_KINDS),
     )
 
 
-def _attacks(found: Sequence[Found]) -> list[Row]:
-    """What looks like an attack in the texts of servers that were decided about: refused, or accepted by name."""
-    return [row for each in found if not each.undecided for row in each.standing.attacks]
+def _scan_warning_rows(servers: Sequence[DiscoveredServer]) -> list[Row]:
+    """Scan warnings about servers that were decided on: refused, or accepted by name."""
+    return [row for server in servers if not server.undecided for row in server.status.scan_warnings]
 
 
-def _unasked(project: Project, found: Sequence[Found]) -> list[Row]:
-    """Servers that were to be asked and could not be, with their last words."""
+def _unprobed_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
+    """Servers that could not be probed, with the end of their stderr."""
     return [
         Row(
             code=COULD_NOT_CHECK,
             severity="review",
             entity="config",
-            name=mask_name(each.server.name),
+            name=mask_name(server.server.name),
             path="",
-            message=f"could not be asked, so its tools are not pinned: {each.failure.message}",
-            excerpt=stderr_tail(each.failure),
-            file=project.shown(each.server.path),
+            message=f"could not be probed, so its tools are not pinned: {server.probe_error.message}",
+            excerpt=stderr_tail(server.probe_error),
+            file=project.shown(server.server.path),
         )
-        for each in found
-        if each.failure is not None
+        for server in servers
+        if server.probe_error is not None
     ]
 
 
-def _refusals(project: Project, found: Sequence[Found]) -> list[Row]:
+def _refusal_rows(project: Project, servers: Sequence[DiscoveredServer]) -> list[Row]:
     return [
         Row(
             code="not_locked",
             severity=LOCKING_KINDS["not_locked"].severity,
             entity="config",
-            name=mask_name(each.server.name),
+            name=mask_name(server.server.name),
             path="",
-            message=f"not locked: {each.refused}",
-            file=project.shown(each.server.path),
+            message=f"not locked: {server.refused}",
+            file=project.shown(server.server.path),
         )
-        for each in found
-        if each.refused is not None
+        for server in servers
+        if server.refused is not None
     ]
 
 
 def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) -> str:
-    found, undecided = discovery.found, discovery.undecided
+    servers, undecided = discovery.servers, discovery.undecided
     name = discovery.project.lock.name
     broken = f"{plural(len(unread), 'configuration')} could not be read" if unread else ""
-    if not found:
-        return f"{broken}; no MCP servers were found in the others" if unread else _NONE
+    if not servers:
+        return f"{broken}; no MCP servers were found in the others" if unread else _NO_SERVERS
     if undecided:
         what = f"{plural(len(undecided), 'configured server')} new or different"
         saved = plural(len(discovery.saved), "server")
-        told = f"{saved} locked in {name}; {what}" if discovery.saved else f"{name} was not changed: {what}"
+        summary = f"{saved} locked in {name}; {what}" if discovery.saved else f"{name} was not changed: {what}"
     else:
-        locked = [each for each in found if each.refused is None]
-        pinned = sum(discovery.is_pinned(each) for each in locked)
-        told = f"{len(locked)} of {len(found)} configured servers locked in {name}, {pinned} with their live surface"
-    return "; ".join(part for part in (told, broken, plural(findings, "finding")) if part)
+        locked = [server for server in servers if server.refused is None]
+        pinned = sum(discovery.is_pinned(server) for server in locked)
+        summary = (
+            f"{len(locked)} of {len(servers)} configured servers locked in {name}, {pinned} with their live surface"
+        )
+    return "; ".join(part for part in (summary, broken, plural(findings, "finding")) if part)
 
 
 def _notes(discovery: Discovery) -> Iterator[str]:
     if discovery.undecided:
-        names = " ".join(dict.fromkeys(each.how_to_accept for each in discovery.undecided))
+        names = " ".join(dict.fromkeys(server.how_to_accept for server in discovery.undecided))
         written = "what you accepted was written" if discovery.saved else "nothing was written"
         yield f"{written}; accept what is new or different with {names}"
         return
-    if not discovery.found or any(file.fault for file in discovery.files):
-        yield f"looked for the files of {', '.join(clients_looked_for())}"
-    if not discovery.found:
-        yield _NONE_YET
-    for each in discovery.found:
-        if each.refused is None and each.unasked and each.failure is None and not discovery.is_pinned(each):
-            yield f"{each.server.name}: its tools are not pinned: {each.unasked}"
-    for each in discovery.found:
-        unseen = redacted_members(redact_entry(each.server.entry)) if each.refused is None else []
+    if not discovery.servers or any(file.fault for file in discovery.files):
+        yield f"searched the configuration files of {', '.join(clients_looked_for())}"
+    if not discovery.servers:
+        yield _NO_SERVERS_HINT
+    for server in discovery.servers:
+        if (
+            server.refused is None
+            and server.not_probed
+            and server.probe_error is None
+            and not discovery.is_pinned(server)
+        ):
+            yield f"{server.server.name}: tools not recorded: {server.not_probed}"
+    for server in discovery.servers:
+        unseen = redacted_members(redact_entry(server.server.entry)) if server.refused is None else []
         if unseen:
-            yield uncovered(each.server.name, unseen)
+            yield uncovered(server.server.name, unseen)
 
 
-def _facts(discovery: Discovery, each: Found) -> dict[str, Any]:
+def _facts(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
     project = discovery.project
-    launched = parse_launch(each.server.target) if each.server.target else None
-    seen = each.surface or (discovery.approved.surface(each.key) if discovery.is_pinned(each) else None)
+    launched = parse_launch(server.server.target) if server.server.target else None
+    seen = server.surface or (discovery.approved.surface(server.key) if discovery.is_pinned(server) else None)
     facts: Mapping[str, Any] = {
-        "name": mask_name(each.server.name),
-        "client": each.server.client,
-        "scope": each.server.scope,
-        "file": project.shown(each.server.path),
+        "name": mask_name(server.server.name),
+        "client": server.server.client,
+        "scope": server.server.scope,
+        "file": project.shown(server.server.path),
         "runs": launched.purl or launched.identity if launched else None,
         "pinned": launched.pinned if launched else False,
-        "state": each.standing.state,
-        "locked": each.refused is None
-        and (not discovery.undecided or each.standing.state == "unchanged" or each.key in discovery.saved),
+        "state": server.status.state,
+        "locked": server.refused is None
+        and (not discovery.undecided or server.status.state == "unchanged" or server.key in discovery.saved),
         "surface": str(seen.digest) if seen else None,
-        "reason": each.refused or each.unasked,
+        "reason": server.refused or server.not_probed,
     }
     return dict(facts)
 

@@ -1,4 +1,4 @@
-"""Starting an installed bundle: unpacked as it was accepted, in a sandbox that holds it to what it was allowed."""
+"""Installed bundles: unpack and verify before a start, choose the sandbox, and check whether they were yanked."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 
-def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) -> Path:
-    """The folder of a bundle that is exactly what was accepted; a changed one is unpacked anew from the store."""
+def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]) -> Path:
+    """The folder of an unpacked bundle that is exactly what was accepted; a changed one is unpacked again."""
     missing = bundle_environment.missing_files(pin, store)
-    if pin.descriptor not in missing:  # always needed: without it a lock could say what it likes of the bundle
+    if pin.descriptor not in missing:  # checked always: otherwise a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
     key = bundle_environment.environment_key(pin)
     folder = store.environment(key)
@@ -36,12 +36,12 @@ def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) ->
         problem = bundle_environment.find_tree_problem(folder, pin)
         if problem is None:
             return folder
-        say(f"the unpacked bundle is not what was accepted ({problem}); it is unpacked anew")
+        notify(f"the unpacked bundle differs from what was accepted ({problem}); unpacking it again")
     if missing:
         raise PinwardenError(
             "ARTIFACT_MISSING",
             f"{len(missing)} files of {pin.tool[:80]!a} are not in the store",
-            data={"missing": [str(each) for each in missing]},
+            data={"missing": [str(digest) for digest in missing]},
         )
     return store.build(
         key,
@@ -53,56 +53,56 @@ def ready_bundle(pin: BundlePin, store: Store, *, say: Callable[[str], None]) ->
 def bundle_sandbox(
     project: Project, pin: BundlePin, folder: Path, rule: SandboxRule | None = None
 ) -> tuple[Sandbox, str]:
-    """The bounds of a bundle, and the folder that it is started in.
+    """The sandbox of a bundle, and its working directory.
 
-    The project's policy lies in a repository: it can take away from what was accepted, and add nothing.
+    The project's policy is part of a repository: it can restrict what was accepted, and add nothing.
     """
     own = (str(folder), *bundle_environment.readable_folders(pin))
     network = pin.policy.network == "allow" and (rule is None or rule.network)
     programs = pin.policy.exec == "allow"
     if pin.policy.filesystem == "deny":
         return Sandbox(readable=own, allow_network=network, allow_programs=programs), str(folder / TREE)
-    read, write = _paths(project, rule)
+    read, write = _rule_paths(project, rule)
     if pin.policy.filesystem != "read_write":
         read, write = (*read, *write), ()
-    _refuse_everything(project, (*read, *write))
+    _refuse_home(project, (*read, *write))
     cwd = next(iter((*write, *read)), str(folder / TREE))
     writable = writable_folders(project, write)
     return Sandbox(
         readable=(*own, *read),
         writable=writable.folders,
-        read_only=writable.kept,
+        read_only=writable.protected,
         forbidden_names=writable.forbidden,
         allow_network=network,
         allow_programs=programs,
     ), cwd
 
 
-def _paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Without a rule a tool that may use files sees the project, and writes nothing: where it may write is the user's
-    choice, because what it writes can be obeyed by other programs."""
+def _rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The folders of the rule. Without a rule, a tool that may use files can read the project and write nothing: other
+    programs may act on what it writes, so the user chooses where."""
     if rule is None:
         return (str(project.root.resolve()),), ()
-    return tuple(_folder(project, each) for each in rule.read), tuple(_folder(project, each) for each in rule.write)
+    return tuple(_folder(project, path) for path in rule.read), tuple(_folder(project, path) for path in rule.write)
 
 
 def _folder(project: Project, path: str) -> str:
-    """A folder of the rule, if it is one of the project's own."""
+    """A folder of the rule. Raises POLICY_REFUSED if it is outside the project."""
     root = project.root.resolve()
     named = (root / path).resolve() if not path.startswith("~/") else (project.home / path[2:]).resolve()
     if not named.is_relative_to(root):
         raise PinwardenError(
-            "POLICY_REFUSED", f"{path[:120]!a} is outside the project, which is all that a bundle may be shown"
+            "POLICY_REFUSED", f"{path[:120]!a} is outside the project; a bundle may only use the project's folders"
         )
     return str(named)
 
 
-def _refuse_everything(project: Project, shown: tuple[str, ...]) -> None:
+def _refuse_home(project: Project, shown: tuple[str, ...]) -> None:
     for path in shown:
         if path == "/" or project.home.resolve().is_relative_to(path):
             raise PinwardenError(
                 "POLICY_REFUSED",
-                f"the project is {path[:120]}, and to show that would be to show everything",
+                f"the project is {path[:120]}, which would give the bundle access to everything",
                 hint="Run it from a project's own folder (--project).",
             )
 
@@ -110,35 +110,35 @@ def _refuse_everything(project: Project, shown: tuple[str, ...]) -> None:
 YANK_KINDS: FindingKinds = kind_table(
     warning=(("version_yanked", "The publisher yanked the locked version; its registry's log says why."),)
 )
-_MOST_REASON = 200
+_MAX_REASON = 200
 
 
-def yanked_because(pin: BundlePin, trust: Path) -> str | None:
-    """That the locked version was yanked, and why; None if what is kept of its registry's log does not say so."""
+def yank_reason(pin: BundlePin, trust: Path) -> str | None:
+    """Why the locked version was yanked; None if the saved state of its registry's log does not say so."""
     for root in load_trust(trust).registries if pin.log_id is not None else ():
         if root.log.name != pin.log_id:
             continue
         state = load_log_state(log_state_path(trust, root.log))
         mark = state.pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
         if mark is not None and mark.root_cid == pin.root_cid:
-            words = show_invisible(" ".join((mark.reason or "")[:_MOST_REASON].split()))
+            words = show_invisible(" ".join((mark.reason or "")[:_MAX_REASON].split()))
             reason = f": {words}" if words else ""
             return f"{pin.tool} {pin.version} was yanked by its publisher{reason} (event {mark.seq} of its log)"
     return None
 
 
 def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
-    """One row for each locked bundle that was yanked. A log that cannot be read is told by who follows it."""
+    """One row for each locked bundle that was yanked. Unreadable logs are reported by whoever follows them."""
     trust = trust_path(project.home, project.variables)
-    told: set[str] = set()
+    reported: set[str] = set()
     for entry in entries:
         pin = find_bundle_pin(entry)
-        if pin is None or entry.name in told:
+        if pin is None or entry.name in reported:
             continue
         try:
-            why = yanked_because(pin, trust)
+            why = yank_reason(pin, trust)
         except PinwardenError:
             continue
         if why is not None:
-            told.add(entry.name)
+            reported.add(entry.name)
             yield Row(code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=why)

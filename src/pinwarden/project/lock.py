@@ -34,8 +34,8 @@ from pinwarden.lock.relock import relock, without
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import own_findings
-from pinwarden.project.approvable import Approvable, approvable, approved_texts, in_own_files
-from pinwarden.project.locked_servers import not_locked
+from pinwarden.project.approvable import ApprovalCandidate, approved_surfaces, assign_surface_files, scan_candidate
+from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.policies import broken_rules
 from pinwarden.project.server_identity import RELEASE, entry_identity
 from pinwarden.surface.drift.changes import CRITICAL
@@ -48,13 +48,13 @@ from pinwarden.system.target import StdioTarget
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock
-    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.fetch_context import FetchContext
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.probe.probe import ProbeOptions
     from pinwarden.system.target import Target
 
 
-class Wanted(Record):
+class LockRequest(Record):
     """What a user asks to be locked."""
 
     name: str
@@ -66,7 +66,7 @@ class Wanted(Record):
     """Another kind of target than the usual choice: npm, pypi, oci, mcpb, nuget, cargo or remote."""
     modern: bool = False
     """The newer dialect of the clients' configuration."""
-    verified: bool = False
+    verify: bool = False
     """Record what can be verified from the metadata, as ToolPin's --verify does."""
 
 
@@ -86,7 +86,7 @@ class Approver(Record):
         return self.why.strip() or self.how
 
 
-class LockWriting(Record):
+class LockOptions(Record):
     """How entries are written."""
 
     now: str
@@ -95,11 +95,11 @@ class LockWriting(Record):
     offline: bool = False
     probe: ProbeOptions | None = None
     """If given, the live server is asked and its surface is approved with the entry."""
-    shop: Workshop | None = None
+    fetch_context: FetchContext | None = None
     """If given, the bytes are fetched and hashed where a verification is wanted."""
 
 
-def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, writing: LockWriting) -> Report:
+def lock_from_registry(project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions) -> Report:
     """Resolve a server, judge it, and write one entry per client.
 
     1. Find the entry in a registry.
@@ -108,19 +108,21 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     4. Let the policies refuse it.
     5. Write the lock and the approved surface in one step.
     """
-    entry = from_value(project.registries(offline=writing.offline).find(wanted.name, wanted.version, wanted.source))
-    offered = offered_surface(project, entry.name, _ask(project, entry, wanted, writing), writing)
-    warnings = offered.warnings if offered is not None else ()
-    if offered is not None and offered.blocked:
-        offered = None
-    seen = offered.surface if offered is not None else None
+    entry = from_value(
+        project.registries(offline=lock_options.offline).find(request.name, request.version, request.source)
+    )
+    candidate = approval_candidate(project, entry.name, _probe(project, entry, request, lock_options), lock_options)
+    warnings = candidate.warnings if candidate is not None else ()
+    if candidate is not None and candidate.blocked:
+        candidate = None
+    seen = candidate.surface if candidate is not None else None
     refused = bool(warnings) and seen is None
-    artifact = _look_at_bytes(entry, wanted, writing)
-    plans = [_plan(entry, client, wanted, seen, artifact, writing.now) for client in wanted.clients]
+    artifact = _verify_bytes(entry, request, lock_options)
+    plans = [_plan(entry, client, request, seen, artifact, lock_options.now) for client in request.clients]
     for plan in plans:
-        refuse_forbidden(policies, plan, writing.now, entry.published_at)
-    made = [_entry(plan, offered, project, writing, entry.published_at) for plan in plans]
-    write_entries(project, made, offered, writing)
+        refuse_forbidden(policies, plan, lock_options.now, entry.published_at)
+    made = [_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
+    write_entries(project, made, candidate, lock_options)
     findings = tuple(
         Row(code=issue.code, severity="review", entity="server", name=entry.name, path="", message=issue.message)
         for issue in own_findings(entry)
@@ -128,7 +130,7 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     return Report(
         command="lock",
         subject=entry.name,
-        summary=_summary(entry, wanted, seen, refused=refused),
+        summary=_summary(entry, request, seen, refused=refused),
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=(*warnings, *findings),
         facts={
@@ -140,21 +142,23 @@ def lock_from_registry(project: Project, wanted: Wanted, policies: Policies, wri
     )
 
 
-def offered_surface(project: Project, name: str, seen: Surface | None, writing: LockWriting) -> Approvable | None:
+def approval_candidate(
+    project: Project, name: str, seen: Surface | None, lock_options: LockOptions
+) -> ApprovalCandidate | None:
     """What a server told, with all that has to be seen before it is approved: nothing shows it on the way.
 
     Beside the scan's warnings these are the critical changes since the approval before.
     """
     if seen is None:
         return None
-    approves = writing.approver is not None and writing.approver.approves_warnings
-    approved = approved_texts(project, name)
-    offered = approvable(name, seen, approved, warnings_approved=approves)
+    approves = lock_options.approver is not None and lock_options.approver.approves_warnings
+    approved = approved_surfaces(project, name)
+    candidate = scan_candidate(name, seen, approved, warnings_approved=approves)
     if not approved or any(text.digest == seen.digest for text in approved):
-        return offered
+        return candidate
     critical = (change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
     rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
-    return replace(offered, warnings=(*rows, *offered.warnings))
+    return replace(candidate, warnings=(*rows, *candidate.warnings))
 
 
 def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
@@ -170,17 +174,22 @@ def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, publ
 
 
 def write_entries(
-    project: Project, entries: Sequence[lock_entry.Entry], offered: Approvable | None, writing: LockWriting
+    project: Project,
+    entries: Sequence[lock_entry.Entry],
+    candidate: ApprovalCandidate | None,
+    lock_options: LockOptions,
 ) -> None:
     """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
-    texts: dict[str, Approvable] = {}
-    if offered is not None and not writing.plain_v2:
-        texts = {entry.key: offered for entry in entries}
+    texts: dict[str, ApprovalCandidate] = {}
+    if candidate is not None and not lock_options.plain_v2:
+        texts = {entry.key: candidate for entry in entries}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
-        made = entries if writing.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
-        made, files = in_own_files(old, made, texts)
-        return lock_store.LockWrite(lock=relock(old, made, writing.now, plain_v2=writing.plain_v2), files=files)
+        made = entries if lock_options.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
+        made, files = assign_surface_files(old, made, texts)
+        return lock_store.LockWrite(
+            lock=relock(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
+        )
 
     lock_store.update(project.lock, change)
 
@@ -199,7 +208,7 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
-    merged = _with_earlier_text(before, known, fresh, same=same or is_release_asked(before, entry))
+    merged = _with_earlier_text(before, known, fresh, same=same or pins_probed_release(before, entry))
     launch = still_enforced(before, entry)
     if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
@@ -232,7 +241,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
             entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
         )
         if not gone:
-            raise not_locked(old.entries, name)
+            raise not_locked_error(old.entries, name)
         return lock_store.LockWrite(lock=without(old, gone, now))
 
     lock_store.update(project.lock, change)
@@ -240,7 +249,7 @@ def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: s
 
 
 def approve_surfaces(
-    project: Project, approved: Sequence[tuple[lock_entry.Entry, Approvable]], approver: Approver, now: str
+    project: Project, approved: Sequence[tuple[lock_entry.Entry, ApprovalCandidate]], approver: Approver, now: str
 ) -> list[lock_entry.Entry]:
     """Several entries, each with its surface as the approved one, written in one step.
 
@@ -249,25 +258,25 @@ def approve_surfaces(
     warnings that were not approved raises ``WARNINGS_NOT_APPROVED``, and nothing is written.
     """
     folder = lock_store.surfaces_folder(project.lock)
-    texts = {entry.key: offered for entry, offered in approved}
+    texts = {entry.key: candidate for entry, candidate in approved}
     written: list[lock_entry.Entry] = []
 
-    def with_surface(entry: lock_entry.Entry, offered: Approvable) -> lock_entry.Entry:
-        seen = offered.surface
+    def with_surface(entry: lock_entry.Entry, candidate: ApprovalCandidate) -> lock_entry.Entry:
+        seen = candidate.surface
         known = extension_of(entry) or Extension()
         changed = replace(
             known,
             surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
             api_surface=str(api_surface_hash(_tools(seen))),
-            approval=approval_of(approver, now, offered),
+            approval=approval_of(approver, now, candidate),
             surface_of=None,
             probed_release=probed_release_of_entry(project, entry, seen),
         )
         return extended(entry, changed)
 
     def change(old: Lock | None) -> lock_store.LockWrite:
-        made = [with_surface(_still_there(old, entry), offered) for entry, offered in approved]
-        placed, files = in_own_files(old, made, texts)
+        made = [with_surface(_current_entry(old, entry), candidate) for entry, candidate in approved]
+        placed, files = assign_surface_files(old, made, texts)
         written[:] = placed
         return lock_store.LockWrite(lock=relock(old, placed, now), files=files)
 
@@ -275,9 +284,9 @@ def approve_surfaces(
     return written
 
 
-def _still_there(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
+def _current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
     """The entry as the lock has it now, if what it approves is what somebody looked at."""
-    present = next((each for each in (lock.entries if lock else ()) if each.key == seen.key), None)
+    present = next((entry for entry in (lock.entries if lock else ()) if entry.key == seen.key), None)
     if present is None or _surface_digest(present) != _surface_digest(seen):
         raise PinwardenError("REVIEW_STALE", f"what is approved of {seen.name[:120]!a} was changed meanwhile")
     return present
@@ -288,12 +297,12 @@ def _surface_digest(entry: lock_entry.Entry) -> str:
     return str(extension.surface.digest) if extension is not None and extension.surface is not None else ""
 
 
-def _ask(project: Project, entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> Surface | None:
-    if writing.probe is None:
+def _probe(project: Project, entry: ServerEntry, request: LockRequest, lock_options: LockOptions) -> Surface | None:
+    if lock_options.probe is None:
         return None
-    from pinwarden.project.server_start import ask, prepare_probe
+    from pinwarden.project.server_start import prepare_probe, probe_server
 
-    return ask(prepare_probe(project, entry.name, target_to_probe(entry, wanted.target), writing.probe))
+    return probe_server(prepare_probe(project, entry.name, target_to_probe(entry, request.target), lock_options.probe))
 
 
 def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
@@ -312,55 +321,67 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
     return server.target
 
 
-def _look_at_bytes(entry: ServerEntry, wanted: Wanted, writing: LockWriting) -> ArtifactOutcome | None:
-    if not wanted.verified or writing.shop is None:
+def _verify_bytes(entry: ServerEntry, request: LockRequest, lock_options: LockOptions) -> ArtifactOutcome | None:
+    if not request.verify or lock_options.fetch_context is None:
         return None
-    from pinwarden.project.artifact_check import artifact_outcome
+    from pinwarden.project.artifact_check import verify_declared_artifact
 
-    return artifact_outcome(entry.name, require_target(entry, wanted.target), writing.shop, writing.now)
+    return verify_declared_artifact(
+        entry.name, require_target(entry, request.target), lock_options.fetch_context, lock_options.now
+    )
 
 
 def _plan(  # noqa: PLR0913, PLR0917  all that a plan is made from
     entry: ServerEntry,
     client: str,
-    wanted: Wanted,
+    request: LockRequest,
     seen: Surface | None,
     artifact: ArtifactOutcome | None,
     now: str,
 ) -> dict[str, Any]:
-    target = require_target(entry, wanted.target)
-    how = Installation(scope=wanted.scope, target=target, dialect="modern" if wanted.modern else "toolpin")
+    target = require_target(entry, request.target)
+    how = Installation(scope=request.scope, target=target, dialect="modern" if request.modern else "toolpin")
     verification = None
-    if wanted.verified or seen is not None:
+    if request.verify or seen is not None:
         live = SKIPPED if seen is None else LiveOutcome(state="listed", tools=tuple(_tools(seen)))
         verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
     return install_plan(entry, client, now=now, verification=verification, how=how)
 
 
 def _entry(
-    plan: dict[str, Any], offered: Approvable | None, project: Project, writing: LockWriting, published_at: str | None
+    plan: dict[str, Any],
+    candidate: ApprovalCandidate | None,
+    project: Project,
+    lock_options: LockOptions,
+    published_at: str | None,
 ) -> lock_entry.Entry:
     key = lock_entry.entry_key(plan["name"], plan["client"])
     made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
-    if writing.plain_v2:
+    if lock_options.plain_v2:
         return made
-    extension = extension_for(offered, project, plan["name"], writing)
+    extension = extension_for(candidate, project, plan["name"], lock_options)
     return extended(made, replace(extension, published_at=published_at or None))
 
 
-def extension_for(offered: Approvable | None, project: Project, name: str, writing: LockWriting) -> Extension:
+def extension_for(
+    candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
+) -> Extension:
     """Our record of an entry that is locked now: its approved text, and who approved it."""
-    seen = None if offered is None else offered.surface
+    seen = None if candidate is None else candidate.surface
     return Extension(
         surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
         api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
-        approval=None if writing.approver is None else approval_of(writing.approver, writing.now, offered),
+        approval=None
+        if lock_options.approver is None
+        else approval_of(lock_options.approver, lock_options.now, candidate),
     )
 
 
-def approval_of(approver: Approver, now: str, offered: Approvable | None = None) -> Approval:
+def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> Approval:
     """Who approved, when and why, with the warnings that were approved."""
-    return Approval(by=approver.by, at=now, why=approver.reason if offered is None else offered.reason(approver.reason))
+    return Approval(
+        by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
+    )
 
 
 def surface_file(project: Project, name: str) -> str:
@@ -372,14 +393,14 @@ def _tools(seen: Surface) -> list[Any]:
     return [item.value for item in seen.items_of_kind(TOOL)]
 
 
-def _summary(entry: ServerEntry, wanted: Wanted, seen: Surface | None, *, refused: bool) -> str:
+def _summary(entry: ServerEntry, request: LockRequest, seen: Surface | None, *, refused: bool) -> str:
     pinned = f", surface {seen.digest}" if seen else ", its live surface not approved yet"
     if refused:
         pinned = (
             ", but not what it tells the model, which has scan warnings; after reading it: "
             f"pinwarden approve {shlex.quote(entry.name)}"
         )
-    return f"locked {entry.name} {entry.version} for {', '.join(wanted.clients)}{pinned}"
+    return f"locked {entry.name} {entry.version} for {', '.join(request.clients)}{pinned}"
 
 
 def probed_release(project: Project, command: Sequence[str], seen: Surface) -> str | None:
@@ -397,11 +418,11 @@ def probed_release(project: Project, command: Sequence[str], seen: Surface) -> s
 
         spec = f"{package.identity}@{package.version}" if package.version else package.identity
         release = npx_release(spec, package.identity, project.root, project.home, project.variables)
-    release = release or _stated(seen)
+    release = release or _stated_version(seen)
     return release[:200] if release else None
 
 
-def _stated(seen: Surface) -> str | None:
+def _stated_version(seen: Surface) -> str | None:
     about = seen.server.get("serverInfo") if seen.server is not None else None
     version = about.get("version") if isinstance(about, dict) else None
     return version if isinstance(version, str) else None
@@ -415,7 +436,7 @@ def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> st
         return None
 
 
-def is_release_asked(before: Entry, entry: Entry) -> bool:
+def pins_probed_release(before: Entry, entry: Entry) -> bool:
     """Whether an entry only names the exact release that answered when the server was asked without one."""
     extension = extension_of(before)
     release = extension.probed_release if extension is not None else None

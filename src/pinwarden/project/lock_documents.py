@@ -50,12 +50,12 @@ def read_lock(path: Path) -> LockDocument:
 
 def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
     """The entries of ``SERVER``, or the one of ``SERVER:client``; that there is none is an error with a suggestion."""
-    found = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
-    if found:
-        return found
-    from pinwarden.project.locked_servers import not_locked
+    entries = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
+    if entries:
+        return entries
+    from pinwarden.project.locked_servers import not_locked_error
 
-    raise not_locked(lock.entries, text)
+    raise not_locked_error(lock.entries, text)
 
 
 def digest_of(lock: Lock) -> str | None:
@@ -74,7 +74,7 @@ def problem_rows(document: LockDocument) -> tuple[Row, ...]:
         return ()
     from pinwarden.core.json_pointer import locate_pointers
 
-    found = locate_pointers(document.data, [problem.path for problem in document.problems])
+    locations = locate_pointers(document.data, [problem.path for problem in document.problems])
     return tuple(
         Row(
             code=problem.code,
@@ -84,8 +84,8 @@ def problem_rows(document: LockDocument) -> tuple[Row, ...]:
             path=problem.path,
             message=problem.message,
             file=document.name,
-            line=found.get(problem.path, (None, None))[0],
-            column=found.get(problem.path, (None, None))[1],
+            line=locations.get(problem.path, (None, None))[0],
+            column=locations.get(problem.path, (None, None))[1],
         )
         for problem in document.problems
     )

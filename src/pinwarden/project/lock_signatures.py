@@ -20,7 +20,7 @@ from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.key_files import create_key_file, generate_key
 
 
-class Signing(Record):
+class SigningRequest(Record):
     """What is to be signed, with what, and where the signature goes."""
 
     lock: Path
@@ -35,7 +35,7 @@ class Signing(Record):
     """Add to the signatures that the envelope already holds."""
 
 
-def sign_lock(signing: Signing) -> Report:
+def sign_lock(signing: SigningRequest) -> Report:
     """The report of ``pinwarden lock sign``.
 
     1. Read and verify the lock; one that is not whole is not signed.
@@ -47,15 +47,15 @@ def sign_lock(signing: Signing) -> Report:
     refuse_if_tampered(document.problems)
     policy = policy_digest(signing.policy)
     if signing.dsse:
-        envelope: Any = _dsse(document.data, signing, policy)
+        envelope: Any = _dsse_envelope(document.data, signing, policy)
         data = lock_signature.dsse_to_bytes(envelope)
     else:
-        data = _with_one_key(document, signing, policy)
+        data = _single_signature(document, signing, policy)
     write_atomically(signing.output, data)
-    return _signed(document, signing, policy)
+    return _signing_report(document, signing, policy)
 
 
-def _with_one_key(document: LockDocument, signing: Signing, policy: str | None) -> bytes:
+def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
         raise PinwardenError("USAGE", "this envelope holds one signature", hint="Sign with --dsse to have several.")
     digest = digest_of(document.lock)
@@ -65,7 +65,7 @@ def _with_one_key(document: LockDocument, signing: Signing, policy: str | None) 
     return lock_signature.to_bytes(envelope)
 
 
-def _dsse(data: bytes, signing: Signing, policy: str | None) -> dict[str, Any]:
+def _dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> dict[str, Any]:
     if not signing.add:
         return lock_signature.sign_file(data, signing.keys, signing.now, policy_digest=policy)
     envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
@@ -76,7 +76,7 @@ def _dsse(data: bytes, signing: Signing, policy: str | None) -> dict[str, Any]:
     return envelope
 
 
-def _signed(document: LockDocument, signing: Signing, policy: str | None) -> Report:
+def _signing_report(document: LockDocument, signing: SigningRequest, policy: str | None) -> Report:
     notes: list[str] = []
     if not signing.dsse and document.lock.is_extended:
         notes.append(
@@ -115,24 +115,24 @@ def verify_lock_signatures(
     document = read_lock(lock)
     digest = policy_digest(policy)
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
-    found = lock_signature.verify_signatures(document.data, envelopes, keys, required, policy_digest=digest)
-    ok = found.ok and not document.broken
-    signers = ", ".join(found.signers)
+    report = lock_signature.verify_signatures(document.data, envelopes, keys, required, policy_digest=digest)
+    ok = report.ok and not document.broken
+    signers = ", ".join(report.signers)
     return Report(
         command="lock verify-signature",
         subject=lock.name,
-        summary=f"{lock.name} is signed by {signers}" if ok else _why_not(lock, found.missing, document),
+        summary=f"{lock.name} is signed by {signers}" if ok else _failure_summary(lock, report.missing, document),
         exit_code=EXIT_CLEAN if ok else EXIT_REFUSED,
-        rows=(*problem_rows(document), *_rows(found)),
+        rows=(*problem_rows(document), *_rows(report)),
         facts={
             "ok": ok,
             "digest": digest_of(document.lock),
             "policy_digest": digest,
             "signers": [
-                {"name": name, "did": keys[name].did, "fingerprint": keys[name].fingerprint} for name in found.signers
+                {"name": name, "did": keys[name].did, "fingerprint": keys[name].fingerprint} for name in report.signers
             ],
-            "missing": list(found.missing),
-            "rejected": list(found.rejected),
+            "missing": list(report.missing),
+            "rejected": list(report.rejected),
             "problems": problem_facts(document.problems),
         },
         rule_texts={**PROBLEMS, **kind_reasons(SIGNATURE_KINDS)},
@@ -154,8 +154,8 @@ def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) 
     digest = gate_policy if check.policy is None else policy_digest(check.policy)
     absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
-    found = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
-    return (*_rows(found), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
+    report = lock_signature.verify_signatures(data, envelopes, check.keys, check.required, policy_digest=digest)
+    return (*_rows(report), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
 
 
 SIGNATURE_KINDS: FindingKinds = kind_table(
@@ -164,10 +164,10 @@ SIGNATURE_KINDS: FindingKinds = kind_table(
 )
 
 
-def _rows(found: SignatureReport) -> tuple[Row, ...]:
+def _rows(report: SignatureReport) -> tuple[Row, ...]:
     return (
-        *(_row("signature_missing", text) for text in found.missing),
-        *(_row("signature_rejected", text) for text in found.rejected),
+        *(_row("signature_missing", text) for text in report.missing),
+        *(_row("signature_rejected", text) for text in report.rejected),
     )
 
 
@@ -177,13 +177,13 @@ def _row(code: str, message: str) -> Row:
     )
 
 
-def _why_not(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
+def _failure_summary(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
         return f"{lock.name} is not signed as required: {'; '.join(missing)}"
     return f"{lock.name} is signed, but it is not whole: {document.broken[0].message}"
 
 
-def make_key(path: Path, passphrase: bytes | None = None) -> Report:
+def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
     """The report of ``pinwarden keygen``. An existing file is never touched, and half a pair is never left."""
     public_path = path.with_name(path.name + ".pub")
     if public_path.exists() or public_path.is_symlink():

@@ -28,7 +28,7 @@ from pinwarden.system.masking import mask_url
 
 VULNERABLE = "vulnerable_package"
 UNCERTAIN = "vulnerability_unclear"
-NOT_LOOKED_UP = "dependencies_not_looked_up"
+NOT_CHECKED = "dependencies_not_looked_up"
 VULNERABILITY_KINDS: FindingKinds = kind_table(
     critical=((VULNERABLE, "A locked version is one that a published record calls vulnerable or malicious."),),
     review=(
@@ -37,9 +37,9 @@ VULNERABILITY_KINDS: FindingKinds = kind_table(
             "A published record is about this package, and its versions cannot be compared with the locked one.",
         ),
     ),
-    warning=((NOT_LOOKED_UP, "The dependencies of this server are not locked, so they were not looked up."),),
+    warning=((NOT_CHECKED, "The dependencies of this server are not locked, so they were not looked up."),),
 )
-_KNOWN: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
+_ECOSYSTEMS: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
     "npm": "npm",
     "pypi": "pypi",
     "nuget": "nuget",
@@ -47,24 +47,24 @@ _KNOWN: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
 }
 
 
-def look_up(project: Project, export: Path) -> Report:
+def find_advisories(project: Project, export: Path) -> Report:
     """The report of ``pinwarden advisories``. A lock that is not whole is refused."""
     document = read_lock(project.lock)
     lock = document.lock
     refuse_if_tampered(document.problems)
     packages = locked_packages(lock, document.files)
-    found = vulnerable_packages(read_export(export), packages)
-    rows = (*vulnerable_rows(found, packages), *_not_looked_up(lock))
+    vulnerabilities = vulnerable_packages(read_export(export), packages)
+    rows = (*vulnerable_rows(vulnerabilities, packages), *_unchecked_rows(lock))
     return Report(
         command="advisories",
         subject=project.lock.name,
-        summary=f"{plural(len(packages), 'locked package')} looked up, {plural(len(found), 'record')} about them",
-        exit_code=EXIT_REFUSED if found else EXIT_CLEAN,
+        summary=f"{plural(len(packages), 'locked package')} checked, {plural(len(vulnerabilities), 'record')} found",
+        exit_code=EXIT_REFUSED if vulnerabilities else EXIT_CLEAN,
         rows=rows,
         facts={
             "packages": len(packages),
-            "findings": [_facts(each, packages) for each in found],
-            "not_looked_up": [row.name for row in rows if row.code == NOT_LOOKED_UP],
+            "findings": [_facts(found_one, packages) for found_one in vulnerabilities],
+            "not_looked_up": [row.name for row in rows if row.code == NOT_CHECKED],
         },
         rule_texts=kind_reasons(VULNERABILITY_KINDS),
     )
@@ -78,11 +78,11 @@ def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, 
     closures = {
         pin.path: closure_document.parse(files[pin.path]) for _, member, pin in file_pins(lock) if member == "closure"
     }
-    found: dict[PackageRef, set[str]] = {}
+    vulnerabilities: dict[PackageRef, set[str]] = {}
     for entry in lock.entries:
         for package in _packages_of(entry, closures):
-            found.setdefault(package, set()).add(entry.name)
-    return {package: tuple(sorted(servers)) for package, servers in found.items()}
+            vulnerabilities.setdefault(package, set()).add(entry.name)
+    return {package: tuple(sorted(servers)) for package, servers in vulnerabilities.items()}
 
 
 def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
@@ -106,14 +106,14 @@ def _own_package(entry: Entry) -> PackageRef | None:
     else:
         package = runs.via or runs
         kind, name, version = package.kind, package.identity, (package.version or "") if package.pinned else ""
-    if kind not in _KNOWN or not name or not version:
+    if kind not in _ECOSYSTEMS or not name or not version:
         return None
     return PackageRef(
-        ecosystem=_KNOWN[kind], name=name, version=version.removeprefix("v") if kind == "npm" else version
+        ecosystem=_ECOSYSTEMS[kind], name=name, version=version.removeprefix("v") if kind == "npm" else version
     )
 
 
-def _not_looked_up(lock: Lock) -> Iterator[Row]:
+def _unchecked_rows(lock: Lock) -> Iterator[Row]:
     """Servers of which something was not looked up. An address has nothing that could be."""
     for entry in lock.entries:
         extension = extension_of(entry)
@@ -121,7 +121,7 @@ def _not_looked_up(lock: Lock) -> Iterator[Row]:
             continue
         what = "its version is open, or it is no package" if _own_package(entry) is None else "only its own version was"
         yield Row(
-            code=NOT_LOOKED_UP,
+            code=NOT_CHECKED,
             severity="warning",
             entity="server",
             name=entry.name,
@@ -130,42 +130,44 @@ def _not_looked_up(lock: Lock) -> Iterator[Row]:
         )
 
 
-def vulnerable_rows(found: tuple[Vulnerable, ...], packages: Mapping[PackageRef, tuple[str, ...]]) -> tuple[Row, ...]:
+def vulnerable_rows(
+    vulnerabilities: tuple[Vulnerable, ...], packages: Mapping[PackageRef, tuple[str, ...]]
+) -> tuple[Row, ...]:
     """What was found, as rows of a report. What cannot be compared is a row too: it is no all-clear."""
     return tuple(
         Row(
-            code=VULNERABLE if each.certain else UNCERTAIN,
-            severity="critical" if each.certain else "review",
+            code=VULNERABLE if found_one.certain else UNCERTAIN,
+            severity="critical" if found_one.certain else "review",
             entity="package",
-            name=str(each.package),
+            name=str(found_one.package),
             path="",
-            message=_message(each, packages[each.package]),
+            message=_message(found_one, packages[found_one.package]),
         )
-        for each in found
+        for found_one in vulnerabilities
     )
 
 
-def _message(each: Vulnerable, servers: tuple[str, ...]) -> str:
-    names = ", ".join((each.id, *each.aliases[:5]))
-    told = f"{names}: {each.summary}" if each.summary else names
-    if not each.certain:
-        told = f"{told}; its versions cannot be compared with {each.package.version}"
-    fixed = f"; fixed in {', '.join(each.fixed[:5])}" if each.fixed else ""
-    return f"{told}{fixed}; needed by {', '.join(servers[:5])}"
+def _message(vulnerable: Vulnerable, servers: tuple[str, ...]) -> str:
+    names = ", ".join((vulnerable.id, *vulnerable.aliases[:5]))
+    text = f"{names}: {vulnerable.summary}" if vulnerable.summary else names
+    if not vulnerable.certain:
+        text = f"{text}; its versions cannot be compared with {vulnerable.package.version}"
+    fixed = f"; fixed in {', '.join(vulnerable.fixed[:5])}" if vulnerable.fixed else ""
+    return f"{text}{fixed}; needed by {', '.join(servers[:5])}"
 
 
-def _facts(each: Vulnerable, packages: Mapping[PackageRef, tuple[str, ...]]) -> dict[str, Any]:
+def _facts(vulnerable: Vulnerable, packages: Mapping[PackageRef, tuple[str, ...]]) -> dict[str, Any]:
     return {
-        "ecosystem": each.package.ecosystem,
-        "package": each.package.name,
-        "version": each.package.version,
-        "id": each.id,
-        "aliases": list(each.aliases),
-        "summary": each.summary,
-        "severity": each.severity,
-        "fixed": list(each.fixed),
-        "certain": each.certain,
-        "servers": list(packages[each.package]),
+        "ecosystem": vulnerable.package.ecosystem,
+        "package": vulnerable.package.name,
+        "version": vulnerable.package.version,
+        "id": vulnerable.id,
+        "aliases": list(vulnerable.aliases),
+        "summary": vulnerable.summary,
+        "severity": vulnerable.severity,
+        "fixed": list(vulnerable.fixed),
+        "certain": vulnerable.certain,
+        "servers": list(packages[vulnerable.package]),
     }
 
 
@@ -198,8 +200,8 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         if member == "closure"
     }
     bill = make_bill(lock, closures, mask_url)
-    bundled = {each.name for each in lock.entries if is_bundle(each)}  # a bundle brings everything along
-    packaged = {each.name for each in lock.entries if each.selected_target.get("registryType") in _PROVED}
+    bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle brings everything along
+    packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _PROVED}
     to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
     rows = tuple(
         Row(

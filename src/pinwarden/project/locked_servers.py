@@ -30,7 +30,9 @@ class LockedServer(Record):
     @property
     def entry(self) -> Entry:
         """The entry to start the server by: its bytes are pinned, its text approved, and no client asks for a value."""
-        return min(self.entries, key=lambda entry: (_pinned(entry) is None, not has_surface(entry), _asks(entry)))
+        return min(
+            self.entries, key=lambda entry: (_pinned_bytes(entry) is None, not has_surface(entry), _prompts_user(entry))
+        )
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -40,10 +42,10 @@ class LockedServer(Record):
 
 def servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer, ...]]:
     """All servers, in the order of the lock. A name with several of them means another server in each client."""
-    found: dict[str, list[LockedServer]] = {}
+    by_name: dict[str, list[LockedServer]] = {}
     for entry in entries:
-        servers = found.setdefault(entry.name, [])
-        identity, pinned = entry_identity(entry), _pinned(entry)
+        servers = by_name.setdefault(entry.name, [])
+        identity, pinned = entry_identity(entry), _pinned_bytes(entry)
         place = next((place for place, server in enumerate(servers) if _is_same(server, identity, pinned)), None)
         if place is None:
             servers.append(LockedServer(entries=(entry,), identity=identity, pinned=pinned))
@@ -52,7 +54,7 @@ def servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer
             servers[place] = LockedServer(
                 entries=(*known.entries, entry), identity=identity, pinned=known.pinned or pinned
             )
-    return {name: tuple(servers) for name, servers in found.items()}
+    return {name: tuple(servers) for name, servers in by_name.items()}
 
 
 def locked_server(entries: Iterable[Entry], name: str, client: str | None, command: str) -> LockedServer:
@@ -61,14 +63,14 @@ def locked_server(entries: Iterable[Entry], name: str, client: str | None, comma
     ``command`` is what the hint repeats with ``--client``, where several clients have different servers of that name.
     """
     known = tuple(entries)
-    found = servers_by_name(entry for entry in known if entry.name == name and is_for(entry, client))
-    if name not in found:
-        raise not_locked(known, name, _other_client(known, name, command))
-    servers = found[name]
+    by_name = servers_by_name(entry for entry in known if entry.name == name and is_for_client(entry, client))
+    if name not in by_name:
+        raise not_locked_error(known, name, _other_client_hint(known, name, command))
+    servers = by_name[name]
     if len(servers) > 1:
         raise PinwardenError(
             "USAGE",
-            f"{name[:120]!a} is {differences(servers)}",
+            f"{name[:120]!a} is {describe_differences(servers)}",
             hint=f"Name the client: {_for_client(command, name, servers[0])}",
         )
     return servers[0]
@@ -81,13 +83,13 @@ def approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
     return f"pinwarden approve {shlex.quote(entry.name[:120])}{client} --allow-execute"
 
 
-def is_for(entry: Entry, client: str | None) -> bool:
+def is_for_client(entry: Entry, client: str | None) -> bool:
     """Whether an entry is that of a client, by the lock's name for it or by the client's own."""
     where = configured_in(entry)
     return client is None or client == entry.client or (where is not None and where.client == client)
 
 
-def differences(servers: Iterable[LockedServer]) -> str:
+def describe_differences(servers: Iterable[LockedServer]) -> str:
     """Several servers of one name in words, with what each client starts or contacts."""
     listed = tuple(servers)
     shown = [started_in_words(server.entry)[:120] for server in listed]
@@ -95,11 +97,11 @@ def differences(servers: Iterable[LockedServer]) -> str:
     if len(set(shown)) == 1:
         why = "other bytes" if len({server.identity for server in listed}) == 1 else "other arguments or variables"
         return f"locked differently for {' and '.join(clients)}: {shown[0]} with {why}"
-    told = (f"{what} for {client}" for what, client in zip(shown, clients, strict=True))
-    return f"locked differently: {'; '.join(told)}"
+    parts = (f"{what} for {client}" for what, client in zip(shown, clients, strict=True))
+    return f"locked differently: {'; '.join(parts)}"
 
 
-def _other_client(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
+def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
     """What to do if the server is locked, but not for the client that was named."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:
@@ -119,7 +121,7 @@ def _is_same(server: LockedServer, identity: ServerIdentity | None, pinned: _Byt
     return identity is not None and server.identity == identity and same_bytes
 
 
-def _pinned(entry: Entry) -> _Bytes | None:
+def _pinned_bytes(entry: Entry) -> _Bytes | None:
     """What a start is made from: the bundle, the image, or the closure and the install scripts that may run."""
     extension = extension_of(entry)
     if extension is None:
@@ -133,7 +135,7 @@ def _pinned(entry: Entry) -> _Bytes | None:
     return closure, repr(extension.image), artifacts, tuple(sorted(map(str, approved_digests(extension))))
 
 
-def _asks(entry: Entry) -> bool:
+def _prompts_user(entry: Entry) -> bool:
     """Whether a client asks its user for a value, which nothing else can fill in."""
     return "${input:" in repr(entry.document.get("config"))
 
@@ -144,7 +146,7 @@ def has_bytes(entry: Entry) -> bool:
     return extension is not None and bool(extension.artifacts or extension.image)
 
 
-def not_locked(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
+def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
     """That there is no entry of this name."""
     near = find_near_name(name, (entry.name for entry in entries))
     meant = f", did you mean {near[:120]!a}?" if near else ""

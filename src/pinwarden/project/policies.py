@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.report import Report, Row
 from pinwarden.lock.extension import policy_facts
-from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY, Policies, load_policies, parsed_file
+from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY, Policies, load_policies, parse_file
 
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
@@ -32,7 +32,7 @@ def broken_rules(
     that was proved in this run, None where what is recorded may be believed.
     """
     try:
-        return tuple(dict.fromkeys(_judged(policies, plan, now, published_at, proved)))
+        return tuple(dict.fromkeys(_broken_rules(policies, plan, now, published_at, proved)))
     except (KeyError, TypeError, AttributeError) as err:
         from pinwarden.lock.policy_rules import PolicyFinding
 
@@ -41,7 +41,7 @@ def broken_rules(
         return (PolicyFinding(code="entry_incomplete", message=message),)
 
 
-def _with_own_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
+def _with_recorded_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
     """The entry with what was proved here after it was locked, which its trust report does not know."""
     if not proved:
         return plan
@@ -49,7 +49,7 @@ def _with_own_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mappin
     return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *proved]}}
 
 
-def counts_records(policies: Policies) -> bool:
+def requires_evidence(policies: Policies) -> bool:
     """Whether a policy counts proofs that a lock records."""
     own, toolpin = policies.own, policies.toolpin
     required = own.required_evidence if own is not None else ()
@@ -64,7 +64,7 @@ ONLY_RECORDED = (
 )
 
 
-def _judged(
+def _broken_rules(
     policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None, proved: frozenset[str] | None
 ) -> list[PolicyFinding]:
     rules: list[PolicyFinding] = []
@@ -84,7 +84,7 @@ def _judged(
         release = Release(published_at=published_at or recorded_at, proved=proved)
         answer = evaluate_policy(
             policies.own,
-            _with_own_evidence(plan, evidence),
+            _with_recorded_evidence(plan, evidence),
             now=now,
             environment=policies.environment,
             release=release,
@@ -99,8 +99,8 @@ def read_policy(path: Path) -> Policy | ToolPinPolicy:
     from pinwarden.lock.policy import parse_policy, parse_toolpin_policy
 
     if path.suffix == ".json":
-        return parsed_file(path, parse_toolpin_policy)
-    return parsed_file(path, parse_policy)
+        return parse_file(path, parse_toolpin_policy)
+    return parse_file(path, parse_policy)
 
 
 def policy_digest(path: Path | None) -> str | None:
@@ -108,40 +108,40 @@ def policy_digest(path: Path | None) -> str | None:
     return None if path is None else read_policy(path).digest.sri
 
 
-def policies_in(project: Project, named: Path | None, environment: str = "default") -> Policies:
+def required_policies(project: Project, named: Path | None, environment: str = "default") -> Policies:
     """The policy that was named, or else all that the project has; none at all is an error, not consent."""
     from pinwarden.lock.policy import Policy, ToolPinPolicy
 
     if named is None:
-        found = load_policies(project, environment)
+        policies = load_policies(project, environment)
     else:
         policy = read_policy(named)
         own = policy if isinstance(policy, Policy) else None
         toolpin = policy if isinstance(policy, ToolPinPolicy) else None
-        found = Policies(own=own, toolpin=toolpin, environment=environment)
-    if not found.any:
+        policies = Policies(own=own, toolpin=toolpin, environment=environment)
+    if not policies.any:
         raise PinwardenError(
             "FILE_UNREADABLE",
             f"there is no policy here: neither {OWN_POLICY} with a table [policy] nor {TOOLPIN_POLICY}",
             hint="Write one with pinwarden policy init --recommended, or name one with --policy.",
         )
-    return found
+    return policies
 
 
-def digest_policy(project: Project, named: Path | None = None) -> Report:
+def policy_digest_report(project: Project, named: Path | None = None) -> Report:
     """The report of ``pinwarden policy digest``."""
     if named is not None:
         shown, digest = str(named), read_policy(named).digest.sri
     else:
-        found = policies_in(project, None)
-        stated = [policy for policy in (found.own, found.toolpin) if policy is not None]
+        policies = required_policies(project, None)
+        stated = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
         if len(stated) > 1:
             raise PinwardenError(
                 "USAGE",
                 f"both {OWN_POLICY} and {TOOLPIN_POLICY} state a policy",
                 hint="Name one of them with --policy.",
             )
-        shown = str(TOOLPIN_POLICY if found.own is None else OWN_POLICY)
+        shown = str(TOOLPIN_POLICY if policies.own is None else OWN_POLICY)
         digest = stated[0].digest.sri
     return Report(
         command="policy digest",
@@ -162,8 +162,8 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
     refuse_if_tampered(document.problems)
     entries = lock.entries if server is None else entries_named(lock, server)
     # Nothing is proved here, and no signature is looked at.
-    found = [(entry, broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
-    refused = sum(any(rule.refuses for rule in rules) for _, rules in found)
+    judged = [(entry, broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
+    refused = sum(any(rule.refuses for rule in rules) for _, rules in judged)
     counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
     recorded = f"{ONLY_RECORDED.format(count=counted)} (both are options of pinwarden ci)"
     return Report(
@@ -172,14 +172,14 @@ def check_policy(project: Project, policies: Policies, *, now: str, server: str 
         summary=f"{refused} of {counted} refused by the policy" if refused else f"{counted} allowed by the policy",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=tuple(
-            _row(entry, rule) for entry, rules in found for rule in sorted(rules, key=lambda rule: not rule.refuses)
+            _row(entry, rule) for entry, rules in judged for rule in sorted(rules, key=lambda rule: not rule.refuses)
         ),
-        notes=(recorded,) if entries and counts_records(policies) else (),
+        notes=(recorded,) if entries and requires_evidence(policies) else (),
         facts={
             "ok": not refused,
             "environment": policies.environment,
             "policies": _digests(policies),
-            "entries": [_facts(entry, rules) for entry, rules in found],
+            "entries": [_facts(entry, rules) for entry, rules in judged],
         },
     )
 

@@ -76,7 +76,7 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
         digest = parse_toolpin_policy(data).digest.sri
     else:
         path = project.root / OWN_POLICY
-        data = _with_other_tables(path, _own(recommended), force)
+        data = _with_other_tables(path, _own_policy(recommended), force)
         digest = parse_policy(data).digest.sri
     action = _write(path, data, replace=force or not toolpin)
     shown = project.shown(path)
@@ -89,7 +89,7 @@ def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, f
     )
 
 
-def _own(recommended: bool) -> bytes:
+def _own_policy(recommended: bool) -> bytes:
     return _TEMPLATE.format(mark="" if recommended else "# ").encode()
 
 

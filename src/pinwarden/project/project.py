@@ -98,13 +98,13 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
     if project.tightened_by is not None:
         return _tightened(project, project.tightened_by, environment)
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
-    if not (_is_there(toolpin) or _is_there(own) or project.policy is not None):
+    if not (_exists(toolpin) or _exists(own) or project.policy is not None):
         return Policies(environment=environment)
     from pinwarden.lock.policy import parse_policy, parse_toolpin_policy
 
     return Policies(
-        toolpin=parsed_file(toolpin, parse_toolpin_policy) if _is_there(toolpin) else None,
-        own=parsed_file(own, parse_policy) if _is_there(own) or project.policy is not None else None,
+        toolpin=parse_file(toolpin, parse_toolpin_policy) if _exists(toolpin) else None,
+        own=parse_file(own, parse_policy) if _exists(own) or project.policy is not None else None,
         environment=environment,
     )
 
@@ -134,7 +134,7 @@ def _absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path if path.startswith("~/") else str(root.resolve() / path) for path in paths)
 
 
-def parsed_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+def parse_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
     """What a file says. Whoever has several policies is told which of them is wrong."""
     data = read_file(path)
     try:
@@ -145,7 +145,7 @@ def parsed_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
         ) from err
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Whether something has that name. A link to nowhere is there, and reading it fails: it is not "no policy"."""
     return path.is_symlink() or path.exists()
 

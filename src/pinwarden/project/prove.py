@@ -30,17 +30,17 @@ from pinwarden.lock.extension import (
     surface_path,
 )
 from pinwarden.lock.relock import relock
-from pinwarden.project.artifact_check import Examined, examine
+from pinwarden.project.artifact_check import ExaminedArtifact, examine_artifact
 from pinwarden.project.fetch import chosen_entries
-from pinwarden.project.fetch_context import Workshop, npm_closure, pypi_closure
-from pinwarden.project.install_scripts import AllowedScripts, left_out_rows, unknown_rows, with_new
+from pinwarden.project.fetch_context import FetchContext, npm_closure, pypi_closure
+from pinwarden.project.install_scripts import AllowedScripts, add_approvals, skipped_script_rows, unknown_script_rows
 from pinwarden.project.project import Project
 
 
-class Proof(Record):
+class VerifiedArtifact(Record):
     """What is written into the lock about one server."""
 
-    examined: Examined
+    examined_artifact: ExaminedArtifact
     closure: Closure | None
     data: bytes = b""
     """The closure's file."""
@@ -50,10 +50,10 @@ class Proof(Record):
     """What unpacks from a bundle."""
 
 
-def prove(
+def prove_servers(
     project: Project,
     names: Sequence[str],
-    shop: Workshop,
+    context: FetchContext,
     now: str,
     allowed: AllowedScripts = AllowedScripts(),  # noqa: B008  a frozen value
 ) -> Report:
@@ -64,21 +64,21 @@ def prove(
     failures: list[tuple[str, PinwardenError]] = []
     for entry in chosen_entries(project, names):
         try:
-            examined = examine(entry, shop, now)
-            rows += examined.rows
-            if not examined.refused:
-                proof = _proof(project, entry, examined, shop)
-                if proof.closure is not None:
-                    closures.append(proof.closure)
-                    proof = replace(proof, scripts=allowed.approvals(proof.closure, now))
-                approved = write_proof(project, entry, proof, now)
-                if proof.closure is not None:
-                    rows += left_out_rows(entry.name, proof.closure, approved, shop.store)
-                done.append(_told(entry, proof, approved))
+            examined_artifact = examine_artifact(entry, context, now)
+            rows += examined_artifact.rows
+            if not examined_artifact.refused:
+                verified = _verify(project, entry, examined_artifact, context)
+                if verified.closure is not None:
+                    closures.append(verified.closure)
+                    verified = replace(verified, scripts=allowed.approvals(verified.closure, now))
+                approved = write_pins(project, entry, verified, now)
+                if verified.closure is not None:
+                    rows += skipped_script_rows(entry.name, verified.closure, approved, context.store)
+                done.append(_server_facts(entry, verified, approved))
         except PinwardenError as err:
             rows.append(_failure(entry, err))
             failures.append((entry.name, err))
-    rows += unknown_rows(allowed, closures)
+    rows += unknown_script_rows(allowed, closures)
     open_rows = [row for row in rows if is_failing(row)]
     exit_code = EXIT_CLEAN
     if open_rows:
@@ -94,17 +94,17 @@ def prove(
     )
 
 
-def prove_entry(project: Project, key: str, shop: Workshop, now: str) -> None:
+def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> None:
     """Pin the bytes of one entry, and of every client that has the same server; raises what speaks against it."""
     lock = lock_store.read(project.lock)
     entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
     if entry is None:
         raise PinwardenError("SERVER_NOT_LOCKED", f"{key[:120]!a} is not locked")
-    examined = examine(entry, shop, now)
-    if examined.refused:
-        reason = next(row.message for row in examined.rows if is_failing(row))
+    examined_artifact = examine_artifact(entry, context, now)
+    if examined_artifact.refused:
+        reason = next(row.message for row in examined_artifact.rows if is_failing(row))
         raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of its new release were refused: {reason}")
-    write_proof(project, entry, _proof(project, entry, examined, shop), now)
+    write_pins(project, entry, _verify(project, entry, examined_artifact, context), now)
 
 
 def _summary(
@@ -132,39 +132,43 @@ def _failure(entry: Entry, err: PinwardenError) -> Row:
     return Row(code=code, severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
-def _proof(project: Project, entry: Entry, examined: Examined, shop: Workshop) -> Proof:
+def _verify(
+    project: Project, entry: Entry, examined_artifact: ExaminedArtifact, context: FetchContext
+) -> VerifiedArtifact:
     """The closure is resolved once; after that it is what the lock says it is."""
     known = extension_of(entry)
-    if examined.package.ecosystem == "mcpb":
-        return bundle_proof(examined, shop)
-    if examined.package.ecosystem not in ("npm", "pypi"):
-        return Proof(examined=examined, closure=None)
+    if examined_artifact.package.ecosystem == "mcpb":
+        return verify_bundle(examined_artifact, context)
+    if examined_artifact.package.ecosystem not in ("npm", "pypi"):
+        return VerifiedArtifact(examined_artifact=examined_artifact, closure=None)
     if known is not None and known.closure is not None:
         data = lock_store.read_pinned(project.lock, known.closure)
         if data is None or Digest.of_bytes(data) != known.closure.file_digest:
             raise PinwardenError("LOCK_TAMPERED", f"{known.closure.path} is not the file that the lock pins")
-        return Proof(examined=examined, closure=closure_document.parse(data), data=data)
-    closure = closure_for(examined.package, shop)
-    _agree(closure, examined.facts)
-    return Proof(examined=examined, closure=closure, data=closure_document.to_bytes(closure))
+        return VerifiedArtifact(examined_artifact=examined_artifact, closure=closure_document.parse(data), data=data)
+    closure = resolve_closure(examined_artifact.package, context)
+    _refuse_other_bytes(closure, examined_artifact.facts)
+    return VerifiedArtifact(
+        examined_artifact=examined_artifact, closure=closure, data=closure_document.to_bytes(closure)
+    )
 
 
-def bundle_proof(examined: Examined, shop: Workshop) -> Proof:
+def verify_bundle(examined_artifact: ExaminedArtifact, context: FetchContext) -> VerifiedArtifact:
     """The proof of a bundle, with what unpacks from it. It stays in the store."""
-    from pinwarden.project.server_environments import tree_of
+    from pinwarden.project.server_environments import unpacked_tree
 
-    tree = tree_of(examined.package.name, examined.facts.files[0].sha256, shop)
-    return Proof(examined=examined, closure=None, tree=tree)
+    tree = unpacked_tree(examined_artifact.package.name, examined_artifact.facts.files[0].sha256, context)
+    return VerifiedArtifact(examined_artifact=examined_artifact, closure=None, tree=tree)
 
 
-def closure_for(package: PackageRef, shop: Workshop) -> Closure:
+def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
     """The closure of a package, resolved now."""
     if package.ecosystem == "npm":
-        return npm_closure(package.name, package.version, shop)
-    return pypi_closure(package.name, package.version, (), shop)
+        return npm_closure(package.name, package.version, context)
+    return pypi_closure(package.name, package.version, (), context)
 
 
-def _agree(closure: Closure, facts: ArtifactFacts) -> None:
+def _refuse_other_bytes(closure: Closure, facts: ArtifactFacts) -> None:
     """The resolver and the registry must have spoken of the same bytes."""
     proven = {digest for file in facts.files for digest in file.digests}
     for file in closure.root.files:
@@ -174,7 +178,7 @@ def _agree(closure: Closure, facts: ArtifactFacts) -> None:
             )
 
 
-def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> frozenset[Digest]:
+def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: str) -> frozenset[Digest]:
     """Write what was proved into the lock, for every client that starts the same thing.
 
     Tells whose install scripts are approved now.
@@ -184,10 +188,10 @@ def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> froze
     def change(old: Any) -> lock_store.LockWrite:
         nonlocal approved
         same = [each for each in old.entries if _is_same_server(each, entry)]
-        path = _closure_file(project, entry, [each for each in old.entries if each not in same])
-        made = [pinned(each, proof, path, now) for each in same]
-        approved = frozenset().union(*(approved_digests(extension_of(each)) for each in made))
-        return lock_store.LockWrite(lock=relock(old, made, now), files={path: proof.data} if proof.data else {})
+        path = _closure_file(project, entry, [entry for entry in old.entries if entry not in same])
+        made = [with_pins(entry, verified, path, now) for entry in same]
+        approved = frozenset().union(*(approved_digests(extension_of(entry)) for entry in made))
+        return lock_store.LockWrite(lock=relock(old, made, now), files={path: verified.data} if verified.data else {})
 
     lock_store.update(project.lock, change)
     return approved
@@ -195,7 +199,7 @@ def write_proof(project: Project, entry: Entry, proof: Proof, now: str) -> froze
 
 def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
     """Where the closure goes. Clients that have different things under one name do not share a file."""
-    taken = {known.closure.path for each in others if (known := extension_of(each)) is not None and known.closure}
+    taken = {known.closure.path for entry in others if (known := extension_of(entry)) is not None and known.closure}
     path = closure_path(project.lock.stem, surface_path(entry.name))
     return path if path not in taken else closure_path(project.lock.stem, surface_path(entry.name, entry.client))
 
@@ -208,13 +212,15 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
     return entry.name == other.name and (entry.key == other.key or identity == entry_identity(other) is not None)
 
 
-def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
+def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
     """The entry with what was proved in our record of it."""
-    known, facts = extension_of(entry) or Extension(), proof.examined.facts
+    known, facts = extension_of(entry) or Extension(), verified.examined_artifact.facts
     pin = None
-    if proof.closure is not None:
-        pin = ClosurePin(packages=len(proof.closure.packages), path=path, file_digest=Digest.of_bytes(proof.data))
-    scripts = still_approved(with_new(known, proof.scripts), proof.closure) if proof.closure is not None else ()
+    if verified.closure is not None:
+        pin = ClosurePin(packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.data))
+    scripts = (
+        still_approved(add_approvals(known, verified.scripts), verified.closure) if verified.closure is not None else []
+    )
     artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
     fresh = replace(
         known,
@@ -222,10 +228,10 @@ def pinned(entry: Entry, proof: Proof, path: str, now: str) -> Entry:
         image=_image_pin(facts),
         closure=pin,
         registry=facts.registry,
-        provenance=to_json(proof.examined.identity) if proof.examined.identity else None,
+        provenance=to_json(verified.examined_artifact.identity) if verified.examined_artifact.identity else None,
         install_scripts=scripts,
-        bundle_tree=proof.tree if proof.tree is not None else known.bundle_tree,
-        evidence=_kept_evidence(known, proof.examined, now),
+        bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
+        evidence=_evidence_rows(known, verified.examined_artifact, now),
         published_at=facts.published_at or known.published_at,
         publisher=known.publisher or _publisher(facts),
     )
@@ -246,13 +252,13 @@ def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
     )
 
 
-def _kept_evidence(known: Extension, examined: Examined, now: str) -> tuple[Mapping[str, Any], ...]:
+def _evidence_rows(known: Extension, examined_artifact: ExaminedArtifact, now: str) -> tuple[Mapping[str, Any], ...]:
     """The rows of evidence; those that say the same as before keep the time at which it was first found out.
 
     So proving again leaves the lock as it is, to the byte, and its signatures stay good. After a day the time moves on.
     """
     before = known.evidence
-    rows = [dict(row) for row in examined.outcome.evidence]
+    rows = [dict(row) for row in examined_artifact.outcome.evidence]
     if before is not None and len(before) == len(rows):
         timeless = [{**row, "verifiedAt": None} for row in rows]
         if [{**row, "verifiedAt": None} for row in before] == timeless:
@@ -262,14 +268,14 @@ def _kept_evidence(known: Extension, examined: Examined, now: str) -> tuple[Mapp
     return tuple(rows)
 
 
-def _told(entry: Entry, proof: Proof, approved: frozenset[Digest]) -> dict[str, Any]:
-    facts, closure = proof.examined.facts, proof.closure
+def _server_facts(entry: Entry, verified: VerifiedArtifact, approved: frozenset[Digest]) -> dict[str, Any]:
+    facts, closure = verified.examined_artifact.facts, verified.closure
     told: dict[str, Any] = {
         "server": entry.name,
-        "package": str(proof.examined.package),
+        "package": str(verified.examined_artifact.package),
         "registry": facts.registry,
         "files": [{"name": file.name, "digest": str(file.sha256), "size": file.size} for file in facts.files],
-        "evidence": [dict(row) for row in proof.examined.outcome.evidence],
+        "evidence": [dict(row) for row in verified.examined_artifact.outcome.evidence],
         "packages": len(closure.packages) if closure else 0,
         "scripts": [package.name for package in not_approved(closure, approved)] if closure else [],
     }
@@ -277,6 +283,6 @@ def _told(entry: Entry, proof: Proof, approved: frozenset[Digest]) -> dict[str, 
         told["image"] = {
             "reference": facts.image.reference,
             "digest": str(facts.image.root),
-            "platforms": {name: str(each.digest) for name, each in sorted(facts.image.platforms.items())},
+            "platforms": {name: str(manifest.digest) for name, manifest in sorted(facts.image.platforms.items())},
         }
     return told

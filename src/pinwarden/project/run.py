@@ -26,7 +26,7 @@ from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.verification import refuse_if_tampered, verify
 from pinwarden.project.project import Project, store_folder
-from pinwarden.project.server_environments import Scripts, environment_of, is_mcpb, ready
+from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, environment_of, is_mcpb
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.target import expand_placeholders
 
@@ -38,59 +38,61 @@ if TYPE_CHECKING:
 _PLACEHOLDER = pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
-class Started(Record):
+class ServerCommand(Record):
     """What to start, and with what."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     cwd: str | None = None
-    folders: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
     """What the command must be able to read, beyond the system."""
-    confined: Sandbox | None = None
+    sandbox: Sandbox | None = None
     """The bounds that it was accepted with and always runs in."""
 
 
-def prepare(project: Project, entry: Entry, *, given: Sequence[str], say: Callable[[str], None]) -> Started:
+def prepare_locked(
+    project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
+) -> ServerCommand:
     """Everything that it takes to start a locked server, whose entry was found by `find_entry`."""
     launch = locked_launch(entry)
     if is_mcpb(entry):
-        return _mcpb_start(project, entry, launch, given, say)
+        return _mcpb_start(project, entry, launch, arguments_given, notify)
     if is_bundle(entry):
-        return _bundle_start(project, entry, launch, given, say)
+        return _bundle_start(project, entry, launch, arguments_given, notify)
     if launch.runs.wrappers:
         raise _nothing_to_run(entry.name, f"is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated")
     runs = launch.runs.via or launch.runs  # a package that connects to an address is what is started
-    arguments = tuple(given) or runs.arguments
+    arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
-    arguments = tuple(_filled(word, project.variables) for word in arguments)
+    arguments = tuple(_fill_in(word, project.variables) for word in arguments)
     environment = child_environment({}, project.variables, launch.variables)
     if runs.kind == "oci":
-        line = _container_line(entry, launch, project, environment, say)
-        return Started(command=(*line, *arguments), environment=environment)
+        line = _container_command(entry, launch, project, environment, notify)
+        return ServerCommand(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
         raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is no package")
     closure, digest = pinned_closure(project, entry)
     store = Store(store_folder(project))
-    scripts = Scripts(approved=approved_digests(extension_of(entry)))
+    scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
     made = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
-    folder = ready(made, store, say=say)
+    folder = ensure_environment(made, store, notify=notify)
     command = (*made.command(folder, runs.program), *arguments)
-    return Started(command=command, environment=environment, cwd=launch.cwd, folders=(str(folder), *made.reads))
+    return ServerCommand(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *made.reads))
 
 
 def _mcpb_start(
-    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
-) -> Started:
+    project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
+) -> ServerCommand:
     """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
     from pinwarden.project.server_environments import mcpb_environment, mcpb_start, pinned_mcpb
 
-    _refuse_other_arguments((), given)
+    _refuse_other_arguments((), arguments_given)
     store = Store(store_folder(project))
-    folder = ready(mcpb_environment(pinned_mcpb(entry), store), store, say=say)
+    folder = ensure_environment(mcpb_environment(pinned_mcpb(entry), store), store, notify=notify)
     start = mcpb_start(folder, project.home, project.variables)
     environment = child_environment(start.env, project.variables, launch.variables)
     reads = (str(folder), sys.base_prefix)
-    return Started(command=start.command, environment=environment, cwd=launch.cwd, folders=reads)
+    return ServerCommand(command=start.command, environment=environment, cwd=launch.cwd, readable=reads)
 
 
 def is_bundle(entry: Entry) -> bool:
@@ -100,37 +102,37 @@ def is_bundle(entry: Entry) -> bool:
 
 
 def _bundle_start(
-    project: Project, entry: Entry, launch: LockedLaunch, given: Sequence[str], say: Callable[[str], None]
-) -> Started:
+    project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
+) -> ServerCommand:
     """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
     from pinwarden.bundle import environment as bundle_environment
     from pinwarden.bundle.bundle_pin import find_bundle_pin
-    from pinwarden.project.installed_bundles import bundle_sandbox, ready_bundle
+    from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
 
     pin = find_bundle_pin(entry)
     if pin is None:
         raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
-    _refuse_other_arguments((), given)
-    _say_revoked(project, pin, say)
-    _say_yanked(project, entry, say)
-    folder = ready_bundle(pin, Store(store_folder(project)), say=say)
+    _refuse_other_arguments((), arguments_given)
+    _report_revoked(project, pin, notify)
+    _report_yanked(project, entry, notify)
+    folder = ensure_bundle(pin, Store(store_folder(project)), notify=notify)
     rule = _sandbox_rule(project, entry.name)
     sandbox, cwd = bundle_sandbox(project, pin, folder, rule)
     if pin.policy.filesystem == "read_write" and (rule is None or not rule.write):
-        say(
+        notify(
             f"{entry.name} may write files, but no folder is named for it, so it can only read. Name folders in "
             f'pinwarden.toml: [[policy.sandbox]] server = "{entry.name}" write = ["FOLDER"]'
         )
-    return Started(
+    return ServerCommand(
         command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
         environment=child_environment({}, project.variables, launch.variables),
         cwd=cwd,
-        folders=(str(folder), *bundle_environment.readable_folders(pin)),
-        confined=sandbox,
+        readable=(str(folder), *bundle_environment.readable_folders(pin)),
+        sandbox=sandbox,
     )
 
 
-def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -> None:
+def _report_revoked(project: Project, pin: BundlePin, notify: Callable[[str], None]) -> None:
     """Tell if somebody vouched whose key was revoked since. A key that was only replaced is revoked as well, so this is
     no reason not to start what was accepted."""
     from pinwarden.bundle.trust_files import load_trust, trust_path
@@ -139,15 +141,17 @@ def _say_revoked(project: Project, pin: BundlePin, say: Callable[[str], None]) -
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
         gone = trusted.find_revoked(str(key_id))
         if gone is not None:
-            say(f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update")
+            notify(
+                f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update"
+            )
 
 
-def _say_yanked(project: Project, entry: Entry, say: Callable[[str], None]) -> None:
+def _report_yanked(project: Project, entry: Entry, notify: Callable[[str], None]) -> None:
     """A version that was yanked still starts: it is what was approved. Who starts it is told."""
     from pinwarden.project.installed_bundles import yank_rows
 
     for row in yank_rows(project, (entry,)):
-        say(f"{row.message}; pinwarden update")
+        notify(f"{row.message}; pinwarden update")
 
 
 def _nothing_to_run(name: str, why: str) -> PinwardenError:
@@ -161,9 +165,9 @@ def find_entry(project: Project, name: str, client: str | None) -> Entry:
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
     refuse_if_tampered(verify(lock))
-    found = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
-    if len(found) == 1:
-        return found[0]  # most servers are started without comparing any
+    entries = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
+    if len(entries) == 1:
+        return entries[0]  # most servers are started without comparing any
     from pinwarden.project.locked_servers import locked_server
 
     return locked_server(lock.entries, name, client, "run").entry
@@ -181,18 +185,18 @@ def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
     return closure_document.parse(data), pin.file_digest
 
 
-def container_line(project: Project, entry: Entry, say: Callable[[str], None]) -> tuple[str, ...]:
+def container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
     """The command that starts a locked image by its digest."""
     launch = locked_launch(entry)
     environment = child_environment({}, project.variables, launch.variables)
-    return (*_container_line(entry, launch, project, environment, say), *launch.runs.arguments)
+    return (*_container_command(entry, launch, project, environment, notify), *launch.runs.arguments)
 
 
-def _container_line(
-    entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], say: Callable[[str], None]
+def _container_command(
+    entry: Entry, launch: LockedLaunch, project: Project, environment: Mapping[str, str], notify: Callable[[str], None]
 ) -> tuple[str, ...]:
     from pinwarden.artifacts.environments.images import Engine
-    from pinwarden.project.server_environments import locked_digest, name_to_start
+    from pinwarden.project.server_environments import image_to_start, locked_digest
     from pinwarden.system.files import find_program
 
     runs = launch.runs
@@ -200,16 +204,16 @@ def _container_line(
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
-            options = tuple(_filled(word, project.variables) for word in runs.options)
+            options = tuple(_fill_in(word, project.variables) for word in runs.options)
             engine = Engine(program=program, variables=environment)
-            name = name_to_start(entry, runs, engine, Store(store_folder(project)), say)
+            name = image_to_start(entry, runs, engine, Store(store_folder(project)), notify)
             return (str(program), "run", *options, name)
     raise PinwardenError("PROGRAM_UNKNOWN", "docker or podman is needed to start this server, and neither is installed")
 
 
-def _refuse_other_arguments(locked: Sequence[str], given: Sequence[str]) -> None:
+def _refuse_other_arguments(locked: Sequence[str], arguments_given: Sequence[str]) -> None:
     """What a client fills in itself may be anything; all else of the arguments is what was approved."""
-    same = len(locked) == len(given) and all(map(_is_approved, locked, given))
+    same = len(locked) == len(arguments_given) and all(map(_is_approved, locked, arguments_given))
     if not same:
         raise PinwardenError(
             "ARGUMENTS_CHANGED",
@@ -218,14 +222,14 @@ def _refuse_other_arguments(locked: Sequence[str], given: Sequence[str]) -> None
         )
 
 
-def _is_approved(locked: str, given: str) -> bool:
-    if locked == given:
+def _is_approved(locked: str, arguments_given: str) -> bool:
+    if locked == arguments_given:
         return True
     fixed = _PLACEHOLDER.split(locked)
-    return len(fixed) > 1 and re.fullmatch(".*".join(map(re.escape, fixed)), given, re.DOTALL) is not None
+    return len(fixed) > 1 and re.fullmatch(".*".join(map(re.escape, fixed)), arguments_given, re.DOTALL) is not None
 
 
-def _filled(word: str, variables: Mapping[str, str]) -> str:
+def _fill_in(word: str, variables: Mapping[str, str]) -> str:
     return expand_placeholders(word, variables) if "${" in word else word
 
 

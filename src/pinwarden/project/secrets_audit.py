@@ -39,8 +39,8 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
     by_path = {file.path: file for file in view.files}
     declared = audit_locked(view.installed, by_path, project.config_paths()).findings
     configured = (*audit_servers(view.servers).findings, *audit_inputs(view.files))
-    findings = _unique((*declared, *configured, *_in_the_lock(project, view)))
-    findings += _unread(view, findings)
+    findings = _unique((*declared, *configured, *_lock_findings(project, view)))
+    findings += _unreadable_findings(view, findings)
     rows = [_row(project, finding) for finding in findings]
     open_secrets = sum(row.severity == "critical" for row in rows)
     unread = sum(row.severity == "review" for row in rows)
@@ -61,10 +61,10 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
     )
 
 
-def _in_the_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]:
+def _lock_findings(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]:
     """The lock is committed: a secret in it is a published secret."""
-    places = [(each, each.client) for each in view.installed]
-    places += [(each.locked, each.client) for each in view.found]
+    places = [(locked, locked.client) for locked in view.installed]
+    places += [(located.locked, located.client) for located in view.located]
     servers = [
         configured_server(locked.name, locked.entry, client_of(client), path=str(project.lock))
         for locked, client in places
@@ -75,17 +75,17 @@ def _in_the_lock(project: Project, view: ConfigView) -> tuple[SecretFinding, ...
 
 def _unique(findings: Iterable[SecretFinding]) -> list[SecretFinding]:
     """Each place once: ToolPin's words for it come first."""
-    told: dict[tuple[Any, ...], SecretFinding] = {}
+    unique: dict[tuple[Any, ...], SecretFinding] = {}
     for finding in findings:
         place = (finding.file, finding.name, finding.secret_source, finding.secret_name)
-        told.setdefault(place if finding.secret_name else (*place, finding.kind, finding.key), finding)
-    return list(told.values())
+        unique.setdefault(place if finding.secret_name else (*place, finding.kind, finding.key), finding)
+    return list(unique.values())
 
 
-def _unread(view: ConfigView, findings: Iterable[SecretFinding]) -> Iterator[SecretFinding]:
-    told = {finding.file for finding in findings if finding.kind == "unreadable_config"}
+def _unreadable_findings(view: ConfigView, findings: Iterable[SecretFinding]) -> Iterator[SecretFinding]:
+    reported = {finding.file for finding in findings if finding.kind == "unreadable_config"}
     for file in view.files:
-        if file.fault and file.path not in told:
+        if file.fault and file.path not in reported:
             yield SecretFinding(
                 kind="unreadable_config",
                 key="",

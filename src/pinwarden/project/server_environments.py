@@ -21,10 +21,10 @@ from pinwarden.lock.extension import extension_of
 if TYPE_CHECKING:
     from pinwarden.artifacts.environments.images import Engine
     from pinwarden.artifacts.environments.mcpb import BundleStart
-    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.fetch_context import FetchContext
 
 
-class Environment(Record):
+class ServerEnvironment(Record):
     """How one closure becomes an environment on this machine."""
 
     key: str
@@ -37,26 +37,32 @@ class Environment(Record):
     """Folders beside its own that a started server must be able to read."""
 
 
-class Scripts(Record):
+class ScriptPermissions(Record):
     """Whose install scripts may run, by the digests of their archives, and whether they may without a sandbox."""
 
     approved: frozenset[Digest] = frozenset()
     without_sandbox: bool = False
 
 
-def environment_of(closure: Closure, digest: Digest, store: Store, search_path: str, scripts: Scripts) -> Environment:
+def environment_of(
+    closure: Closure, digest: Digest, store: Store, search_path: str, scripts: ScriptPermissions
+) -> ServerEnvironment:
     """The environment of a closure, whose file has this digest."""
     if closure.ecosystem == "npm":
         return _node(closure, digest, store, search_path, scripts)
     return _python(closure, digest, store)
 
 
-def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scripts: Scripts) -> Environment:
+def _node(
+    closure: Closure, digest: Digest, store: Store, search_path: str, scripts: ScriptPermissions
+) -> ServerEnvironment:
     from pinwarden.artifacts.environments import node
 
     here = node.NodePlatform.here()
     packages = node.choose_packages(closure, here)
-    scripted = tuple(each for each in packages if each.install_scripts and each.files[0].digest in scripts.approved)
+    scripted = tuple(
+        package for package in packages if package.install_scripts and package.files[0].digest in scripts.approved
+    )
     key = node.environment_key(digest, here, scripted)
 
     def build(folder: Path) -> None:
@@ -75,7 +81,7 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
             raise PinwardenError("PROGRAM_UNKNOWN", "node is needed to start this server, and is not installed")
         return node.start_command(folder, closure.root, program, interpreter)
 
-    return Environment(
+    return ServerEnvironment(
         key=key,
         files=lambda: tuple(package.files[0] for package in packages),
         build=build,
@@ -84,13 +90,13 @@ def _node(closure: Closure, digest: Digest, store: Store, search_path: str, scri
     )
 
 
-def _python(closure: Closure, digest: Digest, store: Store) -> Environment:
+def _python(closure: Closure, digest: Digest, store: Store) -> ServerEnvironment:
     from pinwarden.artifacts.environments import python
 
     here = python.Interpreter.here()
     key = python.environment_key(digest, here)
-    closure = replace(closure, packages=tuple(_with_noted_content(package, store) for package in closure.packages))
-    return Environment(
+    closure = replace(closure, packages=tuple(_with_known_content(package, store) for package in closure.packages))
+    return ServerEnvironment(
         key=key,
         files=lambda: tuple(file for _, file in python.choose_packages(closure)),
         build=lambda folder: python.build(folder, store.environment(key), python.choose_packages(closure), here, store),
@@ -100,21 +106,21 @@ def _python(closure: Closure, digest: Digest, store: Store) -> Environment:
     )
 
 
-def _with_noted_content(package: ClosurePackage, store: Store) -> ClosurePackage:
+def _with_known_content(package: ClosurePackage, store: Store) -> ClosurePackage:
     """What the store knows of a package that was locked on another platform, where none of its files is known."""
     if any(file.tree is not None for file in package.files):
         return package
     return replace(package, files=tuple(replace(file, tree=store.content(file.digest)) for file in package.files))
 
 
-def ready(environment: Environment, store: Store, *, say: Callable[[str], None]) -> Path:
+def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: Callable[[str], None]) -> Path:
     """The folder of an environment that is exactly what was locked; a changed one is built anew from the store."""
     folder = store.environment(environment.key)
     if folder.is_dir():
         problem = environment.problem(folder)
         if problem is None:
             return folder
-        say(f"the built environment is not what was locked ({problem}); it is built anew")
+        notify(f"the built environment is not what was locked ({problem}); it is built anew")
     missing = [file.name for file in environment.files() if not store.has(file.digest)]
     if missing:
         raise PinwardenError(
@@ -151,15 +157,15 @@ def pinned_mcpb(entry: Entry) -> PinnedMcpb:
     return PinnedMcpb(url=url, digest=extension.artifacts[0].digest, tree=tree)
 
 
-def fetch_mcpb(url: str, digest: Digest, shop: Workshop) -> Path:
+def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
     """The bundle in the store, fetched if it is not there. Other bytes than the locked ones are refused."""
     from pinwarden.artifacts.artifact import PackageRef
     from pinwarden.artifacts.downloads import staged_file
 
-    found = shop.store.find(digest)
-    if found is not None:
-        return found
-    with staged_file(PackageRef(ecosystem="mcpb", name=url), shop.fetcher, None, into=None) as taken:
+    archive = context.store.find(digest)
+    if archive is not None:
+        return archive
+    with staged_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, into=None) as taken:
         if taken is None:
             raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
         if taken.file.sha256 != digest:
@@ -168,22 +174,22 @@ def fetch_mcpb(url: str, digest: Digest, shop: Workshop) -> Path:
                 f"{taken.file.name} is not the file that was locked",
                 data={"locked": str(digest), "found": str(taken.file.sha256)},
             )
-        return shop.store.keep_copy(taken.path, digest)
+        return context.store.keep_copy(taken.path, digest)
 
 
-def tree_of(url: str, digest: Digest, shop: Workshop) -> Digest:
+def unpacked_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
     """The digest of what unpacks from a bundle, whose bytes were verified."""
     from pinwarden.artifacts.environments import mcpb
 
-    return mcpb.bundle_tree_digest(fetch_mcpb(url, digest, shop))
+    return mcpb.bundle_tree_digest(fetch_mcpb(url, digest, context))
 
 
-def mcpb_environment(bundle: PinnedMcpb, store: Store) -> Environment:
+def mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
     """How a bundle becomes an environment."""
     from pinwarden.artifacts.environments import mcpb
 
     name = bundle.url.partition("?")[0].rpartition("/")[2] or "bundle"
-    return Environment(
+    return ServerEnvironment(
         key=mcpb.environment_key(bundle.digest),
         files=lambda: (ClosureFile(name=name, url=bundle.url, digest=bundle.digest, tree=bundle.tree),),
         build=lambda folder: mcpb.build(folder, bundle.digest, bundle.tree, store),
@@ -204,7 +210,10 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
         for name, setting in mcpb.manifest_in(folder).settings.items()
         if (value := variables.get(variable_of(name)))
     }
-    places = {"HOME": str(home), **{each.upper(): str(home / each) for each in ("Desktop", "Documents", "Downloads")}}
+    places = {
+        "HOME": str(home),
+        **{folder_name.upper(): str(home / folder_name) for folder_name in ("Desktop", "Documents", "Downloads")},
+    }
     return mcpb.start_command(folder, runtimes, settings, folders=places)
 
 
@@ -218,15 +227,15 @@ def locked_digest(entry: Entry, runs: Launch) -> Digest:
     extension = extension_of(entry)
     image = extension.image if extension else None
     if image is not None:
-        found = image.index or next(iter(image.platforms.values()), None)
+        digest = image.index or next(iter(image.platforms.values()), None)
     else:
-        found = Digest.parse(runs.digest) if runs.digest else None
-    if found is None:
+        digest = Digest.parse(runs.digest) if runs.digest else None
+    if digest is None:
         raise PinwardenError("BYTES_NOT_LOCKED", f"the image of {entry.name[:120]!a} is not locked by its digest yet")
-    return found
+    return digest
 
 
-def fetch_image(entry: Entry, runs: Launch, shop: Workshop) -> Path:
+def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     """The layout of a locked image in the store, as this machine's platform needs it; fetched if it is not there."""
     from pinwarden.artifacts.environments.images import platform_here, stored_image
     from pinwarden.artifacts.environments.store import remove_tree
@@ -237,10 +246,14 @@ def fetch_image(entry: Entry, runs: Launch, shop: Workshop) -> Path:
     digest = locked_digest(entry, runs)
     extension = extension_of(entry)
     listed = extension.image.platforms if extension is not None and extension.image is not None else {}
-    here = tuple(each for each in (platform_here(),) if any(_same(each, name) for name in listed))
+    here = tuple(
+        platform for platform in (platform_here(),) if any(_is_same_platform(platform, name) for name in listed)
+    )
     reference = f"{runs.identity}@{digest}"
-    registry = OciRegistry(parse_reference(reference), shop.fetcher, shop.sources.image(reference, by_project=True))
-    with shop.store.image(digest) as folder:
+    registry = OciRegistry(
+        parse_reference(reference), context.fetcher, context.sources.image(reference, by_project=True)
+    )
+    with context.store.image(digest) as folder:
         if stored_image(folder, digest) is None:
             remove_tree(folder)
             has_index = extension is not None and extension.image is not None and extension.image.index is not None
@@ -248,11 +261,11 @@ def fetch_image(entry: Entry, runs: Launch, shop: Workshop) -> Path:
     return folder
 
 
-def _same(asked: str, listed: str) -> bool:
+def _is_same_platform(asked: str, listed: str) -> bool:
     return listed == asked or listed.startswith(f"{asked}/")
 
 
-def name_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, say: Callable[[str], None]) -> str:
+def image_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, notify: Callable[[str], None]) -> str:
     """What an engine is told to start: by digest, always; from the store, if the image was fetched."""
     from pinwarden.artifacts.environments.images import ensure_loaded, stored_image
 
@@ -261,9 +274,9 @@ def name_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, say:
     if folder.is_dir():
         image = stored_image(folder, digest)
         if image is None:
-            say("the image in the store is not what was locked; the engine has to fetch it itself")
+            notify("the image in the store is not what was locked; the engine has to fetch it itself")
         else:
-            name = ensure_loaded(engine, folder, image, say)
+            name = ensure_loaded(engine, folder, image, notify)
             if name is not None:
                 return name
     return f"{runs.identity}@{digest}"

@@ -132,7 +132,7 @@ def _extra(runs: Launch, package: Launch) -> tuple[str, ...]:
 
 def _plain(word: str) -> str:
     """A word of a command with its placeholders in one spelling."""
-    return in_usual_words(_MASKED.sub(lambda found: f"${{{variable_name(found[1])}}}", word))
+    return in_usual_words(_MASKED.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
 
 
 def _values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -143,6 +143,6 @@ def _value(name: str, value: str) -> str:
     """A value that only its user knows, asked for or left out of the lock, counts as that of the variable's name."""
     if _INPUT.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
         return f"${{{variable_name(name)}}}"
-    if found := _MASKED.fullmatch(value):
-        return f"${{{variable_name(found[1])}}}"
-    return in_usual_words(_INPUT.sub(lambda found: f"${{{variable_name(found[1])}}}", value))
+    if match := _MASKED.fullmatch(value):
+        return f"${{{variable_name(match[1])}}}"
+    return in_usual_words(_INPUT.sub(lambda match: f"${{{variable_name(match[1])}}}", value))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.policy import Policy
     from pinwarden.project.project import Project
-    from pinwarden.project.run import Started
+    from pinwarden.project.run import ServerCommand
     from pinwarden.surface.probe.probe import ProbeOptions, Progress
     from pinwarden.surface.surface import Surface
     from pinwarden.system.sandbox import Sandbox
@@ -48,7 +48,7 @@ class PreparedProbe(Record):
 
 
 def prepare_start(
-    project: Project, name: str, find: Callable[[], Started], *, sandbox: bool = False, confine: bool = True
+    project: Project, name: str, find: Callable[[], ServerCommand], *, sandbox: bool = False, confine: bool = True
 ) -> PreparedStart:
     """Prepare the start of a server; ``find`` says what is started, and is called after the policy was read.
 
@@ -58,7 +58,7 @@ def prepare_start(
     policy = load_policies(project).own
     started = find()
     chosen = _sandbox(project, policy, name, started, wanted=sandbox)
-    if chosen is not None and (confine or started.confined is None):
+    if chosen is not None and (confine or started.sandbox is None):
         from pinwarden.system.sandbox import sandboxed
 
         words = tuple(sandboxed(started.command, dict(started.environment), started.cwd, chosen))
@@ -74,19 +74,19 @@ def prepare_probe(
 
     Without consent it stays as it is, for the error that names it: nothing is built before.
     """
-    from pinwarden.project.run import Started
+    from pinwarden.project.run import ServerCommand
     from pinwarden.system.target import StdioTarget
 
     policy = load_policies(project).own
     if not isinstance(target, StdioTarget) or not options.allow_execute:
         return PreparedProbe(target=target, options=options)
-    started = None if entry is None else _locked(project, entry, target)
+    started = None if entry is None else _locked_command(project, entry, target)
     if started is None:
-        started = Started(command=target.command, environment={}, cwd=target.cwd)
+        started = ServerCommand(command=target.command, environment={}, cwd=target.cwd)
     else:
         target = replace(target, command=started.command, cwd=started.cwd or target.cwd)
     if options.sandbox is not None:  # the strictest there is, whatever a policy allows
-        chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.folders))
+        chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.readable))
     else:
         chosen = _sandbox(project, policy, name, started, wanted=False)
     return PreparedProbe(target=target, options=replace(options, sandbox=chosen))
@@ -97,7 +97,7 @@ def prepare_locked_probe(
 ) -> PreparedProbe:
     """Prepare asking a locked server: the approved command, with this machine's own values."""
 
-    return prepare_probe(project, entry.name, live_target(entry, files), options, entry)
+    return prepare_probe(project, entry.name, probe_target(entry, files), options, entry)
 
 
 def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -> PreparedProbe:
@@ -106,26 +106,28 @@ def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -
     return PreparedProbe(target=target, options=options)
 
 
-def ask(prepared: PreparedProbe) -> Surface:
+def probe_server(prepared: PreparedProbe) -> Surface:
     """Everything that a server tells the model."""
     from pinwarden.surface.probe.probe import probe
 
     return probe(prepared.target, prepared.options)
 
 
-def ask_all(
+def probe_prepared(
     prepared: Sequence[PreparedProbe], on_progress: Callable[[Progress], None] | None = None
 ) -> list[Surface | PinwardenError]:
     """The same of many servers at once, in their order; an error stands in its place."""
     from pinwarden.surface.probe.probe import probe_all
 
-    targets = [each.target for each in prepared]
-    return probe_all(targets, [each.options for each in prepared], on_progress=on_progress)
+    targets = [probe.target for probe in prepared]
+    return probe_all(targets, [probe.options for probe in prepared], on_progress=on_progress)
 
 
-def _sandbox(project: Project, policy: Policy | None, name: str, started: Started, *, wanted: bool) -> Sandbox | None:
-    if started.confined is not None:
-        return started.confined
+def _sandbox(
+    project: Project, policy: Policy | None, name: str, started: ServerCommand, *, wanted: bool
+) -> Sandbox | None:
+    if started.sandbox is not None:
+        return started.sandbox
     rule = None if policy is None else policy.sandbox_rule(name)
     if rule is None and not wanted:
         return None
@@ -133,12 +135,12 @@ def _sandbox(project: Project, policy: Policy | None, name: str, started: Starte
     from pinwarden.system.sandbox import Sandbox
 
     if rule is None:
-        return Sandbox(readable=started.folders)
+        return Sandbox(readable=started.readable)
     writable = writable_folders(project, tuple(_folder(project, path) for path in rule.write))
     return Sandbox(
-        readable=(*started.folders, *(_folder(project, path) for path in rule.read)),
+        readable=(*started.readable, *(_folder(project, path) for path in rule.read)),
         writable=writable.folders,
-        read_only=writable.kept,
+        read_only=writable.protected,
         forbidden_names=writable.forbidden,
         allow_network=rule.network,
     )
@@ -149,7 +151,7 @@ def _folder(project: Project, path: str) -> str:
     return str(named.resolve())
 
 
-def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | None:
+def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerCommand | None:
     """What the lock says is started; None where the client starts something else, or there are no bytes.
 
     What a registry serves today may differ from what was verified, and a gateway in between would block what was not
@@ -157,23 +159,23 @@ def _locked(project: Project, entry: Entry, target: StdioTarget) -> Started | No
     """
     from pinwarden.lock import lock_store
     from pinwarden.lock.verification import refuse_if_tampered, verify
-    from pinwarden.project.run import prepare
+    from pinwarden.project.run import prepare_locked
 
-    through_us = _stands_for_the_lock(entry, target)
+    through_us = _starts_through_run(entry, target)
     if not through_us and not _is_locked_command(entry, target):
         return None
     try:
         lock = lock_store.read(project.lock)
         if lock is not None:
             refuse_if_tampered(verify(lock))
-        return prepare(project, entry, given=(), say=lambda _: None)
+        return prepare_locked(project, entry, arguments_given=(), notify=lambda _: None)
     except PinwardenError as err:
         if err.code in _NO_BYTES and not through_us:
             return None
         raise
 
 
-def _stands_for_the_lock(entry: Entry, target: StdioTarget) -> bool:
+def _starts_through_run(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry through us."""
     from pinwarden.clients.launch.run_command import is_enforced_start
     from pinwarden.lock.extension import extension_of
@@ -196,7 +198,7 @@ def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:
         return False
 
 
-def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
+def probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
     """What to start or contact for this entry."""
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.drift import compare_entries
@@ -212,17 +214,17 @@ def live_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
             if server.name == entry.name and server.client == client.id and server.target is not None:
                 changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
                 if all(change.severity == "info" for change in changes):
-                    return finding_its_store(server.target)
+                    return with_store_variables(server.target)
     server = configured_server(entry.name, approved, client)
     if server.target is None:
         raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be asked: {server.problem}")
-    return finding_its_store(server.target)
+    return with_store_variables(server.target)
 
 
 _STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
 
 
-def finding_its_store(target: Target) -> Target:
+def with_store_variables(target: Target) -> Target:
     """A server that is started through ``pinwarden run`` is looked for in the store of this user."""
     from pinwarden.system.target import StdioTarget
 

@@ -44,8 +44,8 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
 def _diff_summary(counts: Counter[str], blocked: bool) -> str:
     if not counts:
         return "no change"
-    told = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
-    return f"{told}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
+    counts_text = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
+    return f"{counts_text}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
 
 
 def _diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
@@ -61,21 +61,21 @@ def _digest_text(surface: Surface) -> str | None:
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
     """The report of ``pinwarden scan`` over one or more named servers, each also seen beside the others."""
-    found: list[tuple[str, Finding]] = []
+    findings: list[tuple[str, Finding]] = []
     for name, surface in surfaces.items():
         neighbours = [(other, beside) for other, beside in surfaces.items() if other != name]
-        found += [(name, finding) for finding in scan(surface, neighbours)]
-    warnings = sum(finding.severity == "warning" for _, finding in found)
-    counts: Counter[str] = Counter(finding.severity for _, finding in found)
+        findings += [(name, finding) for finding in scan(surface, neighbours)]
+    warnings = sum(finding.severity == "warning" for _, finding in findings)
+    counts: Counter[str] = Counter(finding.severity for _, finding in findings)
     several = len(surfaces) > 1
     return Report(
         command="scan",
         subject=", ".join(surfaces),
         summary=_scan_summary(counts, len(surfaces)),
         exit_code=EXIT_REFUSED if fail_on_warning and warnings else EXIT_CLEAN,
-        rows=tuple(scan_row(finding, name if several else "") for name, finding in found),
+        rows=tuple(scan_row(finding, name if several else "") for name, finding in findings),
         facts={
-            "findings": [{"server": name, **as_dict(finding)} for name, finding in found],
+            "findings": [{"server": name, **as_dict(finding)} for name, finding in findings],
             "counts": {"warning": counts["warning"], "info": counts["info"]},
         },
     )
@@ -125,7 +125,7 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
         summary=_inspect_summary(surface),
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=refused,
-        facts={"surface": document_of(surface), "digests": surface_digests(surface)},
+        facts={"surface": surface_document(surface), "digests": surface_digests(surface)},
     )
 
 
@@ -143,7 +143,7 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
     )
 
 
-def document_of(surface: Surface) -> Any:
+def surface_document(surface: Surface) -> Any:
     """The surface document as a value."""
     return strict_json.parse_json(encode_surface(surface))
 

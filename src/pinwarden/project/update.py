@@ -18,19 +18,19 @@ from pinwarden.lock.locked_config import SOURCE, UNLISTED, configured_in, locked
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.project.approvable import warning_facts
-from pinwarden.project.lock import LockWriting, Wanted, lock_from_registry
-from pinwarden.project.locked_servers import approve_command, not_locked
+from pinwarden.project.lock import LockOptions, LockRequest, lock_from_registry
+from pinwarden.project.locked_servers import approve_command, not_locked_error
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfiguredServer
     from pinwarden.clients.files import ConfigEdits
     from pinwarden.lock.lockfile import Lock
-    from pinwarden.project.fetch_context import Workshop
-    from pinwarden.project.newer_releases import Following, Release, Renewal
+    from pinwarden.project.fetch_context import FetchContext
+    from pinwarden.project.newer_releases import DependencyUpdate, PackageRelease, PackageUpdater
     from pinwarden.project.project import Policies, Project
 
 NOTHING_TO_LOOK_UP = "there is nothing to look up"
-_PASSING = ("generatedAt", "pinwarden", "serverVersion")  # that a release has another version is told anyway
+_VOLATILE = ("generatedAt", "pinwarden", "serverVersion")  # that a release has another version is told anyway
 _WARNED = (
     "text with scan warnings was not approved: read it, then pinwarden approve NAME, or repeat with --approve-warnings"
 )
@@ -51,7 +51,7 @@ UPDATE_KINDS: FindingKinds = kind_table(
 )
 
 
-class Newer(Record):
+class ListedRelease(Record):
     """One entry, and the latest release that its registry has."""
 
     entry: Entry
@@ -69,90 +69,92 @@ class Newer(Record):
         return self.latest is not None and compare_versions(self.latest.version or "", self.entry.version) > 0
 
 
-def outdated(project: Project, shop: Workshop, *, offline: bool) -> Report:
+def outdated(project: Project, context: FetchContext, *, offline: bool) -> Report:
     """The report of ``pinwarden outdated``."""
-    looked = _look_up(project, [], shop, offline=offline)
-    found = looked.entries
-    rows = [_row(each) for each in found if each.is_newer or each.problem]
-    behind = sum(each.is_newer for each in found)
+    lookup = _look_up_releases(project, [], context, offline=offline)
+    releases = lookup.entries
+    rows = [_row(release) for release in releases if release.is_newer or release.problem]
+    behind = sum(release.is_newer for release in releases)
     return Report(
         command="outdated",
         subject=project.lock.name,
-        summary=looked.in_words(f"{behind} with a newer release"),
-        exit_code=EXIT_UNCHECKED if looked.failed else EXIT_CLEAN,
-        rows=(*rows, *looked.floating_rows),
+        summary=lookup.summary(f"{behind} with a newer release"),
+        exit_code=EXIT_UNCHECKED if lookup.failed else EXIT_CLEAN,
+        rows=(*rows, *lookup.floating_rows),
         facts={
             "entries": [
                 {
-                    "name": each.entry.name,
-                    "client": each.entry.client,
-                    "locked": each.locked,
-                    "latest": _version(each) if each.latest else None,
-                    "outdated": each.is_newer,
-                    "problem": each.problem,
+                    "name": release.entry.name,
+                    "client": release.entry.client,
+                    "locked": release.locked,
+                    "latest": _version(release) if release.latest else None,
+                    "outdated": release.is_newer,
+                    "problem": release.problem,
                 }
-                for each in found
+                for release in releases
             ]
         },
     )
 
 
-class Wish(Record):
+class UpdateRequest(Record):
     """What is to be updated, and whether somebody agreed to it."""
 
     names: Sequence[str]
     """In the lock; none means all."""
-    agreed: bool
-    shop: Workshop
+    confirmed: bool
+    fetch_context: FetchContext
     """Where releases are looked up, and the bytes that are pinned are looked at, unless that is offline."""
 
 
-def update(project: Project, wish: Wish, policies: Policies, writing: LockWriting) -> Report:
+def update(project: Project, request: UpdateRequest, policies: Policies, lock_options: LockOptions) -> Report:
     """Show what newer releases, newer dependencies and moved tags would change; write it if that was agreed to.
 
     1. Look up the newest releases.
     2. Say what they, and newer dependencies of the others, would change.
     3. Write what was agreed to, but nothing whose bytes are not what somebody says they are.
     """
-    looked = _look_up(project, wish.names, wish.shop, offline=writing.offline)
-    found = [each for each in looked.entries if each.is_newer]
-    following = _following(looked, project, policies, writing)
-    rows = tuple(row for each in found for row in _differences(each, following, writing.now))
-    failed = tuple(_row(each) for each in looked.failed)
-    renewed = _renewals(project, wish, found, writing)
-    releases = tuple(_release_rows(wish, found, writing))
-    bytes_rows = (*(row for each in renewed for row in each.rows), *releases)
+    lookup = _look_up_releases(project, request.names, request.fetch_context, offline=lock_options.offline)
+    found = [release for release in lookup.entries if release.is_newer]
+    updater = _package_updater(lookup, project, policies, lock_options)
+    rows = tuple(row for release in found for row in _differences(release, updater, lock_options.now))
+    failed = tuple(_row(release) for release in lookup.failed)
+    renewed = _dependency_updates(project, request, found, lock_options)
+    releases = tuple(_release_rows(request, found, lock_options))
+    bytes_rows = (*(row for update in renewed for row in update.rows), *releases)
     failed += tuple(row for row in bytes_rows if row.code == COULD_NOT_CHECK)
     failed = tuple({(row.name, row.message): row for row in failed}.values())  # each reason once
-    rows += (*(row for row in bytes_rows if row.code != COULD_NOT_CHECK), *looked.floating_rows)
+    rows += (*(row for row in bytes_rows if row.code != COULD_NOT_CHECK), *lookup.floating_rows)
     bad = {row.name for row in releases if row.severity == "critical"}
-    offered = [each for each in renewed if each.offered]
-    refused = any(row.severity == "critical" for row in bytes_rows) or (bool(found or offered) and not wish.agreed)
+    offered = [update for update in renewed if update.is_offered]
+    refused = any(row.severity == "critical" for row in bytes_rows) or (
+        bool(found or offered) and not request.confirmed
+    )
     report = Report(
         command="update",
         subject=project.lock.name,
-        summary=looked.in_words(f"{len(found)} with a newer release" if found else "each at its latest release"),
+        summary=lookup.summary(f"{len(found)} with a newer release" if found else "each at its latest release"),
         exit_code=EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN,
         rows=(*failed, *rows),
-        notes=tuple(_untold(looked, renewed)),
+        notes=tuple(_notes(lookup, renewed)),
         facts={
-            "updates": [_update_facts(each) for each in found],
-            "renewals": [each.entry.name for each in offered],
+            "updates": [_update_facts(release) for release in found],
+            "renewals": [update.entry.name for update in offered],
             "written": False,
             "changes": [{"code": row.code, "name": row.name, "message": row.message} for row in rows],
             "unchecked": [{"name": row.name, "message": row.message} for row in failed],
         },
     )
-    if not wish.agreed:
+    if not request.confirmed:
         nothing = (NOTHING_CHANGED,) if found or offered else ()
         return replace(report, notes=(*report.notes, *nothing))
-    good = [each for each in found if each.entry.name not in bad]
-    left, warnings = _write_releases(project, good, wish, policies, writing, following)
-    _write_renewals(project, offered, writing.now)
+    good = [release for release in found if release.entry.name not in bad]
+    left, warnings = _write_releases(project, good, request, policies, lock_options, updater)
+    _write_dependency_updates(project, offered, lock_options.now)
     lock = lock_store.read(project.lock)
-    facts = {**report.facts, "written": lock != looked.lock}
-    done = [each for each in good if each.entry.name not in {row.name for row in left}]
-    report = _as_done(report, lock, done, offered)
+    facts = {**report.facts, "written": lock != lookup.lock}
+    done = [release for release in good if release.entry.name not in {row.name for row in left}]
+    report = _written_report(report, lock, done, offered)
     if not left and not warnings:
         return replace(report, facts=facts)
     facts["configs"] = [{"name": row.name, "message": row.message} for row in left]
@@ -161,19 +163,26 @@ def update(project: Project, wish: Wish, policies: Policies, writing: LockWritin
     return replace(report, rows=(*report.rows, *left, *warnings), notes=notes, facts=facts, exit_code=EXIT_REFUSED)
 
 
-def _as_done(report: Report, lock: Lock | None, done: Sequence[Newer | Release], renewed: Sequence[Renewal]) -> Report:
+def _written_report(
+    report: Report,
+    lock: Lock | None,
+    done: Sequence[ListedRelease | PackageRelease],
+    renewed: Sequence[DependencyUpdate],
+) -> Report:
     """The report after it was written: what would change did, and what comes next is named."""
     if not done and not renewed:
         return report
-    written = {each.entry.name for each in done}
-    rows = tuple(replace(row, message=_done(row.message)) if row.name in written else row for row in report.rows)
-    told = [f"{each.entry.name} updated to {_version(each)}" for each in done]
-    told += [f"the dependencies of {each.entry.name} renewed" for each in renewed]
-    summary = "; ".join((report.summary, *dict.fromkeys(told)))
+    written = {release.entry.name for release in done}
+    rows = tuple(
+        replace(row, message=_in_past_tense(row.message)) if row.name in written else row for row in report.rows
+    )
+    outcomes = [f"{release.entry.name} updated to {_version(release)}" for release in done]
+    outcomes += [f"the dependencies of {update.entry.name} renewed" for update in renewed]
+    summary = "; ".join((report.summary, *dict.fromkeys(outcomes)))
     return replace(report, rows=rows, summary=summary, notes=(*report.notes, *_next_steps(lock, written)))
 
 
-def _done(message: str) -> str:
+def _in_past_tense(message: str) -> str:
     return message.replace(" would change", " changed").replace("its tier would be ", "its tier is ")
 
 
@@ -191,39 +200,46 @@ def _next_steps(lock: Lock | None, written: Collection[str]) -> Iterator[str]:
     yield from steps
 
 
-def _update_facts(each: Newer | Release) -> dict[str, Any]:
-    facts = {"name": each.entry.name, "client": each.entry.client, "from": each.locked, "to": _version(each)}
-    if isinstance(each, Newer) or each.latest is None:
+def _update_facts(release: ListedRelease | PackageRelease) -> dict[str, Any]:
+    facts = {
+        "name": release.entry.name,
+        "client": release.entry.client,
+        "from": release.locked,
+        "to": _version(release),
+    }
+    if isinstance(release, ListedRelease) or release.latest is None:
         return facts
-    said = {"published_at": each.latest.published_at, "publisher": each.latest.publisher}
-    return {**facts, "package": each.runs.identity, **{name: value for name, value in said.items() if value}}
+    said = {"published_at": release.latest.published_at, "publisher": release.latest.publisher}
+    return {**facts, "package": release.launched.identity, **{name: value for name, value in said.items() if value}}
 
 
-def _untold(looked: _Looked, renewed: Sequence[Renewal]) -> Iterator[str]:
+def _notes(lookup: _Lookup, renewed: Sequence[DependencyUpdate]) -> Iterator[str]:
     """What was looked at beside registries, and what was not."""
-    same = sum(not each.rows for each in renewed)
+    same = sum(not update.rows for update in renewed)
     if same:
         yield f"the pinned bytes of {plural(same, 'server')} are what they would be today, with all dependencies"
-    if looked.unlisted:
-        yield f"no releases are looked up of programs of this machine and addresses: {', '.join(looked.unlisted)}"
+    if lookup.unlisted:
+        yield f"no releases are looked up of programs of this machine and addresses: {', '.join(lookup.unlisted)}"
 
 
-def _following(looked: _Looked, project: Project, policies: Policies, writing: LockWriting) -> Following | None:
+def _package_updater(
+    lookup: _Lookup, project: Project, policies: Policies, lock_options: LockOptions
+) -> PackageUpdater | None:
     """What brings configurations up to newer releases of their packages, where a configuration names one."""
-    if not looked.releases:
+    if not lookup.releases:
         return None
-    from pinwarden.project.newer_releases import Following
+    from pinwarden.project.newer_releases import PackageUpdater
 
-    return Following(project, policies, writing)
+    return PackageUpdater(project, policies, lock_options)
 
 
 def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked with
     project: Project,
-    found: Sequence[Newer | Release],
-    wish: Wish,
+    releases: Sequence[ListedRelease | PackageRelease],
+    request: UpdateRequest,
     policies: Policies,
-    writing: LockWriting,
-    following: Following | None,
+    lock_options: LockOptions,
+    updater: PackageUpdater | None,
 ) -> tuple[list[Row], list[Row]]:
     """Bring each server up to its newer release, in the lock and for every client, or leave all of it as it was.
 
@@ -231,43 +247,45 @@ def _write_releases(  # noqa: PLR0913, PLR0917  all that a release is locked wit
 
     What is not found here is not written: the bytes of some are not what anybody says they are.
     """
-    if not found:
+    if not releases:
         return [], []
     from pinwarden.project.client_install import not_updated
 
-    update = _Update(project, wish, policies, writing, following, found)
+    update = _ReleaseWriter(project, request, policies, lock_options, updater, releases)
     left: list[Row] = []
-    for name in dict.fromkeys(each.entry.name for each in found):
+    for name in dict.fromkeys(release.entry.name for release in releases):
         try:
-            update.server([each for each in found if each.entry.name == name])
+            update.server([release for release in releases if release.entry.name == name])
         except PinwardenError as err:
             left.append(not_updated(name, f"{update.client}: {err.message}; nothing was changed"))
-    return left, [*update.warnings, *(following.warnings if following is not None else ())]
+    return left, [*update.warnings, *(updater.warnings if updater is not None else ())]
 
 
-class _Update:
+class _ReleaseWriter:
     """Writes newer releases that were agreed to."""
 
     def __init__(  # noqa: PLR0913, PLR0917  all that a release is locked with
         self,
         project: Project,
-        wish: Wish,
+        request: UpdateRequest,
         policies: Policies,
-        writing: LockWriting,
-        following: Following | None,
-        found: Sequence[Newer | Release],
+        lock_options: LockOptions,
+        updater: PackageUpdater | None,
+        found: Sequence[ListedRelease | PackageRelease],
     ) -> None:
-        from pinwarden.project.client_install import Installed
+        from pinwarden.project.client_install import ClientEntries
 
-        self._project, self._wish, self._policies, self._writing = project, wish, policies, writing
-        self._following = following
-        self._installed = Installed(project, [each.entry for each in found if isinstance(each, Newer)])
+        self._project, self._wish, self._policies, self._writing = project, request, policies, lock_options
+        self._following = updater
+        self._installed = ClientEntries(
+            project, [release.entry for release in found if isinstance(release, ListedRelease)]
+        )
         self.warnings: list[Row] = []
         """Scan warnings for which the text of a new release was not approved."""
         self.client = ""
         """Whose entry is being written, for those who report what went wrong."""
 
-    def server(self, releases: Sequence[Newer | Release]) -> None:
+    def server(self, releases: Sequence[ListedRelease | PackageRelease]) -> None:
         """One server, for all of its clients: either all of it is written, or nothing is.
 
         1. Write the lock of every client.
@@ -276,9 +294,9 @@ class _Update:
         """
         from pinwarden.clients.files import config_edits
 
-        keys = [each.entry.key for each in releases]
+        keys = [release.entry.key for release in releases]
         with lock_store.restored_on_error(self._project.lock, keys), config_edits() as edits:
-            configured = [(each.entry, self._locked(each)) for each in releases]
+            configured = [(release.entry, self._locked(release)) for release in releases]
             for entry, server in configured:
                 if is_enforced(entry) and server is not None:
                     self._prove(entry)
@@ -286,105 +304,112 @@ class _Update:
                 if server is not None:
                     self._configure(entry, server, edits)
 
-    def _locked(self, each: Newer | Release) -> ConfiguredServer | None:
+    def _locked(self, release: ListedRelease | PackageRelease) -> ConfiguredServer | None:
         """Write the lock; the server as its client's file is to hold it, None if no file does."""
-        self.client = each.entry.client
-        if not isinstance(each, Newer):
-            return self._following.lock(each) if self._following is not None else None
-        self._installed.refuse_changed(each.entry.key)
-        wanted = Wanted(
-            name=each.entry.name,
-            clients=(each.entry.client,),
-            version=_version(each),
-            scope="global" if each.entry.scope == "global" else "project",
-            source=each.entry.source,
+        self.client = release.entry.client
+        if not isinstance(release, ListedRelease):
+            return self._following.write_lock(release) if self._following is not None else None
+        self._installed.refuse_changed(release.entry.key)
+        request = LockRequest(
+            name=release.entry.name,
+            clients=(release.entry.client,),
+            version=_version(release),
+            scope="global" if release.entry.scope == "global" else "project",
+            source=release.entry.source,
         )
-        locked = lock_from_registry(self._project, wanted, self._policies, self._writing)
+        locked = lock_from_registry(self._project, request, self._policies, self._writing)
         self.warnings += locked.rows if locked.exit_code == EXIT_REFUSED else ()
-        return self._installed.at_locked(each.entry.key)
+        return self._installed.updated_server(release.entry.key)
 
     def _prove(self, entry: Entry) -> None:
-        from pinwarden.project.prove import prove_entry
+        from pinwarden.project.prove import pin_entry
 
         self.client = entry.client
         if self._writing.offline:
             raise PinwardenError(
                 "BYTES_NOT_LOCKED", "it is started through pinwarden run, and its new bytes cannot be fetched offline"
             )
-        prove_entry(self._project, entry.key, self._wish.shop, self._writing.now)
+        pin_entry(self._project, entry.key, self._wish.fetch_context, self._writing.now)
 
     def _configure(self, entry: Entry, server: ConfiguredServer, edits: ConfigEdits) -> None:
         """Write a client's file. A server that is started through ``pinwarden run`` goes on being started so."""
         from pinwarden.project.client_install import locked_entry
-        from pinwarden.project.enforce import Enforcing, enforce_entry
+        from pinwarden.project.enforce import EnforceOptions, enforce_entry
 
         self.client = entry.client
         if not is_enforced(entry):
             edits.exchange(server, server.entry)
             return
-        how = Enforcing(project=self._project, servers=(), now=self._writing.now, edits=edits)
+        how = EnforceOptions(project=self._project, servers=(), now=self._writing.now, edits=edits)
         enforce_entry(how, locked_entry(self._project, entry.key), server)
 
 
-def _renewals(project: Project, wish: Wish, found: Sequence[Newer | Release], writing: LockWriting) -> list[Renewal]:
+def _dependency_updates(
+    project: Project,
+    request: UpdateRequest,
+    releases: Sequence[ListedRelease | PackageRelease],
+    lock_options: LockOptions,
+) -> list[DependencyUpdate]:
     """What the pinned bytes would be today; not of servers that get another release anyway."""
-    if writing.offline:
+    if lock_options.offline:
         return []
-    from pinwarden.project.newer_releases import renewals
+    from pinwarden.project.newer_releases import dependency_updates
 
-    newer = frozenset(each.entry.name for each in found)
-    return renewals(project, wish.names, wish.shop, writing.now, without=newer)
+    newer = frozenset(release.entry.name for release in releases)
+    return dependency_updates(project, request.names, request.fetch_context, lock_options.now, without=newer)
 
 
-def _write_renewals(project: Project, offered: Sequence[Renewal], now: str) -> None:
+def _write_dependency_updates(project: Project, offered: Sequence[DependencyUpdate], now: str) -> None:
     if not offered:
         return
-    from pinwarden.project.newer_releases import write_renewal
+    from pinwarden.project.newer_releases import write_dependency_update
 
     for renewal in offered:
-        write_renewal(project, renewal, now)
+        write_dependency_update(project, renewal, now)
 
 
-def _release_rows(wish: Wish, found: Sequence[Newer | Release], writing: LockWriting) -> Iterator[Row]:
+def _release_rows(
+    request: UpdateRequest, releases: Sequence[ListedRelease | PackageRelease], lock_options: LockOptions
+) -> Iterator[Row]:
     """Who published the newer releases of servers whose bytes are pinned, each once."""
-    if writing.offline:
+    if lock_options.offline:
         return
     from pinwarden.project.locked_servers import has_bytes
     from pinwarden.project.newer_releases import package_rows, release_rows
 
-    told: set[str] = set()
-    for each in found:
-        if each.latest is None or not has_bytes(each.entry) or each.entry.name in told:
+    reported: set[str] = set()
+    for release in releases:
+        if release.latest is None or not has_bytes(release.entry) or release.entry.name in reported:
             continue
-        told.add(each.entry.name)
-        if isinstance(each, Newer):
-            yield from release_rows(each.entry, each.latest, wish.shop, writing.now)
+        reported.add(release.entry.name)
+        if isinstance(release, ListedRelease):
+            yield from release_rows(release.entry, release.latest, request.fetch_context, lock_options.now)
         else:
-            yield from package_rows(each.entry, each.package, wish.shop, writing.now)
+            yield from package_rows(release.entry, release.package, request.fetch_context, lock_options.now)
 
 
-class _Looked(Record):
+class _Lookup(Record):
     """What the registries said, and of how many entries they can know."""
 
     lock: Lock
-    servers: tuple[Newer, ...]
+    servers: tuple[ListedRelease, ...]
     """Those that a registry of servers was asked about."""
-    releases: tuple[Release, ...]
+    releases: tuple[PackageRelease, ...]
     """Those that a configuration takes from a registry of packages."""
-    wanted: int
+    requested: int
     """All that were asked about."""
     unlisted: tuple[str, ...]
     """Names of configured servers that come from no registry."""
 
     @property
-    def entries(self) -> tuple[Newer | Release, ...]:
+    def entries(self) -> tuple[ListedRelease | PackageRelease, ...]:
         """All that have a locked release."""
-        return (*self.servers, *(each for each in self.releases if not each.floats))
+        return (*self.servers, *(release for release in self.releases if not release.is_floating))
 
     @property
-    def failed(self) -> tuple[Newer | Release, ...]:
+    def failed(self) -> tuple[ListedRelease | PackageRelease, ...]:
         """Those that could not be looked up."""
-        return tuple(each for each in self.entries if each.problem is not None)
+        return tuple(release for release in self.entries if release.problem is not None)
 
     @property
     def floating_rows(self) -> tuple[Row, ...]:
@@ -392,17 +417,22 @@ class _Looked(Record):
         level = UPDATE_KINDS["version_floats"].severity
         return tuple(
             Row(
-                code="version_floats", severity=level, entity="server", name=each.entry.name, path="", message=each.hint
+                code="version_floats",
+                severity=level,
+                entity="server",
+                name=release.entry.name,
+                path="",
+                message=release.hint,
             )
-            for each in self.releases
-            if each.floats
+            for release in self.releases
+            if release.is_floating
         )
 
-    def in_words(self, outcome: str) -> str:
+    def summary(self, outcome: str) -> str:
         """How many were looked up, and what came of it."""
         floating = len(self.releases) + len(self.servers) - len(self.entries)
-        comes = "comes" if 1 in (self.wanted, len(self.entries)) else "come"
-        known = f"{len(self.entries)} of {plural(self.wanted, 'entry', 'entries')} {comes} from a registry"
+        comes = "comes" if 1 in (self.requested, len(self.entries)) else "come"
+        known = f"{len(self.entries)} of {plural(self.requested, 'entry', 'entries')} {comes} from a registry"
         known += f" at a locked version and {floating} at any" if floating else ""
         if not self.entries:
             return f"{known}; {NOTHING_TO_LOOK_UP}"
@@ -412,27 +442,27 @@ class _Looked(Record):
         return f"{known}, {len(self.failed)} could not be looked up{answered}"
 
 
-def _look_up(project: Project, names: Sequence[str], shop: Workshop, *, offline: bool) -> _Looked:
+def _look_up_releases(project: Project, names: Sequence[str], context: FetchContext, *, offline: bool) -> _Lookup:
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
-        raise not_locked(lock.entries, unknown[0])
+        raise not_locked_error(lock.entries, unknown[0])
     wanted = [entry for entry in lock.entries if not names or entry.name in names]
     configured = [entry for entry in wanted if entry.source == SOURCE]
-    releases = _configured_releases(configured, shop)
-    packaged = {each.entry.key for each in releases}
-    return _Looked(
+    releases = _configured_releases(configured, context)
+    packaged = {release.entry.key for release in releases}
+    return _Lookup(
         lock=lock,
-        servers=tuple(_listed(project, wanted, offline=offline)),
+        servers=tuple(_look_up_listed(project, wanted, offline=offline)),
         releases=releases,
-        wanted=len(wanted),
+        requested=len(wanted),
         unlisted=tuple(dict.fromkeys(entry.name for entry in configured if entry.key not in packaged)),
     )
 
 
-def _listed(project: Project, wanted: Sequence[Entry], *, offline: bool) -> Iterator[Newer]:
+def _look_up_listed(project: Project, wanted: Sequence[Entry], *, offline: bool) -> Iterator[ListedRelease]:
     """What registries of servers have of entries that came from one."""
     registries = project.registries(offline=offline)
     for entry in wanted:
@@ -441,53 +471,53 @@ def _listed(project: Project, wanted: Sequence[Entry], *, offline: bool) -> Iter
         try:
             latest = from_value(registries.find(entry.name, None, entry.source))
         except PinwardenError as err:
-            yield Newer(entry=entry, latest=None, problem=err.message)
+            yield ListedRelease(entry=entry, latest=None, problem=err.message)
             continue
-        yield Newer(entry=entry, latest=latest)
+        yield ListedRelease(entry=entry, latest=latest)
 
 
-def _configured_releases(configured: Sequence[Entry], shop: Workshop) -> tuple[Release, ...]:
+def _configured_releases(configured: Sequence[Entry], context: FetchContext) -> tuple[PackageRelease, ...]:
     if not configured:
         return ()
-    from pinwarden.project.newer_releases import releases_of
+    from pinwarden.project.newer_releases import look_up_releases
 
-    return tuple(releases_of(configured, shop))
+    return tuple(look_up_releases(configured, context))
 
 
-def _differences(each: Newer | Release, following: Following | None, now: str) -> list[Row]:
+def _differences(release: ListedRelease | PackageRelease, updater: PackageUpdater | None, now: str) -> list[Row]:
     """What the newer release says about itself that the locked one did not."""
-    if isinstance(each, Newer):
+    if isinstance(release, ListedRelease):
         from pinwarden.lock.install_plan import install_plan
 
-        if each.latest is None:
+        if release.latest is None:
             return []
-        return _plan_rows(each, install_plan(each.latest, each.entry.client, now=now))
+        return _plan_rows(release, install_plan(release.latest, release.entry.client, now=now))
     from pinwarden.project.client_install import not_updated
 
     try:
-        fresh = following.fresh(each)[1].document if following is not None else each.entry.document
+        fresh = updater.updated_entry(release)[1].document if updater is not None else release.entry.document
     except PinwardenError as err:
-        return [_row(each), not_updated(each.entry.name, f"{each.entry.client}: {err.message}")]
-    return _plan_rows(each, fresh)
+        return [_row(release), not_updated(release.entry.name, f"{release.entry.client}: {err.message}")]
+    return _plan_rows(release, fresh)
 
 
-def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
-    enforced = is_enforced(each.entry)
-    old = {**each.entry.document, **({"config": _started_config(each.entry)} if enforced else {})}
-    rows = [_row(each)]
+def _plan_rows(release: ListedRelease | PackageRelease, plan: Mapping[str, Any]) -> list[Row]:
+    enforced = is_enforced(release.entry)
+    old = {**release.entry.document, **({"config": _launch_config(release.entry)} if enforced else {})}
+    rows = [_row(release)]
     for member, what in (
         ("selectedTarget", "what is installed"),
         ("config", "what pinwarden run starts" if enforced else "the client configuration"),
         ("capabilityManifest", "secrets, hosts or transports"),
     ):
-        before, after = _lasting(old.get(member)), _lasting(plan.get(member))
+        before, after = _without_passing(old.get(member)), _without_passing(plan.get(member))
         if before != after:
             rows.append(
                 Row(
                     code=f"{member}_changes",
                     severity=UPDATE_KINDS[f"{member}_changes"].severity,
                     entity="server",
-                    name=each.entry.name,
+                    name=release.entry.name,
                     path=f"/{member}",
                     message=f"{what} would change",
                     before=_text(before),
@@ -499,12 +529,12 @@ def _plan_rows(each: Newer | Release, plan: Mapping[str, Any]) -> list[Row]:
         message = f"its tier would be {after_tier} instead of {before_tier}"
         level = UPDATE_KINDS["tier_changes"].severity
         rows.append(
-            Row(code="tier_changes", severity=level, entity="server", name=each.entry.name, path="", message=message)
+            Row(code="tier_changes", severity=level, entity="server", name=release.entry.name, path="", message=message)
         )
     return rows
 
 
-def _started_config(entry: Entry) -> Any:
+def _launch_config(entry: Entry) -> Any:
     """The configuration with the command that ``pinwarden run`` stands for, which goes on standing for the next one."""
     from pinwarden.clients.config import config_with
     from pinwarden.project.enforce import with_command
@@ -515,23 +545,23 @@ def _started_config(entry: Entry) -> Any:
     return config_with(client, entry.name, with_command(approved, client, locked_launch(entry).command))
 
 
-def _row(each: Newer | Release) -> Row:
-    if each.problem:
-        code, level, message = COULD_NOT_CHECK, "review", each.problem
+def _row(release: ListedRelease | PackageRelease) -> Row:
+    if release.problem:
+        code, level, message = COULD_NOT_CHECK, "review", release.problem
     else:
         code, level = "newer_release", UPDATE_KINDS["newer_release"].severity
-        message = f"{each.locked} is locked for {each.entry.client}, {_version(each)} is the latest"
-        message += "" if isinstance(each, Newer) else each.told
-    return Row(code=code, severity=level, entity="server", name=each.entry.name, path="", message=message)
+        message = f"{release.locked} is locked for {release.entry.client}, {_version(release)} is the latest"
+        message += "" if isinstance(release, ListedRelease) else release.publication
+    return Row(code=code, severity=level, entity="server", name=release.entry.name, path="", message=message)
 
 
-def _version(each: Newer | Release) -> str:
-    return (each.latest.version if each.latest else None) or "?"
+def _version(release: ListedRelease | PackageRelease) -> str:
+    return (release.latest.version if release.latest else None) or "?"
 
 
-def _lasting(value: Any) -> Any:
+def _without_passing(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lasting(member) for name, member in value.items() if name not in _PASSING}
+        return {name: _without_passing(member) for name, member in value.items() if name not in _VOLATILE}
     return value
 
 

@@ -10,28 +10,28 @@ from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.server_entry import from_value
 from pinwarden.lock.target_verification import SKIPPED, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import explain, own_findings
-from pinwarden.project.artifact_check import artifact_outcome
+from pinwarden.project.artifact_check import verify_declared_artifact
 from pinwarden.project.lock import target_to_probe
 from pinwarden.surface.surface import TOOL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pinwarden.project.fetch_context import Workshop
+    from pinwarden.project.fetch_context import FetchContext
     from pinwarden.surface.surface import Surface
     from pinwarden.system.target import Target
 
 
 def verify_server(
-    found: dict[str, Any],
+    document: dict[str, Any],
     *,
     now: str,
     ask: Callable[[str, Target], Surface] | None = None,
-    shop: Workshop | None = None,
+    context: FetchContext | None = None,
 ) -> Report:
     """The report of ``pinwarden verify``. With ``ask`` the live server is asked, with ``shop`` the bytes are
     fetched and hashed."""
-    entry = from_value(found)
+    entry = from_value(document)
     live = SKIPPED
     if ask is not None:
         try:
@@ -40,9 +40,9 @@ def verify_server(
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"
             live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)
-    artifact = artifact_outcome(entry.name, choose_target(entry), shop, now)
+    artifact = verify_declared_artifact(entry.name, choose_target(entry), context, now)
     report = verify_metadata(entry, now=now, live=live, artifact=artifact)
-    told = explain(report.trust, now=now)
+    explanation = explain(report.trust, now=now)
     rows = [
         Row(code=code, severity=level, entity="server", name=entry.name, path="", message=message)
         for code, level, message in (
@@ -54,15 +54,15 @@ def verify_server(
     return Report(
         command="verify",
         subject=f"{entry.name} {entry.version}",
-        summary=f"{entry.name} {entry.version} is {told.tier}: {told.meaning}",
+        summary=f"{entry.name} {entry.version} is {explanation.tier}: {explanation.meaning}",
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=tuple(sorted(rows, key=severity_rank)),
-        notes=tuple(told.reasons),
+        notes=tuple(explanation.reasons),
         facts={
             **report.to_json(),
-            "tier": told.tier,
-            "reasons": list(told.reasons),
-            "remedies": list(told.remedies),
+            "tier": explanation.tier,
+            "reasons": list(explanation.reasons),
+            "remedies": list(explanation.remedies),
             "findings": [{"code": issue.code, "message": issue.message} for issue in own_findings(entry)],
         },
     )

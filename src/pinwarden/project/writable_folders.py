@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 _PROJECT = "{project}/"
-_OBEYED = (
+_CONFIGURATION_NAMES = (
     *(".claude", ".codex", ".cursor", ".gemini", ".idea", ".vscode", ".windsurf", ".zed", ".fleet", ".github"),
     *(".devcontainer", ".devcontainer.json", ".husky", ".pre-commit-config.yaml", ".lefthook", "lefthook.yml"),
     *(
@@ -49,7 +49,7 @@ _OBEYED = (
     *("agents.md", "claude.md", "claude.local.md", "gemini.md", ".cursorrules", ".windsurfrules", ".clinerules"),
 )
 """What editors, agents, shells and hook managers act on as soon as a folder is opened or entered."""
-_OF_THE_USER = (
+_STARTUP_PATHS = (
     *(".bashrc", ".zshrc", ".profile", ".ssh", ".gnupg", ".gitconfig", ".local/bin", "bin", "Library/LaunchAgents"),
     *(".config/autostart", ".config/systemd", ".config/environment.d", ".config/fish", ".config/git", ".config/nvim"),
     *(".config/pinwarden", ".local/share/applications", ".local/share/systemd"),
@@ -62,7 +62,7 @@ class WritableFolders(Record):
     """Folders that were checked, with what stays read-only in them and what must not be created there."""
 
     folders: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
 
 
@@ -70,41 +70,41 @@ def writable_folders(project: Project, folders: Sequence[str]) -> WritableFolder
     """Check the folders that a server is to write. Raises POLICY_REFUSED for one that it cannot be trusted with."""
     if not folders:
         return WritableFolders()
-    names = _forbidden(project)
+    names = _forbidden_names(project)
     kept: list[str] = []
     for folder in folders:
-        _refuse_obeyed(project, folder, names)
+        _refuse_protected(project, folder, names)
         try:
-            found = list(forbidden_paths(folder, names))
+            protected_paths = list(forbidden_paths(folder, names))
         except TooManyFilesError:
             raise _refused(
                 folder, f"holds more than {MAX_ENTRIES} files, which cannot be checked at every start"
             ) from None
         except OSError as err:
             raise _refused(folder, f"cannot be looked through ({err.strerror}: {str(err.filename)[:300]!a})") from err
-        for path in found:
+        for path in protected_paths:
             if Path(path).is_symlink():
                 raise _refused(folder, f"contains a link that other programs obey ({path[:300]!a})")
             if Path(path).name.casefold() in REPOSITORY_NAMES or Path(path).name.casefold() == "head":
                 raise _refused(folder, f"contains a repository ({path[:300]!a}), whose configuration names programs")
-        kept += (str(Path(path).resolve()) for path in found)
-    return WritableFolders(folders=tuple(folders), kept=tuple(dict.fromkeys(kept)), forbidden=tuple(sorted(names)))
+        kept += (str(Path(path).resolve()) for path in protected_paths)
+    return WritableFolders(folders=tuple(folders), protected=tuple(dict.fromkeys(kept)), forbidden=tuple(sorted(names)))
 
 
-def _forbidden(project: Project) -> frozenset[str]:
+def _forbidden_names(project: Project) -> frozenset[str]:
     """The names that other programs obey, in lower case."""
     lock = project.lock
     own = (lock.name, surfaces_folder(lock), closures_folder(lock), OWN_POLICY.name, TOOLPIN_POLICY.parts[0])
     places = (place.path for client in CLIENTS.values() for place in client.places)
     first = (path.removeprefix(_PROJECT).partition("/")[0] for path in places if path.startswith(_PROJECT))
     exact = (name for name in first if "*" not in name)
-    return frozenset(name.casefold() for name in (*REPOSITORY_NAMES, *_OBEYED, *own, *exact))
+    return frozenset(name.casefold() for name in (*REPOSITORY_NAMES, *_CONFIGURATION_NAMES, *own, *exact))
 
 
-def _refuse_obeyed(project: Project, folder: str, names: frozenset[str]) -> None:
+def _refuse_protected(project: Project, folder: str, names: frozenset[str]) -> None:
     """Refuse a folder that lies within a repository's own files, or within the settings of a program."""
     path = Path(folder).resolve()
-    for own in (project.home.resolve() / name for name in _OF_THE_USER):
+    for own in (project.home.resolve() / name for name in _STARTUP_PATHS):
         if own.is_relative_to(path) or path.is_relative_to(own):
             raise _refused(folder, f"holds what runs when you log in or open a shell, such as {str(own)[:300]!a}")
     for base in (project.root.resolve(), project.home.resolve()):
@@ -114,7 +114,7 @@ def _refuse_obeyed(project: Project, folder: str, names: frozenset[str]) -> None
         if any(part.casefold() in names for part in below):
             raise _refused(folder, "belongs to what other programs obey")
         for above in (path, *path.parents[: len(below)]):
-            if above.is_dir() and forbidden_names([each.name for each in above.iterdir()], ()):
+            if above.is_dir() and forbidden_names([child.name for child in above.iterdir()], ()):
                 raise _refused(folder, f"lies in a repository of git without a work tree ({str(above)[:300]!a})")
         return
 

@@ -45,13 +45,7 @@ def approve(args: Namespace) -> int:
       pinwarden approve notes --allow-execute --yes --why "reviewed in ticket 42"
     """
     from pinwarden.project.approvable import ANSWERED, YES
-    from pinwarden.project.approve import (
-        approve,
-        difference,
-        nothing_to_approve,
-        server_to_approve,
-        with_warnings,
-    )
+    from pinwarden.project.approve import approval_report, approve, nothing_to_approve, server_to_approve, with_warnings
     from pinwarden.project.server_start import prepare_locked_probe
     from pinwarden.system.clock import now
 
@@ -61,7 +55,7 @@ def approve(args: Namespace) -> int:
     approver = approver_from(args, YES if args.yes else ANSWERED)
     if args.yes:
         return _print(approve(project, server, surface, approver, now()), args.format)
-    _print(with_warnings(difference(project, server, surface), project, server, surface), args.format)
+    _print(with_warnings(approval_report(project, server, surface), project, server, surface), args.format)
     if nothing_to_approve(project, server, surface):
         return 0
     if args.format != "text" or not sys.stdin.isatty() or not _confirm():

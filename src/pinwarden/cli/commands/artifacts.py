@@ -83,7 +83,7 @@ def verify(args: Namespace) -> int:
     entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
     ask = _probe_function(args, project) if args.live else None
     with open_fetch_context(args, project, "downloading") as context:
-        report = verify_server(entry, now=now(), ask=ask, shop=None if args.offline else context)
+        report = verify_server(entry, now=now(), ask=ask, context=None if args.offline else context)
     return emit(report, args.format)
 
 
@@ -114,13 +114,13 @@ def prove(args: Namespace) -> int:
       pinwarden prove notes
     """
     from pinwarden.project.install_scripts import AllowedScripts
-    from pinwarden.project.prove import prove
+    from pinwarden.project.prove import prove_servers
     from pinwarden.system.clock import now
 
     project, scripts = project_from(args), tuple(args.allow_script)
     allowed = AllowedScripts(names=scripts, by=approver_from(args).by if scripts else "")
     with open_fetch_context(args, project, "downloading and hashing") as context:
-        report = prove(project, args.server, context, now(), allowed)
+        report = prove_servers(project, args.server, context, now(), allowed)
     return emit(report, args.format)
 
 
@@ -154,11 +154,11 @@ def fetch(args: Namespace) -> int:
       pinwarden fetch --frozen notes
     """
     from pinwarden.cli.bundle_arguments import open_pinned_bundles
-    from pinwarden.project.fetch import How, fetch
+    from pinwarden.project.fetch import FetchOptions, fetch
 
     project = project_from(args)
     with open_fetch_context(args, project, "downloading") as context, open_pinned_bundles(args) as bundles:
-        how = How(frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox)
+        how = FetchOptions(frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox)
         report = fetch(project, args.server, context, how)
     return emit(report, args.format)
 
@@ -166,11 +166,11 @@ def fetch(args: Namespace) -> int:
 def _probe_function(args: Namespace, project: Project) -> Callable[[str, Target], Surface]:
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.project.project import load_policies
-    from pinwarden.project.server_start import ask, prepare_probe
+    from pinwarden.project.server_start import prepare_probe, probe_server
 
     load_policies(project)  # an unreadable policy fails the command, not the server
     options = probe_options(args)
-    return lambda name, target: ask(prepare_probe(project, name, target, options))
+    return lambda name, target: probe_server(prepare_probe(project, name, target, options))
 
 
 def _verify_contract(args: Namespace) -> int:

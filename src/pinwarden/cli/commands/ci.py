@@ -17,7 +17,7 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_USAGE, PinwardenError
 from pinwarden.project.project import Project, load_policies
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.report import Checked
+    from pinwarden.project.gate.gate_report import ProjectCheck
 
 _WORKFLOW_FILES = {"github": ".github/workflows/pinwarden.yml", "gitlab": ".gitlab/pinwarden.gitlab-ci.yml"}
 
@@ -96,8 +96,8 @@ def ci(args: Namespace) -> int:
       pinwarden ci --format github --format sarif=pinwarden.sarif --format junit=pinwarden.xml
       pinwarden ci --project services/search --project services/mail
     """
-    from pinwarden.project.gate.report import gate_report
-    from pinwarden.project.gate.repository import coverage_rows, in_repository, with_coverage
+    from pinwarden.project.gate.gate_report import gate_report
+    from pinwarden.project.gate.repository_check import coverage_rows, in_repository, with_coverage
     from pinwarden.system.repository import find_repository_root
 
     projects = projects_from(args)
@@ -158,20 +158,20 @@ def init_ci(args: Namespace) -> int:
     return EXIT_CLEAN
 
 
-def _check(args: Namespace, project: Project, *, alone: bool) -> Checked:
+def _check(args: Namespace, project: Project, *, alone: bool) -> ProjectCheck:
     """Check one project. With several projects, an error in one becomes part of the report."""
     try:
         return _run_checks(args, project)
     except PinwardenError as err:
         if alone or err.exit_code == EXIT_USAGE:
             raise
-        from pinwarden.project.gate.repository import unchecked_project
+        from pinwarden.project.gate.repository_check import unchecked_project
 
         return unchecked_project(project, err)
 
 
-def _run_checks(args: Namespace, project: Project) -> Checked:
-    from pinwarden.project.gate.check import Gate, check_project
+def _run_checks(args: Namespace, project: Project) -> ProjectCheck:
+    from pinwarden.project.gate.check import GateOptions, check_project
     from pinwarden.system.clock import now
 
     probe = None
@@ -179,10 +179,10 @@ def _run_checks(args: Namespace, project: Project) -> Checked:
         from pinwarden.cli.server_arguments import probe_options
 
         probe = probe_options(args)
-    gate = Gate(
+    gate = GateOptions(
         now=now(),
         registries=project.registries(offline=args.offline) if args.registry or args.live else None,
-        registry_wanted=args.registry,
+        registry_requested=args.registry,
         probe=probe,
         configs=not args.no_configs,
         scope=args.scope,
@@ -200,7 +200,7 @@ def _run_checks(args: Namespace, project: Project) -> Checked:
     from pinwarden.core.record import replace
 
     with open_fetch_context(args, project, "downloading and hashing") as context:
-        return check_project(project, policies, replace(gate, workshop=context))
+        return check_project(project, policies, replace(gate, fetch_context=context))
 
 
 def _refuse_single_project_options(args: Namespace, projects: Sequence[Project]) -> None:

@@ -62,19 +62,19 @@ def init(args: Namespace) -> int:
       pinwarden init --accept notes
     """
     from pinwarden.cli.streams import Progress
-    from pinwarden.project.init import ask_servers, discover_servers, lock_found
-    from pinwarden.project.init_decisions import Accepted
+    from pinwarden.project.init import discover_servers, lock_discovered, probe_servers
+    from pinwarden.project.init_decisions import AcceptedServers
     from pinwarden.system.clock import now
 
     approver = approver_from(args)
-    accepted = Accepted(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
+    accepted = AcceptedServers(names=tuple(args.accept), everything=args.accept_all, warnings=args.approve_warnings)
     discovery = _decide(discover_servers(project_from(args), accepted, args.scope), args, approver)
     if not discovery.undecided:
         connects = args.allow_execute or args.allow_private
         with Progress("connecting to the servers") as progress:
-            discovery = ask_servers(discovery, probe_options(args) if connects else None, progress.at)
+            discovery = probe_servers(discovery, probe_options(args) if connects else None, progress.at)
         discovery = _decide(discovery, args, approver)
-    return emit(lock_found(discovery, now=now(), approver=approver), args.format)
+    return emit(lock_discovered(discovery, now=now(), approver=approver), args.format)
 
 
 def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discovery:
@@ -84,16 +84,16 @@ def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discov
         return discovery
     from pinwarden.cli.render.text import render_rows
     from pinwarden.core.visible import show_invisible
-    from pinwarden.project.init import lock_answer
+    from pinwarden.project.init import lock_accepted
     from pinwarden.system.clock import now
 
     for server in discovery.undecided:
-        sys.stderr.write(render_rows(server.standing.rows))
+        sys.stderr.write(render_rows(server.status.rows))
         sys.stderr.write(f"lock {show_invisible(server.server.name)} for {server.server.client} as it is now? [y/N] ")
         sys.stderr.flush()
         typed = sys.stdin.readline()
         if not typed:
             break
         if typed.strip().lower() in ("y", "yes"):
-            discovery = lock_answer(discovery, server.key, now=now(), approver=approver)
+            discovery = lock_accepted(discovery, server.key, now=now(), approver=approver)
     return discovery

@@ -19,7 +19,7 @@ from pinwarden.cli.project_arguments import (
 from pinwarden.core.errors import PinwardenError
 
 if TYPE_CHECKING:
-    from pinwarden.install.install import Placed
+    from pinwarden.install.install import InstallTarget
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENV_HINT = "Set the variable where the server is started, and give only its name: --env NAME. Values are never stored."
@@ -90,17 +90,17 @@ def install(args: Namespace) -> int:
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, registry_location, trust_file
-    from pinwarden.install.decision import Question
-    from pinwarden.install.install import Installing, install, is_locked
-    from pinwarden.project.approvable import by_command
-    from pinwarden.project.lock import LockWriting
+    from pinwarden.install.decision import InstallRequest
+    from pinwarden.install.install import InstallContext, install, is_locked
+    from pinwarden.project.approvable import reason_for_command
+    from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import load_policies, store_folder
     from pinwarden.registry.names import DEFAULT_CHANNEL, check_channel, check_tool, check_version
     from pinwarden.system.clock import now, wall_clock
 
     tool, _, channel = args.tool.partition("@")
     project, trusted = project_from(args), load_trust(trust_file())
-    question = Question(
+    question = InstallRequest(
         tool=check_tool(tool),
         channel=check_channel(channel or DEFAULT_CHANNEL),
         floor=check_version(args.floor) if args.floor else None,
@@ -114,34 +114,36 @@ def install(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")
     location = registry_location(args, trusted)
     with open_locations(args) as places:
-        installing = Installing(
+        installing = InstallContext(
             project=project,
             source=places.source(location, question.channel, args.log),
             store=Store(store_folder(project)),
-            placed=_placement(args),
+            target=_placement(args),
             policies=load_policies(project),
-            writing=LockWriting(now=now(), approver=approver_from(args, by_command("install"))),
-            ask=args.allow_execute,
+            lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
+            probe=args.allow_execute,
         )
         return emit(install(question, installing), args.format)
 
 
-def _placement(args: Namespace) -> Placed:
-    from pinwarden.install.install import Placed
+def _placement(args: Namespace) -> InstallTarget:
+    from pinwarden.install.install import InstallTarget
 
     for name in args.env:
         if not _VARIABLE.fullmatch(name):
             # A value is nearly always a secret, and the lock is committed to the repository.
             raise PinwardenError("USAGE", "--env takes the name of a variable, without a value", hint=_ENV_HINT)
-    return Placed(clients=tuple(dict.fromkeys(args.client or ["generic"])), scope=args.scope, variables=tuple(args.env))
+    return InstallTarget(
+        clients=tuple(dict.fromkeys(args.client or ["generic"])), scope=args.scope, variables=tuple(args.env)
+    )
 
 
 def _install_image(args: Namespace) -> int:
     """Lock a container image by the digest that its tag has now."""
     from pinwarden.cli.fetch_arguments import open_fetch_context
     from pinwarden.install.container_images import ImageInstall, install_image
-    from pinwarden.project.approvable import by_command
-    from pinwarden.project.lock import LockWriting
+    from pinwarden.project.approvable import reason_for_command
+    from pinwarden.project.lock import LockOptions
     from pinwarden.project.project import load_policies
     from pinwarden.registry.names import check_tool
     from pinwarden.surface.probe.probe import ProbeOptions
@@ -155,9 +157,9 @@ def _install_image(args: Namespace) -> int:
         name=check_tool(args.tool),
         image=args.image,
         project=project,
-        placed=_placement(args),
+        target=_placement(args),
         policies=load_policies(project),
-        writing=LockWriting(now=now(), approver=approver_from(args, by_command("install"))),
+        lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
     with open_fetch_context(args, project, "resolving the tag") as context:

@@ -25,8 +25,8 @@ from pinwarden.core.errors import EXIT_CLEAN
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report
-    from pinwarden.project.fetch_context import Workshop
-    from pinwarden.project.lock import LockWriting, Wanted
+    from pinwarden.project.fetch_context import FetchContext
+    from pinwarden.project.lock import LockOptions, LockRequest
     from pinwarden.project.project import Project
 
 _LIVE_HELP = "connect to the server, and approve the tools and texts it has now"
@@ -80,13 +80,13 @@ def lock(args: Namespace) -> int:
       pinwarden lock io.github.acme/notes --version 1.0.0 --client cursor
     """
     from pinwarden.core.record import replace
-    from pinwarden.project.approvable import by_command
+    from pinwarden.project.approvable import reason_for_command
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
     project = project_from(args)
     with _open_verification(args, project) as context:
-        writing = replace(_lock_writing(args, by_command("lock")), shop=context)
+        writing = replace(_lock_writing(args, reason_for_command("lock")), fetch_context=context)
         report = lock_from_registry(project, _lock_request(args), load_policies(project), writing)
     return emit(report, args.format)
 
@@ -109,14 +109,14 @@ def add(args: Namespace) -> int:
       pinwarden add io.github.acme/notes --client cursor --client vscode
     """
     from pinwarden.core.record import replace
-    from pinwarden.project.approvable import by_command
+    from pinwarden.project.approvable import reason_for_command
     from pinwarden.project.client_install import install_locked
     from pinwarden.project.lock import lock_from_registry
     from pinwarden.project.project import load_policies
 
     project, wanted = project_from(args), _lock_request(args)
     with _open_verification(args, project) as context:
-        writing = replace(_lock_writing(args, by_command("add")), shop=context)
+        writing = replace(_lock_writing(args, reason_for_command("add")), fetch_context=context)
         locked = lock_from_registry(project, wanted, load_policies(project), writing)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client configuration was changed"
@@ -189,12 +189,12 @@ def update(args: Namespace) -> int:
     """
     from pinwarden.project.approvable import YES
     from pinwarden.project.project import load_policies
-    from pinwarden.project.update import Wish, update
+    from pinwarden.project.update import UpdateRequest, update
 
     project = project_from(args)
     writing = _lock_writing(args, YES, approves=args.yes)
     with open_fetch_context(args, project, "looking up releases") as context:
-        wish = Wish(names=args.server, agreed=args.yes, shop=context)
+        wish = UpdateRequest(names=args.server, confirmed=args.yes, fetch_context=context)
         report = update(project, wish, load_policies(project), writing)
         report = _update_bundles(args, project, writing, report)
     return emit(report, args.format)
@@ -222,14 +222,14 @@ def outdated(args: Namespace) -> int:
     return emit(report, args.format)
 
 
-def _lock_request(args: Namespace) -> Wanted:
+def _lock_request(args: Namespace) -> LockRequest:
     """Which server to lock, for which clients."""
-    from pinwarden.project.lock import Wanted
+    from pinwarden.project.lock import LockRequest
 
     clients = args.client or ["claude"]
     if "all" in clients:
         clients = _writable_clients(args.scope)
-    return Wanted(
+    return LockRequest(
         name=args.server,
         clients=tuple(dict.fromkeys(clients)),
         version=args.version,
@@ -237,7 +237,7 @@ def _lock_request(args: Namespace) -> Wanted:
         source=args.source,
         target=args.target,
         modern=args.modern,
-        verified=args.verify,
+        verify=args.verify,
     )
 
 
@@ -250,13 +250,13 @@ def _writable_clients(scope: str) -> list[str]:
     return [client for client in named if installation_place(client_of(client), scope)]
 
 
-def _lock_writing(args: Namespace, how: str, *, approves: bool = True) -> LockWriting:
+def _lock_writing(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
     """How to write the lock. An approver is needed only if something is approved; ``how`` says what happened."""
     from pinwarden.cli.server_arguments import probe_options
-    from pinwarden.project.lock import LockWriting
+    from pinwarden.project.lock import LockOptions
     from pinwarden.system.clock import now
 
-    return LockWriting(
+    return LockOptions(
         now=now(),
         approver=approver_from(args, how) if approves and not args.plain_v2 else None,
         plain_v2=args.plain_v2,
@@ -266,7 +266,7 @@ def _lock_writing(args: Namespace, how: str, *, approves: bool = True) -> LockWr
 
 
 @contextmanager
-def _open_verification(args: Namespace, project: Project) -> Iterator[Workshop | None]:
+def _open_verification(args: Namespace, project: Project) -> Iterator[FetchContext | None]:
     """What downloading needs, if --verify is given."""
     if not args.verify or args.offline:
         yield None
@@ -279,15 +279,15 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     """Prove, fetch and enforce. The report is that of the first step that fails."""
     from pinwarden.core.record import replace
     from pinwarden.project.enforce import enforce
-    from pinwarden.project.fetch import How, fetch
-    from pinwarden.project.prove import prove
+    from pinwarden.project.fetch import FetchOptions, fetch
+    from pinwarden.project.prove import prove_servers
     from pinwarden.system.clock import now
 
     names = [args.server]
     with open_fetch_context(args, project, "downloading and hashing") as context:
-        done = prove(project, names, context, now())
+        done = prove_servers(project, names, context, now())
         if done.exit_code == EXIT_CLEAN:
-            done = fetch(project, names, context, How(frozen=True))
+            done = fetch(project, names, context, FetchOptions(frozen=True))
         if done.exit_code == EXIT_CLEAN:
             done = enforce(project, names, now())
     if done.exit_code != EXIT_CLEAN:
@@ -295,7 +295,7 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     return replace(report, summary=f"{report.summary}; {done.summary}", facts={**report.facts, "enforced": done.facts})
 
 
-def _update_bundles(args: Namespace, project: Project, writing: LockWriting, report: Report) -> Report:
+def _update_bundles(args: Namespace, project: Project, writing: LockOptions, report: Report) -> Report:
     """Add the updates of installed bundles to the report, if the lock has any."""
     from pinwarden.lock import lock_store
     from pinwarden.project.run import is_bundle
@@ -306,17 +306,17 @@ def _update_bundles(args: Namespace, project: Project, writing: LockWriting, rep
     from pinwarden.artifacts.environments.store import Store
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.cli.bundle_arguments import installer_policy_from, open_locations, trust_file
-    from pinwarden.install.staging import PinnedBundles
-    from pinwarden.install.upgrade import Updating, merged, update_bundles
+    from pinwarden.install.staging import RegistryBundleFetcher
+    from pinwarden.install.upgrade import UpdateContext, merge_reports, update_bundles
     from pinwarden.project.project import load_policies, store_folder
     from pinwarden.system.clock import wall_clock
 
     trusted = load_trust(trust_file())
     with open_locations(args) as places:
-        updating = Updating(
+        updating = UpdateContext(
             project=project,
-            places=places,
-            pinned=PinnedBundles(
+            locations=places,
+            fetcher=RegistryBundleFetcher(
                 places, lambda: trusted, lambda: installer_policy_from(args), args.registry, trust_file()
             ),
             log=args.log,
@@ -325,11 +325,11 @@ def _update_bundles(args: Namespace, project: Project, writing: LockWriting, rep
             policy=installer_policy_from(args),
             store=Store(store_folder(project)),
             policies=load_policies(project),
-            writing=writing,
+            lock_options=writing,
             now=wall_clock(),
-            agreed=args.yes,
-            ask=args.allow_execute,
+            confirmed=args.yes,
+            probe=args.allow_execute,
             literal=args.literal,
             on_drift=args.on_drift,
         )
-        return merged(report, update_bundles(args.server, updating), updating)
+        return merge_reports(report, update_bundles(args.server, updating), updating)

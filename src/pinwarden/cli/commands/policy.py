@@ -68,11 +68,11 @@ def policy_check(args: Namespace) -> int:
       pinwarden policy check
       pinwarden policy check notes --environment production
     """
-    from pinwarden.project.policies import check_policy, policies_in
+    from pinwarden.project.policies import check_policy, required_policies
     from pinwarden.system.clock import now
 
     project = project_from(args)
-    policies = policies_in(project, Path(args.policy) if args.policy else None, args.environment)
+    policies = required_policies(project, Path(args.policy) if args.policy else None, args.environment)
     return emit(check_policy(project, policies, now=now(), server=args.server), args.format)
 
 
@@ -89,9 +89,9 @@ def policy_digest(args: Namespace) -> int:
     Examples:
       pinwarden policy digest
     """
-    from pinwarden.project.policies import digest_policy
+    from pinwarden.project.policies import policy_digest_report
 
-    return emit(digest_policy(project_from(args), Path(args.policy) if args.policy else None), args.format)
+    return emit(policy_digest_report(project_from(args), Path(args.policy) if args.policy else None), args.format)
 
 
 def _configure_policy_generate(parser: ArgumentParser) -> None:

@@ -81,10 +81,10 @@ def run(args: Namespace) -> int:
     project = authority.project
     server = _prepare_command(args, project) if args.server is None else _prepare_locked(args, project)
     if args.show:
-        from pinwarden.project.authority import explained
+        from pinwarden.project.authority import describe_authority
 
         sys.stdout.write("\n".join(server.command.words) + "\n")
-        for line in explained(authority):
+        for line in describe_authority(authority):
             print_notice(line)
         return 0
     sys.stdout.flush()
@@ -133,24 +133,24 @@ def enforce(args: Namespace) -> int:
 
 def _find_authority(args: Namespace, here: Project) -> Authority:
     """Which lock and policy apply. A policy given with --policy is used as it is."""
-    from pinwarden.project.authority import Start, authority_of
+    from pinwarden.project.authority import RunRequest, resolve_authority
 
-    start = Start(
+    start = RunRequest(
         name=args.server or args.name,
         command=tuple(args.command),
         by_name=args.server is not None,
         names_project=args.project is not None or args.file is not None,
         typed=sys.stdin is not None and sys.stdin.isatty(),
     )
-    authority = authority_of(here, start)
+    authority = resolve_authority(here, start)
     if not args.policy:
         return authority
     return replace(authority, project=replace(authority.project, policy=Path(args.policy)))
 
 
-def _prepare_command(args: Namespace, project: Project) -> GatedServer:
-    from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
-    from pinwarden.project.run import Started
+def _prepare_command(args: Namespace, project: Project) -> Behind:
+    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
+    from pinwarden.project.run import ServerCommand
     from pinwarden.project.server_start import prepare_start
 
     if not args.command:
@@ -169,10 +169,10 @@ def _prepare_command(args: Namespace, project: Project) -> GatedServer:
         )
     name = args.name or command_name(words, str(Path.cwd()))
 
-    def started() -> Started:
+    def started() -> ServerCommand:
         program = _find_program(words[0])
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PINWARDEN_")}
-        return Started(command=(program, *words[1:]), environment=environment)
+        return ServerCommand(command=(program, *words[1:]), environment=environment)
 
     prepared = prepare_start(project, name, started, sandbox=args.sandbox)
     return GatedServer(
@@ -212,7 +212,7 @@ def _is_approved(project: Project, name: str, client: str | None) -> bool:
 def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
     from pinwarden.lock.extension import has_surface
-    from pinwarden.project.run import find_entry, is_bundle, prepare
+    from pinwarden.project.run import find_entry, is_bundle, prepare_locked
     from pinwarden.project.server_start import prepare_start
 
     policy = load_gateway_policy(project)
@@ -227,7 +227,7 @@ def _prepare_locked(args: Namespace, project: Project) -> GatedServer:
     prepared = prepare_start(
         project,
         args.server,
-        lambda: prepare(project, entry, given=args.command, say=print_notice),
+        lambda: prepare_locked(project, entry, arguments_given=args.command, notify=print_notice),
         sandbox=args.sandbox,
         confine=not is_bundle(entry) or _can_sandbox(args),
     )

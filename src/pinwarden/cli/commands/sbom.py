@@ -65,6 +65,6 @@ def advisories(args: Namespace) -> int:
     Examples:
       pinwarden advisories --osv osv-export
     """
-    from pinwarden.project.locked_packages import look_up
+    from pinwarden.project.locked_packages import find_advisories
 
-    return emit(look_up(project_from(args), Path(args.osv)), args.format)
+    return emit(find_advisories(project_from(args), Path(args.osv)), args.format)

@@ -49,10 +49,10 @@ def keygen(args: Namespace) -> int:
     Examples:
       pinwarden keygen new.pem
     """
-    from pinwarden.project.lock_signatures import make_key
+    from pinwarden.project.lock_signatures import create_key_pair
 
     passphrase = read_passphrase(args.passphrase_env) if args.passphrase_env else None
-    return emit(make_key(Path(args.file), passphrase), args.format)
+    return emit(create_key_pair(Path(args.file), passphrase), args.format)
 
 
 def _configure_sign(parser: ArgumentParser) -> None:
@@ -157,11 +157,11 @@ def lock_sign(args: Namespace) -> int:
         raise PinwardenError(
             "USAGE", "ToolPin's format can contain only one signature", hint="Use --dsse for several signatures."
         )
-    from pinwarden.project.lock_signatures import Signing, sign_lock
+    from pinwarden.project.lock_signatures import SigningRequest, sign_lock
     from pinwarden.system.clock import now
 
     project = project_from(args)
-    signing = Signing(
+    signing = SigningRequest(
         lock=project.lock,
         output=Path(args.output) if args.output else project.root / SIGNATURE_FILE,
         keys=read_private_keys(args.key),

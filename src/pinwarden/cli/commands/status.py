@@ -72,10 +72,10 @@ def explain(args: Namespace) -> int:
     Examples:
       pinwarden explain notes
     """
-    from pinwarden.project.explain import explain_locked, explain_registered
+    from pinwarden.project.explain import explain_locked, explain_registry_entry
     from pinwarden.system.clock import now
 
-    explained = explain_registered if args.registry else explain_locked
+    explained = explain_registry_entry if args.registry else explain_locked
     report = explained(project_from(args), args.server, now=now())
     if args.format == "text":
         from pinwarden.cli.layout import sections
@@ -104,9 +104,9 @@ def doctor(args: Namespace) -> int:
       pinwarden doctor
       pinwarden doctor --scope project
     """
-    from pinwarden.project.doctor import examine
+    from pinwarden.project.doctor import check_installation
 
-    return emit_report(examine(project_from(args), args.scope), args)
+    return emit_report(check_installation(project_from(args), args.scope), args)
 
 
 def _configure_audit(parser: ArgumentParser) -> None:

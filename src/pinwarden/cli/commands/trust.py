@@ -64,7 +64,7 @@ def trust_add(args: Namespace) -> int:
       pinwarden trust add export/registry.json --role registry --url export
     """
     from pinwarden.core.signed_note import WitnessKey
-    from pinwarden.install.trust import Trusting, add_trust
+    from pinwarden.install.trust_commands import TrustRequest, add_trust
     from pinwarden.system.clock import wall_clock
 
     key, log = _read_keys(args)
@@ -74,7 +74,7 @@ def trust_add(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"--witnesses-needed is {needed}, but {len(witnesses)} witnesses are given")
     if not 1 <= args.max_age_days <= 3650:
         raise PinwardenError("USAGE", "--max-age-days must be from 1 to 3650")
-    wanted = Trusting(
+    wanted = TrustRequest(
         name=args.name,
         roles=tuple(dict.fromkeys(args.role)),
         key=key,
@@ -105,7 +105,7 @@ def trust_remove(args: Namespace) -> int:
     Examples:
       pinwarden trust remove release --revoke --why "laptop stolen"
     """
-    from pinwarden.install.trust import remove_trust
+    from pinwarden.install.trust_commands import remove_trust
     from pinwarden.system.clock import wall_clock
 
     report = remove_trust(trust_file(), args.key, wall_clock(), revoked=args.revoke, why=args.why)
@@ -125,7 +125,7 @@ def trust_list(args: Namespace) -> int:
     Examples:
       pinwarden trust list
     """
-    from pinwarden.install.trust import list_trust
+    from pinwarden.install.trust_commands import list_trust
 
     report = list_trust(trust_file())
     facts = report.facts

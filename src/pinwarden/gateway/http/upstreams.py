@@ -26,8 +26,8 @@ from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.verification import refuse_if_tampered, verify
-from pinwarden.project.locked_servers import LockedServer, differences, servers_by_name
-from pinwarden.project.server_start import live_target
+from pinwarden.project.locked_servers import LockedServer, describe_differences, servers_by_name
+from pinwarden.project.server_start import probe_target
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.files import find_program
 from pinwarden.system.net.network_guard import NetworkRules
@@ -158,7 +158,7 @@ class UpstreamFactory:
         return Upstream(name, slug, guard, recording, opener)
 
     def _opener(self, name: str, entry: Entry) -> Opener:
-        target = live_target(entry, self._project.configs())
+        target = probe_target(entry, self._project.configs())
         if isinstance(target, HttpTarget):
             return self._remote(name, target)
         return self._child(name, target)
@@ -171,18 +171,20 @@ class UpstreamFactory:
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
-    def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
-        """How to start the server: from verified bytes, or as configured if the user allows it."""
-        from pinwarden.project.run import Started, find_entry, prepare
+    def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
+        """What starts the server: its verified bytes, or with permission the command as it is configured."""
+        from pinwarden.project.run import ServerCommand, find_entry, prepare_locked
         from pinwarden.project.server_start import prepare_start
 
-        def locked() -> Started:
-            return prepare(self._project, find_entry(self._project, name, None), given=(), say=self._say)
+        def locked() -> ServerCommand:
+            return prepare_locked(
+                self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._say
+            )
 
-        def as_configured() -> Started:
+        def as_configured() -> ServerCommand:
             variables = self._project.variables
             own = {key: expand_placeholders(value, variables) for key, value in target.env.items()}
-            return Started(
+            return ServerCommand(
                 command=tuple(expand_placeholders(word, variables) for word in target.command),
                 environment=child_environment(own, variables, self._permissions.variables),
                 cwd=None if target.cwd is None else expand_placeholders(target.cwd, variables),
@@ -250,7 +252,7 @@ def _by_name(lock: Lock) -> tuple[dict[str, LockedServer], dict[str, str]]:
             found[name] = servers[0]
         else:
             problems[name] = (
-                f"it is {differences(servers)}; lock it in the same way for all clients, "
+                f"it is {describe_differences(servers)}; lock it in the same way for all clients, "
                 "or name another lock with --file"
             )
     return found, problems

@@ -1,1 +1,1 @@
-"""``pinwarden ci``: is everything still as it was approved? Start with ``check.py``."""
+"""``pinwarden ci``: is everything still as approved? Start with ``check.py``, which lists the checks in order."""

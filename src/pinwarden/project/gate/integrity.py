@@ -1,4 +1,4 @@
-"""The lock itself: its seals, the files beside it, a digest that was kept elsewhere, claims, signatures."""
+"""The lock itself: its seals, the files beside it, the expected digest, consistency of entries, signatures."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from pinwarden.lock.verification import verify, verify_files
 from pinwarden.system.files import find_case_twins
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.check import Gate
+    from pinwarden.project.gate.check import GateOptions
     from pinwarden.project.project import Policies, Project
 
 
 LOCK_KINDS: FindingKinds = kind_table(
     critical=(
-        ("digest_mismatch", "The lock is not the one whose digest was kept elsewhere."),
-        ("digest_partial", "The digest that was kept elsewhere does not cover the approved texts."),
-        ("policy_changed", "The lock is the one whose digest was kept elsewhere, and the policy is not."),
-        ("name_collision", "Another file here has the same name on systems that ignore case, and may take its place."),
-        ("record_stripped", "Our record of an entry is gone: who approved it, where it is configured, what it says."),
+        ("digest_mismatch", "The lock does not have the expected digest."),
+        ("digest_partial", "The expected digest does not cover the approved surfaces."),
+        ("policy_changed", "The lock has the expected digest, and the policy does not."),
+        (
+            "name_collision",
+            "Another file has the same name on file systems that ignore case, and may replace this one.",
+        ),
+        ("record_stripped", "Pinwarden's record of an entry is missing: approval, configuration file and surface."),
     )
 )
 
 
-def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Gate) -> Iterator[Row]:
-    """What is wrong with the lock and the files beside it."""
-    problems = [*verify(lock, require_extension=gate.require_extension), *verify_files(lock, texts)]
+def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions) -> Iterator[Row]:
+    """Problems of the lock and the files beside it."""
+    problems = [*verify(lock, require_extension=options.require_extension), *verify_files(lock, texts)]
     places: dict[str, tuple[int, int]] = {}
     if problems:
-        places = _places(project, [problem.path for problem in problems])
+        places = _locations(project, [problem.path for problem in problems])
     for problem in problems:
         line, column = places.get(problem.path, (None, None))
         yield Row(
@@ -52,7 +55,7 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], gate: Ga
         )
 
 
-def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _locations(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     from pinwarden.core.json_pointer import locate_pointers
     from pinwarden.lock.entry import LOCK_LIMITS
     from pinwarden.system.files import read_file
@@ -60,28 +63,28 @@ def _places(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]
     return locate_pointers(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
 
 
-def digest_rows(project: Project, lock: Lock, policies: Policies, gate: Gate) -> Iterator[Row]:
-    """A digest that was kept elsewhere. Of a sealed file only the seal covers what we record: texts, approvals. The
-    policy is covered as well, and that there is none."""
-    if gate.expect_digest is None:
+def digest_rows(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> Iterator[Row]:
+    """Compare with the digest that is kept outside the repository. For a sealed lock it covers approvals and surfaces
+    (through the seal) and the policy, including that there is none."""
+    if options.expect_digest is None:
         return
     seal = lock.seal.get("integrity") if lock.seal is not None else None
     digest = lockfile.digest(lock)
     alone = str(seal or digest)
     whole = policies.sealed_with(alone)
-    if gate.expect_digest == whole:
+    if options.expect_digest == whole:
         return
-    code, message = "digest_mismatch", f"the digest is {whole}, expected {gate.expect_digest[:100]}"
-    if gate.expect_digest == alone:
+    code, message = "digest_mismatch", f"the digest is {whole}, expected {options.expect_digest[:100]}"
+    if options.expect_digest == alone:
         code = "policy_changed"
         message = (
-            "the expected digest says that there is no policy, and there is one; review it, then keep the digest that "
-            "pinwarden lock digest --sealed prints"
+            "the expected digest is for a lock without a policy, and this project has one; review it, then store the "
+            "output of `pinwarden lock digest --sealed`"
         )
-    elif gate.expect_digest == digest:
+    elif options.expect_digest == digest:
         code = "digest_partial"
         message = (
-            "this digest covers only lockfileVersion 2, not the approved texts; expect that of lock digest --sealed"
+            "this digest covers only lockfileVersion 2, not the approved surfaces; use that of `lock digest --sealed`"
         )
     yield Row(
         code=code,
@@ -95,7 +98,7 @@ def digest_rows(project: Project, lock: Lock, policies: Policies, gate: Gate) ->
 
 
 def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
-    """Entries of configurations and of bundles are always ours; without our record something took it away."""
+    """Entries from configurations and bundles always have Pinwarden's record; if it is missing, it was removed."""
     for entry in lock.entries:
         if entry.source in UNLISTED and EXTENSION not in entry.manifest:
             yield Row(
@@ -104,16 +107,16 @@ def stripped_rows(project: Project, lock: Lock) -> Iterator[Row]:
                 entity="lock",
                 name=entry.name,
                 path="",
-                message="our record of this entry is gone: who approved it, where it is configured, what it says",
+                message="Pinwarden's record of this entry is missing: approval, configuration file and surface",
                 file=project.shown(project.lock),
             )
 
 
 def collision_rows(project: Project) -> Iterator[Row]:
-    """Second spellings of the lock, of what lies beside it, and of the policies.
+    """Other spellings of the names of the lock, its files and the policies.
 
-    Where case is ignored only one of two such files is there after a checkout, and it need not be the one that was
-    checked here.
+    On a file system that ignores case only one of two such files exists after a checkout, and it may not be the one
+    that was checked here.
     """
     from pinwarden.project.project import OWN_POLICY, TOOLPIN_POLICY
 
@@ -127,46 +130,46 @@ def collision_rows(project: Project) -> Iterator[Row]:
             entity="lock",
             name="",
             path="",
-            message=f"{twin.name!a} stands for another file where case is ignored, and may take its place",
+            message=f"{twin.name!a} is the same name as another file where case is ignored, and may replace it",
             file=project.shown(twin),
         )
 
 
 def forged_rows(project: Project, lock: Lock) -> Iterator[Row]:
-    """Entries that say something else about themselves than their own configuration does."""
-    from pinwarden.project.configured_entry import FORGED, forged_entries
+    """Entries whose summary (hosts, packages, tier) does not follow from their configuration."""
+    from pinwarden.project.configured_entry import INCONSISTENT, inconsistent_entries
 
-    for entry in forged_entries(lock):
+    for entry in inconsistent_entries(lock):
         yield Row(
             code="entry_inconsistent",
             severity="critical",
             entity="lock",
             name=entry.name,
             path="",
-            message=FORGED,
+            message=INCONSISTENT,
             file=project.shown(project.lock),
         )
 
 
-def signature_rows_of(project: Project, lock: Lock, policies: Policies, gate: Gate) -> list[Row]:
-    """The signatures, if they are asked for."""
-    if gate.signatures is None:
+def signature_rows_of(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> list[Row]:
+    """Problems of the signatures, if signatures are required."""
+    if options.signatures is None:
         return []
     from pinwarden.project.lock_signatures import signature_rows
 
     data = lock_store.read_bytes(project.lock)
     if lockfile.parse(data) != lock:
         raise PinwardenError("LOCK_BUSY", f"{project.lock.name} changed while it was being checked")
-    policy = _policy_followed(policies) if gate.signatures.policy is None else None
+    policy = _policy_digest(policies) if options.signatures.policy is None else None
     file = project.shown(project.lock)
-    return [replace(row, file=file) for row in signature_rows(data, gate.signatures, policy)]
+    return [replace(row, file=file) for row in signature_rows(data, options.signatures, policy)]
 
 
-def _policy_followed(policies: Policies) -> str | None:
-    """The digest of the policy that holds here, which is the one that a signature has to name."""
+def _policy_digest(policies: Policies) -> str | None:
+    """The digest of this project's policy, which a signature must name."""
     stated = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
     if len(stated) > 1:
         raise PinwardenError(
-            "USAGE", "two policies hold here, and a signature names one", hint="Name it with --signed-policy."
+            "USAGE", "this project has two policies, and a signature names one", hint="Name it with --signed-policy."
         )
     return stated[0].digest.sri if stated else None

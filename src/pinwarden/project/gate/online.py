@@ -1,6 +1,7 @@
-"""What the live servers say, held against what was approved: the text that we keep, or the hashes that ToolPin keeps.
+"""Checks that use the network or start servers: live surfaces, registry metadata, artifact bytes.
 
-An entry that has both is held against the text, which holds more than the hashes and says what changed.
+A live server is compared with the approved surface if the lock has one, else with ToolPin's hashes: the surface covers
+more, and shows what changed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
 from pinwarden.lock.shape import tier_rank
 from pinwarden.lock.toolpin_pins import compare_pins, has_pins
-from pinwarden.project.artifact_check import examine
-from pinwarden.project.fetch_context import Workshop
-from pinwarden.project.gate.report import in_vain, unpinned_rows
+from pinwarden.project.artifact_check import examine_artifact
+from pinwarden.project.fetch_context import FetchContext
+from pinwarden.project.gate.gate_report import nothing_to_check_row, unpinned_rows
 from pinwarden.project.locked_servers import has_bytes
-from pinwarden.project.server_start import PreparedProbe, ask_all, prepare_locked_probe
+from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.rows import change_row, stderr_tail
 from pinwarden.surface.surface import TOOL, Surface, parse_surface
@@ -31,22 +32,22 @@ if TYPE_CHECKING:
     from pinwarden.lock.launch_choice import LaunchTarget
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.server_entry import ServerEntry
-    from pinwarden.project.gate.check import Gate
+    from pinwarden.project.gate.check import GateOptions
     from pinwarden.project.project import Project
     from pinwarden.surface.probe.probe import ProbeOptions
 
 
-class _Question(Record):
-    """One entry whose server is asked, and the text that was approved; None where only ToolPin's hashes were."""
+class _LiveCheck(Record):
+    """One entry whose server is probed, and its approved surface; None if only ToolPin's hashes are locked."""
 
     entry: Entry
-    asked: PreparedProbe
+    prepared: PreparedProbe
     approved: Surface | None
 
 
 _NOTHING_PINNED = (
-    "there is nothing to compare the live servers with: no entry has an approved surface; "
-    "approve what a server says now with pinwarden approve NAME, or with pinwarden init --allow-execute"
+    "there is nothing to compare the live servers with: no entry has an approved surface. Approve one with "
+    "pinwarden approve NAME, or all with pinwarden init --allow-execute"
 )
 
 
@@ -57,35 +58,35 @@ def live_rows(
     options: ProbeOptions,
     held: Mapping[str, str],
 ) -> Iterator[Row]:
-    """Ask every server of which something live was approved, all at once, and tell what is different.
+    """Probe every server with an approved surface, all at once, and report the differences.
 
-    ``held`` are the names of those that must not be asked, with the reason.
+    ``held`` are the names of those that must not be started, with the reason.
     """
     if lock.entries and not any(map(_has_pin, lock.entries)):
         yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
     yield from unpinned_rows(lock, _has_pin)
-    questions: list[_Question] = []
+    questions: list[_LiveCheck] = []
     files = project.configs()
     for entry in lock.entries:
         if entry.name in held:
             if _has_pin(entry):
-                yield _unchecked(entry, f"was not asked: {held[entry.name]}")
+                yield _unchecked(entry, f"was not started: {held[entry.name]}")
             continue
         try:
-            question = _question(entry, texts, lambda one: prepare_locked_probe(project, one, files, options))
+            question = _live_check(entry, texts, lambda one: prepare_locked_probe(project, one, files, options))
         except PinwardenError as err:
-            yield _unchecked(entry, f"could not be asked: {err.message}")
+            yield _unchecked(entry, f"could not be probed: {err.message}")
             continue
         if question is not None:
             questions.append(question)
-    outcomes = ask_all([question.asked for question in questions])
+    outcomes = probe_prepared([question.prepared for question in questions])
     for question, seen in zip(questions, outcomes, strict=True):
         if isinstance(seen, PinwardenError) and seen.code == "SECRET_REPEATED":
             yield _row(question.entry, "secret_repeated", seen.message)
         elif isinstance(seen, PinwardenError):
             how = " (--allow-execute)" if seen.code == "CONSENT_REQUIRED" else ""
             yield replace(
-                _unchecked(question.entry, f"could not be asked: {seen.message}{how}"), excerpt=stderr_tail(seen)
+                _unchecked(question.entry, f"could not be probed: {seen.message}{how}"), excerpt=stderr_tail(seen)
             )
         elif question.approved is not None:
             yield from _text_rows(question.entry, question.approved, seen)
@@ -98,16 +99,16 @@ def _has_pin(entry: Entry) -> bool:
     return has_pins(entry.manifest) or (extension is not None and extension.surface is not None)
 
 
-def _question(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]) -> _Question | None:
+def _live_check(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry], PreparedProbe]) -> _LiveCheck | None:
     extension = extension_of(entry)
     pin = extension.surface if extension else None
     if pin is not None:
         if pin.path not in texts:
-            return None  # a missing text is a finding about the lock
-        return _Question(entry=entry, asked=start(entry), approved=parse_surface(texts[pin.path]))
+            return None  # the missing file is reported with the lock
+        return _LiveCheck(entry=entry, prepared=start(entry), approved=parse_surface(texts[pin.path]))
     if not has_pins(entry.manifest):
         return None
-    return _Question(entry=entry, asked=start(entry), approved=None)
+    return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 
 
 def _text_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
@@ -120,7 +121,7 @@ def _hash_rows(entry: Entry, seen: Surface) -> Iterator[Row]:
     tools: list[Any] = []
     for item in seen.items_of_kind(TOOL):
         if item.digest is None:
-            message = f"{item.key[:120]!a} has no single meaning, so nobody can have approved it: {item.problem}"
+            message = f"{item.key[:120]!a} has no canonical form, so it cannot be an approved tool: {item.problem}"
             yield _row(entry, "tool_undigestable", message)
             return
         tools.append(item.value)
@@ -131,7 +132,9 @@ def _hash_rows(entry: Entry, seen: Surface) -> Iterator[Row]:
         return
     for finding in findings:
         if finding.decided:
-            yield _row(entry, finding.code, f"{finding.message}; only a hash was approved, so no more can be shown")
+            yield _row(
+                entry, finding.code, f"{finding.message}; the lock has only a hash, so the change cannot be shown"
+            )
         else:
             yield _unchecked(entry, f"could not be compared: {finding.message}")
 
@@ -147,37 +150,37 @@ def _unchecked(entry: Entry, why: str) -> Row:
 REGISTRY_KINDS: FindingKinds = kind_table(
     critical=(
         ("version_gone", "No registry has the locked version any more."),
-        ("entry_deleted", "The registry calls the locked version deleted."),
-        ("no_install_target", "The locked version declares nothing any more that could be installed."),
+        ("entry_deleted", "The registry marks the locked version as deleted."),
+        ("no_install_target", "The locked version no longer declares anything that can be installed."),
         ("target_changed", "The locked version names another package or address than was approved."),
-        ("config_changed", "The locked version would be configured otherwise than was approved."),
+        ("config_changed", "The locked version would be configured differently than was approved."),
         ("manifest_changed", "The locked version declares other secrets, hosts or transports than were approved."),
-        ("tier_decreased", "What is known of the locked version is trusted less than when it was approved."),
+        ("tier_decreased", "The locked version has a lower trust tier than when it was approved."),
     ),
     review=(
-        ("entry_deprecated", "The registry calls the locked version deprecated."),
-        ("score_decreased", "What is known of the locked version scores lower than when it was approved."),
+        ("entry_deprecated", "The registry marks the locked version as deprecated."),
+        ("score_decreased", "The locked version has a lower trust score than when it was approved."),
     ),
 )
 
 
-_NOTHING_LISTED = (
-    "no entry came from a registry of servers, so there is nothing to look up; --bytes looks at the packages that "
+_NOTHING_REGISTERED = (
+    "no entry is from a registry of servers, so there is nothing to look up; --bytes checks the packages that "
     "configurations name"
 )
 
 
-def registry_rows(lock: Lock, registries: Registries, gate: Gate) -> Iterator[Row]:
-    """Every version that came from a registry, looked up again."""
+def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
+    """Look up every version that came from a registry again."""
     from pinwarden.lock.server_entry import from_value
 
-    if gate.registry_wanted and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
-        yield in_vain("--registry", _NOTHING_LISTED)
+    if gate_options.registry_requested and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
+        yield nothing_to_check_row("--registry", _NOTHING_REGISTERED)
     for entry in lock.entries:
         if entry.source in UNLISTED:
             continue
         try:
-            found = from_value(registries.find(entry.name, entry.version, entry.source))
+            current = from_value(registries.find(entry.name, entry.version, entry.source))
         except PinwardenError as err:
             if err.code == "SERVER_NOT_FOUND":
                 message = f"no registry has version {entry.version} any more"
@@ -185,21 +188,23 @@ def registry_rows(lock: Lock, registries: Registries, gate: Gate) -> Iterator[Ro
             else:
                 yield _registry_row(entry, COULD_NOT_CHECK, err.message)
             continue
-        if found.status != "active":
-            yield _registry_row(entry, f"entry_{found.status}", f"the registry calls this version {found.status}")
-        yield from _metadata_rows(entry, found, gate.now)
+        if current.status != "active":
+            yield _registry_row(
+                entry, f"entry_{current.status}", f"the registry marks this version as {current.status}"
+            )
+        yield from _metadata_rows(entry, current, gate_options.now)
 
 
-def _metadata_rows(entry: Entry, found: ServerEntry, now: str) -> Iterator[Row]:
-    """What the same version says today, held against what was approved. In ToolPin's words where it has some."""
+def _metadata_rows(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
+    """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
     from pinwarden.lock.install_plan import Installation, install_plan
     from pinwarden.lock.verification import same_json
 
     approved = entry.selected_target
-    target = _target_today(found, approved)
+    target = _current_target(current, approved)
     try:
         how = Installation(scope="global" if entry.scope == "global" else "project", target=target)
-        plan = install_plan(found, entry.client, now=now, how=how)
+        plan = install_plan(current, entry.client, now=now, how=how)
     except PinwardenError as err:
         yield _registry_row(entry, "no_install_target", err.message)
         return
@@ -207,34 +212,36 @@ def _metadata_rows(entry: Entry, found: ServerEntry, now: str) -> Iterator[Row]:
         yield _registry_row(entry, "target_changed", "selected install target changed")
     if not same_json(plan["config"], entry.config):
         yield _registry_row(entry, "config_changed", "client config changed")
-    if not same_json(_lasting(plan["capabilityManifest"]), _lasting(entry.manifest)):
+    if not same_json(_comparable_manifest(plan["capabilityManifest"]), _comparable_manifest(entry.manifest)):
         yield _registry_row(entry, "manifest_changed", "capability manifest changed")
     before, after = entry.trust.get("score"), plan["trust"]["score"]
     if isinstance(before, int) and after < before:
         yield _registry_row(entry, "score_decreased", f"trust score decreased {before} -> {after}")
     old, new = entry.trust.get("tier"), plan["trust"]["tier"]
-    # What we hash ourselves makes an entry verified; metadata alone never does, so one step down from there is no news.
+    # An entry is `verified` because of hashed bytes. Metadata alone cannot reach that, so one tier lower is expected.
     best_without_bytes = min(tier_rank(old), tier_rank("conditional"))
     if tier_rank(new) < best_without_bytes:
         yield _registry_row(entry, "tier_decreased", f"trust tier decreased {old} -> {new}")
 
 
-def _target_today(found: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
-    """What would be launched now: what was approved if it is what comes first, else the first of its kind, else any."""
+def _current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
+    """The target to compare: the approved one if it still comes first, else the first of its kind, else any."""
     from pinwarden.lock.launch_choice import choose_target, selected_target
     from pinwarden.lock.verification import same_json
 
-    target = choose_target(found)
+    target = choose_target(current)
     if target is not None and same_json(selected_target(target), dict(approved)):
         return target
     try:
-        return choose_target(found, "remote" if approved.get("kind") == "remote" else str(approved.get("registryType")))
-    except PinwardenError:  # it offers nothing of that kind any more
+        return choose_target(
+            current, "remote" if approved.get("kind") == "remote" else str(approved.get("registryType"))
+        )
+    except PinwardenError:  # no target of that kind any more
         return target
 
 
-def _lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest without its time, and without what only a live server can tell."""
+def _comparable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest without its timestamp, and without what only a live server can say."""
     return {name: manifest[name] for name in HASHED_MANIFEST if name in manifest}
 
 
@@ -244,15 +251,15 @@ def _registry_row(entry: Entry, code: str, message: str) -> Row:
 
 
 class ByteCheck(Record):
-    """What fetching and hashing again came to."""
+    """The outcome of downloading and hashing again."""
 
     rows: tuple[Row, ...] = ()
     proved: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By the key of an entry, the codes of the evidence that was proved; of a refused artifact nothing is."""
+    """By entry key, the codes of the evidence that passed; empty for a refused artifact."""
 
 
-def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
-    """Every artifact that was pinned, fetched and hashed again; each package once, however many clients have it."""
+def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
+    """Download and hash every pinned artifact again, each package once."""
     rows: list[Row] = []
     known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
     proved: dict[str, frozenset[str]] = {}
@@ -261,7 +268,7 @@ def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
             key = entry.name, locked_launch(entry).command
             if key not in known:
                 known[key] = frozenset()
-                examined = examine(entry, shop, now)
+                examined = examine_artifact(entry, context, now)
                 rows += (row for row in examined.rows if row.severity != "info")
                 passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
                 known[key] = frozenset() if examined.refused else frozenset(passed)
@@ -269,7 +276,7 @@ def check_bytes(lock: Lock, shop: Workshop, now: str) -> ByteCheck:
         except PinwardenError as err:
             rows.append(_failure(entry, err))
     if lock.entries and not any(map(has_bytes, lock.entries)):
-        why = "--bytes: no entry has pinned bytes, so there is nothing to hash again; pinwarden prove pins them"
+        why = "--bytes: no entry has pinned bytes, so there is nothing to hash; pin them with pinwarden prove"
         rows.append(Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=why))
     return ByteCheck(rows=tuple(rows), proved=proved)
 

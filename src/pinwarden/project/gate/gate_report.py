@@ -1,4 +1,4 @@
-"""What the checks found, in one report; what nobody looked at is said, and never ok."""
+"""The report of the gate. A check that was not done is named as such and never counts as ok."""
 
 from __future__ import annotations
 
@@ -29,52 +29,54 @@ from pinwarden.lock.shape import TOOL_HASHES
 from pinwarden.lock.verification import PROBLEMS
 
 if TYPE_CHECKING:
-    from pinwarden.project.gate.check import Gate
+    from pinwarden.project.gate.check import GateOptions
     from pinwarden.project.project import Policies, Project
 
 
 CHECKS = ("integrity", "signature", "configs", "policy", "registry", "bytes", "scripts", "advisories", "live")
 
 
-class Checked(Record):
-    """What the checks found in one project."""
+class ProjectCheck(Record):
+    """The outcome of the checks in one project."""
 
     subject: str
     """The lock, relative to the repository's root."""
     entries: int = 0
     unconfigured: bool = False
-    """There is neither a lock nor a configured server."""
-    found: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    """The rows of each check of ``CHECKS``."""
-    nothing: Mapping[str, str] = field(default_factory=dict)
+    """Whether there is neither a lock nor a configured server."""
+    rows_by_check: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """The rows of each check in ``CHECKS``."""
+    not_done: Mapping[str, str] = field(default_factory=dict)
     """The checks that were ``skipped``, and those for which there was ``none`` to check."""
-    asked: Mapping[str, int] = field(default_factory=dict)
+    entry_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     rule_texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The rows of all checks."""
-        return tuple(row for group in self.found.values() for row in group)
+        return tuple(row for group in self.rows_by_check.values() for row in group)
 
 
 def checked_project(
-    project: Project, lock: Lock, found: Mapping[str, Sequence[Row]], gate: Gate, policies: Policies
-) -> Checked:
-    """What the checks found in a project that has a lock."""
-    in_vain = {name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in found.items()}
-    checked = Checked(
+    project: Project, lock: Lock, rows_by_check: Mapping[str, Sequence[Row]], options: GateOptions, policies: Policies
+) -> ProjectCheck:
+    """The outcome for a project that has a lock."""
+    in_vain = {
+        name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in rows_by_check.items()
+    }
+    checked = ProjectCheck(
         subject=project.shown(project.lock),
         entries=len(lock.entries),
-        found=found,
-        nothing=_nothing_to_check(lock, gate, policies),
-        asked=_asked(lock, gate),
-        notes=tuple(_not_looked_at(lock, gate, in_vain)),
+        rows_by_check=rows_by_check,
+        not_done=_nothing_to_check(lock, options, policies),
+        entry_counts=_entry_counts(lock, options),
+        notes=tuple(_coverage_notes(lock, options, in_vain)),
     )
-    return replace(checked, rule_texts=_rule_texts(gate, checked.rows))
+    return replace(checked, rule_texts=_rule_texts(options, checked.rows))
 
 
-def gate_report(projects: Sequence[Checked]) -> Report:
+def gate_report(projects: Sequence[ProjectCheck]) -> Report:
     """The report of all checks, in one project or several."""
     rows = [row for checked in projects for row in checked.rows]
     unchecked = [row for row in rows if row.code == COULD_NOT_CHECK]
@@ -94,7 +96,8 @@ def gate_report(projects: Sequence[Checked]) -> Report:
             "checkedEntries": sum(checked.entries for checked in projects),
             "checks": {name: _worst(_status(checked, name) for checked in projects) for name in CHECKS},
             "asked": {
-                name: sum(each.asked.get(name, 0) for each in projects) for name in ("registry", "bytes", "live")
+                name: sum(project.entry_counts.get(name, 0) for project in projects)
+                for name in ("registry", "bytes", "live")
             },
             "failures": [row_facts(row) for row in drift],
             "unchecked": [row_facts(row) for row in unchecked],
@@ -115,26 +118,26 @@ def gate_report(projects: Sequence[Checked]) -> Report:
 
 
 def _worst(states: Iterable[str]) -> str:
-    """The state of a check over several projects: one failure fails it, and it is ok where it was done at all."""
+    """The state of a check over several projects: failed if it failed in one, ok if it was done in any."""
     known = set(states)
     return next(state for state in ("failed", "ok", "none", "skipped") if state in known)
 
 
-def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
+def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
     texts = {**PROBLEMS, **(kind_reasons(LIVE_KINDS) if any(row.code in LIVE_KINDS for row in rows) else {})}
-    if gate.signatures is not None:
+    if options.signatures is not None:
         from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 
         texts.update(kind_reasons(SIGNATURE_KINDS))
-    if gate.osv is not None:
+    if options.osv is not None:
         from pinwarden.project.locked_packages import VULNERABILITY_KINDS
 
         texts.update(kind_reasons(VULNERABILITY_KINDS))
-    if gate.workshop is not None:
+    if options.fetch_context is not None:
         from pinwarden.artifacts.artifact_drift import ARTIFACT_KINDS
 
         texts.update(kind_reasons(ARTIFACT_KINDS))
-    if gate.probe is not None:
+    if options.probe is not None:
         from pinwarden.lock.toolpin_pins import PIN_FINDINGS
 
         texts.update(PIN_FINDINGS)
@@ -153,28 +156,28 @@ def _rule_texts(gate: Gate, rows: Iterable[Row]) -> dict[str, str]:
     return texts
 
 
-def _status(checked: Checked, name: str) -> str:
-    grave = [row for row in checked.found.get(name, ()) if is_failing(row)]
-    nothing = checked.nothing.get(name)
+def _status(checked: ProjectCheck, name: str) -> str:
+    grave = [row for row in checked.rows_by_check.get(name, ()) if is_failing(row)]
+    nothing = checked.not_done.get(name)
     if grave and not (nothing == "none" and all(row.code == COULD_NOT_CHECK for row in grave)):
         return "failed"
     return nothing or "ok"
 
 
-def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, str]:
+def _nothing_to_check(lock: Lock, options: GateOptions, policies: Policies) -> dict[str, str]:
     """The checks that cannot be ok: those that were ``skipped``, and those for which there was ``none`` to check."""
     off = {
-        "signature": gate.signatures is None,
-        "configs": not gate.configs,
-        "registry": gate.registries is None,
-        "bytes": gate.workshop is None,
-        "advisories": gate.osv is None,
-        "live": gate.probe is None,
+        "signature": options.signatures is None,
+        "configs": not options.configs,
+        "registry": options.registries is None,
+        "bytes": options.fetch_context is None,
+        "advisories": options.osv is None,
+        "live": options.probe is None,
     }
     empty = {
         "policy": not policies.any,
         "scripts": not has_closures(lock),
-        **{name: count == 0 for name, count in _asked(lock, gate).items()},
+        **{name: count == 0 for name, count in _entry_counts(lock, options).items()},
     }
     return {name: "none" for name, nothing in empty.items() if nothing} | {
         name: "skipped" for name, skipped in off.items() if skipped
@@ -184,16 +187,16 @@ def _nothing_to_check(lock: Lock, gate: Gate, policies: Policies) -> dict[str, s
 _Names = Mapping[str, Collection[str]]
 
 
-def _asked(lock: Lock, gate: Gate, without: _Names = MappingProxyType({})) -> dict[str, int]:
-    """Of how many entries the registries and the live servers were asked, some names aside."""
+def _entry_counts(lock: Lock, options: GateOptions, without: _Names = MappingProxyType({})) -> dict[str, int]:
+    """How many entries each online check covers, not counting the names in ``without``."""
 
     def count(kind: str, is_on: bool, fits: Callable[[Entry], bool]) -> int:
         return sum(fits(entry) and entry.name not in without.get(kind, ()) for entry in lock.entries) if is_on else 0
 
     return {
-        "registry": count("registry", gate.registries is not None, lambda entry: entry.source not in UNLISTED),
-        "bytes": count("bytes", gate.workshop is not None, _has_bytes),
-        "live": count("live", gate.probe is not None, _has_live_pin),
+        "registry": count("registry", options.registries is not None, lambda entry: entry.source not in UNLISTED),
+        "bytes": count("bytes", options.fetch_context is not None, _has_bytes),
+        "live": count("live", options.probe is not None, _has_live_pin),
     }
 
 
@@ -214,10 +217,10 @@ def _has_live_pin(entry: Entry) -> bool:
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
 
 
-def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
-    """What was looked at and what was not; ``in_vain`` are those that a check did not get to the end with."""
-    if gate.configs:
-        yield f"looked for the files of {len(clients_looked_for())} clients (--format json names them)"
+def _coverage_notes(lock: Lock, options: GateOptions, in_vain: _Names) -> Iterator[str]:
+    """What was checked and what was not; ``in_vain`` are the names a check failed for."""
+    if options.configs:
+        yield f"searched the configuration files of {len(clients_looked_for())} clients (--format json lists them)"
     unpinned = hashed = 0
     for entry in lock.entries:
         extension = extension_of(entry)
@@ -226,24 +229,24 @@ def _not_looked_at(lock: Lock, gate: Gate, in_vain: _Names) -> Iterator[str]:
             hashed, unpinned = hashed + known, unpinned + (not known)
     entries = len(lock.entries)
     if unpinned:
-        yield f"{unpinned} of {entries} entries have no approved surface: what their tools say is not pinned"
+        yield f"{unpinned} of {entries} entries have no approved surface: changes of their tools are not detected"
     if hashed:
-        yield f"{hashed} of {entries} entries have only ToolPin's hashes of their tools, which leave much out"
-    yield from _unseen_texts(lock)
-    asked = _asked(lock, gate, in_vain)
-    # --live looks up what came from a registry as well; of a lock without such entries there is nothing to tell.
-    if gate.registries is not None and (gate.registry_wanted or asked["registry"]):
-        option = "--registry" if gate.registry_wanted else "--live"
+        yield f"{hashed} of {entries} entries have only ToolPin's tool hashes, which cover just a part of each tool"
+    yield from _unchecked_member_notes(lock)
+    asked = _entry_counts(lock, options, in_vain)
+    # --live includes the registry lookup; do not mention it for a lock without registry entries.
+    if options.registries is not None and (options.registry_requested or asked["registry"]):
+        option = "--registry" if options.registry_requested else "--live"
         yield f"{option} looked up {asked['registry']} of {plural(entries, 'entry', 'entries')}"
-    if gate.workshop is not None:
-        yield f"--bytes fetched and hashed the artifacts of {asked['bytes']} of {plural(entries, 'entry', 'entries')}"
-    if gate.probe is None:
-        yield "live servers were not asked (--live)"
+    if options.fetch_context is not None:
+        yield f"--bytes downloaded and hashed the artifacts of {asked['bytes']} of {entries} entries"
+    if options.probe is None:
+        yield "live servers were not checked (--live)"
     else:
-        yield f"--live asked the servers of {asked['live']} of {plural(entries, 'entry', 'entries')}"
+        yield f"--live checked the servers of {asked['live']} of {plural(entries, 'entry', 'entries')}"
 
 
-def _unseen_texts(lock: Lock) -> Iterator[str]:
+def _unchecked_member_notes(lock: Lock) -> Iterator[str]:
     from pinwarden.lock.locked_config import locked_config, uncovered
     from pinwarden.system.redaction import redacted_members
 
@@ -253,7 +256,9 @@ def _unseen_texts(lock: Lock) -> Iterator[str]:
             yield uncovered(entry.name, unseen)
 
 
-def _summary(projects: Sequence[Checked], drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]) -> str:
+def _summary(
+    projects: Sequence[ProjectCheck], drift: Sequence[Row], unchecked: Sequence[Row], rows: Sequence[Row]
+) -> str:
     if all(checked.unconfigured for checked in projects) and not (drift or unchecked):
         return "No MCP servers are configured here: nothing to check"
     entries = f"{plural(sum(checked.entries for checked in projects), 'entry', 'entries')} checked"
@@ -265,30 +270,30 @@ def _summary(projects: Sequence[Checked], drift: Sequence[Row], unchecked: Seque
     if unchecked:
         return f"{entries}: {len(unchecked)} could not be checked"
     noted = f", {plural(len(rows), 'remark')}" if rows else ""
-    unread = sum(row.code == UNREAD for row in rows)
+    unread = sum(row.code == OUTDATED_SURFACE for row in rows)
     if unread:
-        told = f"what {plural(unread, 'server')} in another release or configuration tells was not looked at"
-        return f"{entries}: everything else is as approved, {told}{noted}"
+        outdated = f"{plural(unread, 'server')} changed version or configuration since approval"
+        return f"{entries}: {outdated}; everything else is as approved{noted}"
     pinned = "everything that is pinned" if any(row.code == UNPINNED for row in rows) else "everything"
     return f"{entries}: {pinned} is as approved{noted}"
 
 
-UNREAD = "text_of_another_release"
+OUTDATED_SURFACE = "text_of_another_release"
 UNPINNED = "text_not_pinned"
 LIVE_KINDS: FindingKinds = kind_table(
     warning=(
         (
-            UNREAD,
-            "The approved text is that of another release or configuration; what it says now was not asked.",
+            OUTDATED_SURFACE,
+            "The surface was approved for another release or configuration, and the server was not started since.",
         ),
-        (UNPINNED, "Nothing that the server tells the model was approved, so a live server has nothing to be held to."),
+        (UNPINNED, "Nothing of the server's surface is approved, so the live server cannot be compared with anything."),
     ),
 )
 
 
-def unread_rows(lock: Lock) -> Iterator[Row]:
-    """Servers whose approved text was approved for something else than they start now. They are held to it all the
-    same; what they say themselves is only known once they are asked."""
+def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
+    """Servers whose surface was approved for another release or configuration than they start now. The gateway still
+    enforces the approved surface; what the server offers now is known only after it was started."""
     from pinwarden.lock.locked_launch import started_in_words
     from pinwarden.project.locked_servers import approve_command
 
@@ -297,20 +302,20 @@ def unread_rows(lock: Lock) -> Iterator[Row]:
         if extension is None or extension.surface is None or extension.surface_of is None:
             continue
         yield Row(
-            code=UNREAD,
-            severity=LIVE_KINDS[UNREAD].severity,
+            code=OUTDATED_SURFACE,
+            severity=LIVE_KINDS[OUTDATED_SURFACE].severity,
             entity="server",
             name=entry.name,
             path="",
             message=(
-                f"its text was approved for {extension.surface_of[:200]}, and {started_in_words(entry)} was not asked "
-                f"since; what differs is blocked: {approve_command(entry, lock.entries)}"
+                f"its surface was approved for {extension.surface_of[:200]}; {started_in_words(entry)} was not started "
+                f"since. What differs is blocked. Review it: {approve_command(entry, lock.entries)}"
             ),
         )
 
 
 def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
-    """Servers that ``--live`` has nothing to compare with, where it has something for others."""
+    """Servers that ``--live`` cannot compare, if it can compare others."""
     if not any(map(has_pin, lock.entries)):
         return
     from pinwarden.project.locked_servers import approve_command
@@ -324,10 +329,10 @@ def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]
                 entity="server",
                 name=entry.name,
                 path="",
-                message=f"was not asked: nothing that it tells the model is approved so far; {how}",
+                message=f"not checked: nothing of its surface is approved yet. Review it: {how}",
             )
 
 
-def in_vain(check: str, why: str) -> Row:
-    """A check that was asked for and had nothing to look at."""
+def nothing_to_check_row(check: str, why: str) -> Row:
+    """A check that was requested and has nothing to check."""
     return Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=f"{check}: {why}")

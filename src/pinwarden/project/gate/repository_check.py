@@ -1,4 +1,4 @@
-"""The repository around the checked projects: where findings are in it, and configurations that no lock covers."""
+"""The repository around the checked projects: file positions of findings, and configurations that no lock covers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, is_failing, kind_reasons, kind_table
-from pinwarden.project.gate.report import Checked
+from pinwarden.project.gate.gate_report import ProjectCheck
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 UNCOVERED, NOT_CHECKED = "config_uncovered", "project_not_checked"
 COVERAGE_KINDS: FindingKinds = kind_table(
     critical=((UNCOVERED, "MCP servers are configured in a folder of this repository that no lock covers."),),
-    info=((NOT_CHECKED, "A folder of this repository has a lock of its own; only its files are checked in this run."),),
+    info=((NOT_CHECKED, "A folder of this repository has its own lock; this run checks only that folder's files."),),
 )
 
 _MAX_LOCATED_BYTES = 4 * 1024 * 1024
-"""Of a file in which the line of a finding is looked up. In a larger one, findings are at line 1."""
+"""Largest file to search for the line of a finding; in larger files, findings are at line 1."""
 
 
-def in_repository(project: Project, checked: Checked, root: Path | None, *, alone: bool) -> Checked:
-    """The same findings, with paths from the repository's root and with lines, for viewers of pull requests.
+def in_repository(project: Project, checked: ProjectCheck, root: Path | None, *, alone: bool) -> ProjectCheck:
+    """The findings with paths relative to the repository's root and with line numbers, as pull request viewers need.
 
-    A row without a file is about the lock. It is named in the row if the project is not ``alone`` in the report.
+    A row without a file is about the lock; the lock is named unless the project is ``alone`` in the report.
     """
     prefix = _prefix(project.root, root)
-    lines = _Lines(project.root)
+    lines = _LineFinder(project.root)
     lock = project.shown(project.lock)
 
     def located(row: Row) -> Row:
@@ -43,14 +43,14 @@ def in_repository(project: Project, checked: Checked, root: Path | None, *, alon
             line = lines.line_of(Path(file), [row.name])
         return replace(row, file=None if alone and row.file is None else _prefixed(file, prefix), line=line)
 
-    found = {name: [located(row) for row in rows] for name, rows in checked.found.items()}
-    return replace(checked, subject=_prefixed(checked.subject, prefix), found=found)
+    rows_by_check = {name: [located(row) for row in rows] for name, rows in checked.rows_by_check.items()}
+    return replace(checked, subject=_prefixed(checked.subject, prefix), rows_by_check=rows_by_check)
 
 
-def unchecked_project(project: Project, err: PinwardenError) -> Checked:
-    """A project that could not be checked, which must not hide the others."""
+def unchecked_project(project: Project, err: PinwardenError) -> ProjectCheck:
+    """The outcome for a project that could not be checked; it must not hide the others."""
     lock, root = project.lock, project.root
-    # Not resolved: a link is named where it is.
+    # Not resolved: a symbolic link is named by its own path.
     file = lock.relative_to(root).as_posix() if lock.is_relative_to(root) else project.shown(lock)
     row = Row(
         code=COULD_NOT_CHECK,
@@ -61,26 +61,26 @@ def unchecked_project(project: Project, err: PinwardenError) -> Checked:
         message=f"{err.message} [{err.code}]; {err.hint}",
         file=file,
     )
-    return Checked(subject=file, found={"integrity": [row]})
+    return ProjectCheck(subject=file, rows_by_check={"integrity": [row]})
 
 
-def with_coverage(checked: Checked, rows: Iterable[Row]) -> Checked:
-    """What was found in one project, and in the repository outside of all projects."""
+def with_coverage(checked: ProjectCheck, rows: Iterable[Row]) -> ProjectCheck:
+    """Add findings about the repository outside of all projects."""
     rows = list(rows)
     if not rows:
         return checked
-    found = {**checked.found, "configs": [*checked.found.get("configs", ()), *rows]}
+    rows_by_check = {**checked.rows_by_check, "configs": [*checked.rows_by_check.get("configs", ()), *rows]}
     return replace(
         checked,
-        found=found,
-        nothing={name: state for name, state in checked.nothing.items() if name != "configs"},
+        rows_by_check=rows_by_check,
+        not_done={name: state for name, state in checked.not_done.items() if name != "configs"},
         rule_texts={**checked.rule_texts, **kind_reasons(COVERAGE_KINDS)},
     )
 
 
 def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -> Iterator[Row]:
-    """Servers that are configured somewhere in the repository, outside of the projects that this run checks, and what
-    stands out in the files there: a hook, a switch that starts servers without a question."""
+    """Servers configured in folders of the repository that this run does not check as projects, and risky settings in
+    their files, such as hooks or switches that start servers without asking."""
     from pinwarden.clients.files import discover_project, project_names
     from pinwarden.clients.findings import file_findings
     from pinwarden.project.configs import finding_row
@@ -97,7 +97,7 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
                 for file in discover_project(folder, first.system):
                     if file.servers or file.fault:
                         yield _coverage_row(root, folder, file, first.lock.name, policies)
-                    if not file.fault:  # a lock says nothing about what settings do
+                    if not file.fault:  # settings are reported even where a lock covers the servers
                         shown = Path(file.path).relative_to(root).as_posix()
                         yield from (finding_row(found, shown, policies) for found in file_findings(file))
     except PinwardenError as err:
@@ -106,17 +106,17 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
 
 
 def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
-    """What fails in a project that this run was not asked to check.
+    """Failures in a project that this run was not asked to check.
 
-    Its lock is checked without a network and without starting anything: a pull request that plants a configuration can
-    plant a lock beside it.
+    Its lock is checked offline and without starting anything: a pull request that adds a configuration can add a lock
+    beside it.
     """
-    from pinwarden.project.gate.check import Gate, check_project
+    from pinwarden.project.gate.check import GateOptions, check_project
     from pinwarden.project.project import load_policies
     from pinwarden.system.clock import now
 
     try:
-        checked = check_project(project, load_policies(project), Gate(now=now(), scope="project"))
+        checked = check_project(project, load_policies(project), GateOptions(now=now(), scope="project"))
     except PinwardenError as err:
         checked = unchecked_project(project, err)
     yield from filter(is_failing, in_repository(project, checked, root, alone=False).rows)
@@ -140,7 +140,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
         path="",
         message=message,
         file=Path(file.path).relative_to(root).as_posix(),
-        line=_Lines(root).line_of(Path(file.path), [server.name for server in file.servers[:1]]),
+        line=_LineFinder(root).line_of(Path(file.path), [server.name for server in file.servers[:1]]),
     )
     if code != UNCOVERED or policies.own is None:
         return row
@@ -151,7 +151,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
 
 
 def _prefix(folder: Path, root: Path | None) -> str:
-    """The way from the repository's root to a project, with a slash behind it; nothing where they are the same."""
+    """The path from the repository's root to a project, with a trailing slash; empty if they are the same."""
     try:
         prefix = folder.resolve().relative_to(root).as_posix() if root is not None else "."
     except (OSError, RuntimeError, ValueError):
@@ -163,23 +163,23 @@ def _prefixed(file: str, prefix: str) -> str:
     return file if file.startswith(("~/", "/")) or file[1:3] == ":/" or file[1:3] == ":\\" else prefix + file
 
 
-class _Lines:
-    """Looks up where a server is named in a file of any format; a file is read once."""
+class _LineFinder:
+    """Finds the line that names a server, in a file of any format; reads each file once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._texts: dict[Path, str] = {}
 
     def line_of(self, file: Path, names: Sequence[str]) -> int:
-        """The first line that has one of these names as a key or a table; the first line of all if there is none."""
+        """The first line that has one of these names as a key or a table; line 1 if there is none."""
         text = self._text(file)
         for name in filter(None, names):
             spelt = re.escape(name)
-            found = re.search(
+            match = re.search(
                 rf"""["']{spelt}["':]|^\s*{spelt}\s*:|\[[^\]\n]*\.{spelt}\]|name:\s*{spelt}\s*$""", text, re.MULTILINE
             )
-            if found is not None:
-                return text.count("\n", 0, found.start()) + 1
+            if match is not None:
+                return text.count("\n", 0, match.start()) + 1
         return 1
 
     def _text(self, file: Path) -> str:
