@@ -61,9 +61,9 @@ def test_what_was_installed_is_explained_and_held_against_the_live_server(
     assert main(["explain", "acme.notes"]) == 0
     told = " ".join(desk.capture.readouterr().out.split())
     assert "may use: network deny, filesystem deny, exec deny" in told
-    assert f"accepted on the word of {VERA.public_key.did}" in told
-    assert "the install held every file against the manifest" in told
-    assert "The install verified every byte against the registry's signature" in told
+    assert f"attested by {VERA.public_key.did}" in told
+    assert "the install verified every file against the manifest" in told
+    assert "The install verified every byte against the registry and logged" in told
     assert "its bytes were not verified" not in told
     assert "Nothing is left to do." in told
 
@@ -231,7 +231,7 @@ def test_attack_a_bundle_that_was_changed_after_it_was_unpacked_is_unpacked_anew
     unpacked = next((desk.root.parent / "store" / "environments").glob("*/tree/main.py"))
     unpacked.write_bytes(b"print('evil')\n")
     done = desk.started(stdin=QUESTIONS)
-    assert "unpacked anew" in done.stderr
+    assert "unpacking it again" in done.stderr
     assert len(done.stdout.splitlines()) == 2
     assert unpacked.read_bytes() == SERVER
 

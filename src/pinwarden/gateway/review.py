@@ -22,7 +22,7 @@ from pinwarden.gateway.approved_items import (
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
 from pinwarden.gateway.baselines import Baseline, baseline_of
 from pinwarden.gateway.store.approvals import Approval
-from pinwarden.gateway.store.reviews import STATES, WAITING, Review, fact_about, kept_name, named
+from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
 from pinwarden.project.approvable import (
     APPROVE_WARNINGS_OPTION,
     ApprovalCandidate,

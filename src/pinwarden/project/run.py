@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER = pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
-class ServerCommand(Record):
+class ServerLaunch(Record):
     """What to start, and with what."""
 
     command: tuple[str, ...]
@@ -52,7 +52,7 @@ class ServerCommand(Record):
 
 def prepare_locked(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
-) -> ServerCommand:
+) -> ServerLaunch:
     """Everything that it takes to start a locked server, whose entry was found by `find_entry`."""
     launch = locked_launch(entry)
     if is_mcpb(entry):
@@ -68,7 +68,7 @@ def prepare_locked(
     environment = child_environment({}, project.variables, launch.variables)
     if runs.kind == "oci":
         line = _container_command(entry, launch, project, environment, notify)
-        return ServerCommand(command=(*line, *arguments), environment=environment)
+        return ServerLaunch(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
         raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is no package")
     closure, digest = pinned_closure(project, entry)
@@ -77,12 +77,12 @@ def prepare_locked(
     made = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
     folder = ensure_environment(made, store, notify=notify)
     command = (*made.command(folder, runs.program), *arguments)
-    return ServerCommand(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *made.reads))
+    return ServerLaunch(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *made.reads))
 
 
 def _mcpb_start(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
-) -> ServerCommand:
+) -> ServerLaunch:
     """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
     from pinwarden.project.server_environments import mcpb_environment, mcpb_start, pinned_mcpb
 
@@ -92,7 +92,7 @@ def _mcpb_start(
     start = mcpb_start(folder, project.home, project.variables)
     environment = child_environment(start.env, project.variables, launch.variables)
     reads = (str(folder), sys.base_prefix)
-    return ServerCommand(command=start.command, environment=environment, cwd=launch.cwd, readable=reads)
+    return ServerLaunch(command=start.command, environment=environment, cwd=launch.cwd, readable=reads)
 
 
 def is_bundle(entry: Entry) -> bool:
@@ -103,7 +103,7 @@ def is_bundle(entry: Entry) -> bool:
 
 def _bundle_start(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
-) -> ServerCommand:
+) -> ServerLaunch:
     """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
     from pinwarden.bundle import environment as bundle_environment
     from pinwarden.bundle.bundle_pin import find_bundle_pin
@@ -123,7 +123,7 @@ def _bundle_start(
             f"{entry.name} may write files, but no folder is named for it, so it can only read. Name folders in "
             f'pinwarden.toml: [[policy.sandbox]] server = "{entry.name}" write = ["FOLDER"]'
         )
-    return ServerCommand(
+    return ServerLaunch(
         command=bundle_environment.start_command(folder, pin, project.variables.get("PATH", "")),
         environment=child_environment({}, project.variables, launch.variables),
         cwd=cwd,

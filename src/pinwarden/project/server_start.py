@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.policy import Policy
     from pinwarden.project.project import Project
-    from pinwarden.project.run import ServerCommand
+    from pinwarden.project.run import ServerLaunch
     from pinwarden.surface.probe.probe import ProbeOptions, Progress
     from pinwarden.surface.surface import Surface
     from pinwarden.system.sandbox import Sandbox
@@ -48,7 +48,7 @@ class PreparedProbe(Record):
 
 
 def prepare_start(
-    project: Project, name: str, find: Callable[[], ServerCommand], *, sandbox: bool = False, confine: bool = True
+    project: Project, name: str, find: Callable[[], ServerLaunch], *, sandbox: bool = False, confine: bool = True
 ) -> PreparedStart:
     """Prepare the start of a server; ``find`` says what is started, and is called after the policy was read.
 
@@ -74,7 +74,7 @@ def prepare_probe(
 
     Without consent it stays as it is, for the error that names it: nothing is built before.
     """
-    from pinwarden.project.run import ServerCommand
+    from pinwarden.project.run import ServerLaunch
     from pinwarden.system.target import StdioTarget
 
     policy = load_policies(project).own
@@ -82,7 +82,7 @@ def prepare_probe(
         return PreparedProbe(target=target, options=options)
     started = None if entry is None else _locked_command(project, entry, target)
     if started is None:
-        started = ServerCommand(command=target.command, environment={}, cwd=target.cwd)
+        started = ServerLaunch(command=target.command, environment={}, cwd=target.cwd)
     else:
         target = replace(target, command=started.command, cwd=started.cwd or target.cwd)
     if options.sandbox is not None:  # the strictest there is, whatever a policy allows
@@ -124,7 +124,7 @@ def probe_prepared(
 
 
 def _sandbox(
-    project: Project, policy: Policy | None, name: str, started: ServerCommand, *, wanted: bool
+    project: Project, policy: Policy | None, name: str, started: ServerLaunch, *, wanted: bool
 ) -> Sandbox | None:
     if started.sandbox is not None:
         return started.sandbox
@@ -151,7 +151,7 @@ def _folder(project: Project, path: str) -> str:
     return str(named.resolve())
 
 
-def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerCommand | None:
+def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerLaunch | None:
     """What the lock says is started; None where the client starts something else, or there are no bytes.
 
     What a registry serves today may differ from what was verified, and a gateway in between would block what was not

@@ -148,9 +148,9 @@ def _find_authority(args: Namespace, here: Project) -> Authority:
     return replace(authority, project=replace(authority.project, policy=Path(args.policy)))
 
 
-def _prepare_command(args: Namespace, project: Project) -> Behind:
-    from pinwarden.gateway.gated_server import Behind, command_of, gateway_policy_of, name_of_command
-    from pinwarden.project.run import ServerCommand
+def _prepare_command(args: Namespace, project: Project) -> GatedServer:
+    from pinwarden.gateway.gated_server import GatedServer, command_name, load_gateway_policy, server_command
+    from pinwarden.project.run import ServerLaunch
     from pinwarden.project.server_start import prepare_start
 
     if not args.command:
@@ -169,10 +169,10 @@ def _prepare_command(args: Namespace, project: Project) -> Behind:
         )
     name = args.name or command_name(words, str(Path.cwd()))
 
-    def started() -> ServerCommand:
+    def started() -> ServerLaunch:
         program = _find_program(words[0])
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PINWARDEN_")}
-        return ServerCommand(command=(program, *words[1:]), environment=environment)
+        return ServerLaunch(command=(program, *words[1:]), environment=environment)
 
     prepared = prepare_start(project, name, started, sandbox=args.sandbox)
     return GatedServer(

@@ -171,20 +171,20 @@ class UpstreamFactory:
         supervisor = ProcessSupervisor(name, command, self._limits, self._slots)
         return lambda owner: supervisor.open(owner, lambda text: self._say(f"{name}: {text}"))
 
-    def _command(self, name: str, target: StdioTarget) -> Callable[[], Command]:
+    def _command(self, name: str, target: StdioTarget) -> Callable[[], ServerCommand]:
         """What starts the server: its verified bytes, or with permission the command as it is configured."""
-        from pinwarden.project.run import ServerCommand, find_entry, prepare_locked
+        from pinwarden.project.run import ServerLaunch, find_entry, prepare_locked
         from pinwarden.project.server_start import prepare_start
 
-        def locked() -> ServerCommand:
+        def locked() -> ServerLaunch:
             return prepare_locked(
                 self._project, find_entry(self._project, name, None), arguments_given=(), notify=self._say
             )
 
-        def as_configured() -> ServerCommand:
+        def as_configured() -> ServerLaunch:
             variables = self._project.variables
             own = {key: expand_placeholders(value, variables) for key, value in target.env.items()}
-            return ServerCommand(
+            return ServerLaunch(
                 command=tuple(expand_placeholders(word, variables) for word in target.command),
                 environment=child_environment(own, variables, self._permissions.variables),
                 cwd=None if target.cwd is None else expand_placeholders(target.cwd, variables),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.core.report import FindingKinds, Report, Row, is_failing, kind_reasons, kind_table, plural
+from pinwarden.core.report import FindingKinds, Row, is_failing, kind_reasons, kind_table, plural
 from pinwarden.lock import lock_store
 from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.lockfile import Lock
@@ -19,7 +19,6 @@ from pinwarden.project.gate.gate_report import (
     CHECKS,
     ProjectCheck,
     checked_project,
-    gate_report,
     has_closures,
     outdated_surface_rows,
 )
@@ -85,11 +84,6 @@ POLICY_KINDS: FindingKinds = kind_table(
         ),
     )
 )
-
-
-def check(project: Project, policies: Policies, options: GateOptions) -> Report:
-    """The report of ``pinwarden ci`` for one project."""
-    return gate_report([check_project(project, policies, options)])
 
 
 def check_project(project: Project, policies: Policies, options: GateOptions) -> ProjectCheck:
