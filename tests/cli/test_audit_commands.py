@@ -227,7 +227,7 @@ def test_an_export_that_the_disk_does_not_take_leaves_nothing_behind(
     if failing == "fsync":
         monkeypatch.setattr(os, "fsync", full)
     else:
-        monkeypatch.setattr("pinwarden.gateway.audit.report.hash_of", full)
+        monkeypatch.setattr("pinwarden.gateway.audit.report.entry_hash", full)
     outcome = world.run("audit", "export", "--output", "log.jsonl")
     assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err, list(world.root.iterdir())) == (3, True, [])
 

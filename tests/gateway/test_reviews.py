@@ -411,7 +411,7 @@ def test_show_says_why_it_is_held_and_where_an_approval_would_go(locked: ReviewW
     lines = locked.run("review", "show", name).out.splitlines()
     assert lines[:6] == [
         "notes: tool search",
-        "blocked  review: Text that the model or the user reads is different. (text_changed)",
+        "blocked  review: Text that the model or the user reads changed. (text_changed)",
         f"approved {review['expected'][0]}",
         f"served   {review['digest']}",
         f"seen     first {review['opened']}, last {review['last_seen']}",

@@ -93,17 +93,19 @@ from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.gated_server import Command, start
+from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.stdio import Relay
+from pinwarden.gateway.log_output import GatewayLog
+from pinwarden.gateway.stdio import StdioRelay
 from tests.gateway.desk import Measure
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
 guard = Guard("narrow", Measure(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_LIMITS, max_unwritten=100_000))
-process = start(Command(words=tuple(sys.argv[1:]), environment={}))
-sys.exit(Relay(Session(guard, name="narrow"), Recorder(None, None, say), process, say).run())
+process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
+log = GatewayLog(say, max_per_second=10**6)
+sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), process, log).run())
 """
 # A gateway that takes its time between the judgement that lets a call pass and the call's being written.
 SLOW = """
@@ -112,9 +114,10 @@ from time import sleep
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.gated_server import Command, start
+from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session import Session
-from pinwarden.gateway.stdio import Relay
+from pinwarden.gateway.log_output import GatewayLog
+from pinwarden.gateway.stdio import StdioRelay
 from tests.gateway.desk import Measure
 
 def say(text):
@@ -129,8 +132,9 @@ class Slow(Session):
         return step
 
 guard = Guard("slow", Measure(None), DEFAULT_POLICY)
-process = start(Command(words=tuple(sys.argv[1:]), environment={}))
-sys.exit(Relay(Slow(guard, name="slow"), Recorder(None, None, say), process, say).run())
+process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
+log = GatewayLog(say, max_per_second=10**6)
+sys.exit(StdioRelay(Slow(guard, name="slow"), Recorder(None, None, say), process, log).run())
 """
 # A gateway whose disk takes longer for an answer than its clock waits for the end of a server that ended.
 BUSY = """
@@ -138,9 +142,10 @@ import sys
 from time import sleep
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway import stdio
+from pinwarden.gateway.log_output import GatewayLog
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.gated_server import Command, start
+from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session import Session
 from tests.gateway.desk import Measure
 
@@ -153,10 +158,11 @@ class Busy(Session):
         sleep(4 if b"last words" in frame else 0)
         return step
 
-stdio._LAST_WORDS_SECONDS = 0.1
+stdio._FINAL_OUTPUT_SECONDS = 0.1
 guard = Guard("busy", Measure(None), DEFAULT_POLICY)
-process = start(Command(words=tuple(sys.argv[1:]), environment={}))
-sys.exit(stdio.Relay(Busy(guard, name="busy"), Recorder(None, None, say), process, say).run())
+process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
+log = GatewayLog(say, max_per_second=10**6)
+sys.exit(stdio.StdioRelay(Busy(guard, name="busy"), Recorder(None, None, say), process, log).run())
 """
 
 
@@ -355,4 +361,4 @@ def test_a_message_that_breaks_off_at_the_end_of_input_goes_nowhere(tmp_path: Pa
         client.stdin.close()
         assert client.process.wait(60) == 0
         assert client.rest() == b""
-        assert "blocked" not in client.said
+        assert "blocked t" not in client.said
