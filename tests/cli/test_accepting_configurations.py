@@ -140,7 +140,7 @@ def test_a_first_init_does_not_lock_what_downloads_and_runs(world: World) -> Non
     world.configure({"notes": NOTES, "evil": EVIL})
     outcome = world.run("init")
     assert outcome.code == 1
-    assert "accept it by name: --accept evil" in " ".join(outcome.out.split())
+    assert "If that is intended, accept it: --accept evil" in " ".join(outcome.out.split())
     assert set(locked(world)) == {"notes:claude"}
     assert world.failures() == [("rogue_entry", "evil")]
 
@@ -231,7 +231,7 @@ class TestTextThatNobodyApprovedSoFar:
         assert (outcome.code, set(locked(world))) == (1, {"other:claude"}), outcome
         told = " ".join(outcome.out.split())
         assert "exfiltration" in told
-        assert "what it tells the model looks like an attack. If you read it and it is none: --accept notes" in told
+        assert "its surface looks like an attack. If you reviewed it and accept it: --accept notes" in told
         report = json.loads(world.run("init", "--allow-execute", "--accept-all", "--format", "json").out)
         assert {row["code"] for row in report["findings"]} >= {"not_locked", "exfiltration"}
 

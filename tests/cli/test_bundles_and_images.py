@@ -291,7 +291,7 @@ def test_a_locked_image_is_kept_in_the_store_by_digest_and_started_from_there(oc
     (user.programs / "docker").write_text(ENGINE.format(drawer=drawer))
     outcome = user.run("run", "notes", "--without-gateway")
     assert outcome.out == f"started run -i --rm {built.config.digest} --root /data\n"
-    assert "loaded into docker" in outcome.err
+    assert "loading the image into docker" in outcome.err
     assert user.run("run", "notes", "--without-gateway").err == ""  # the engine has it now
 
     # A blob that was changed is not loaded, and is fetched again.

@@ -63,7 +63,7 @@ def test_what_was_installed_is_explained_and_held_against_the_live_server(
     assert "may use: network deny, filesystem deny, exec deny" in told
     assert f"attested by {VERA.public_key.did}" in told
     assert "the install verified every file against the manifest" in told
-    assert "The install verified every byte against the registry and logged" in told
+    assert "The install verified every byte against the registry's signature, its log and the attestations." in told
     assert "its bytes were not verified" not in told
     assert "Nothing is left to do." in told
 

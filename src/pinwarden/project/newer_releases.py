@@ -126,7 +126,7 @@ def look_up_releases(entries: Iterable[Entry], context: FetchContext) -> list[Pa
     """The newest releases of all configured packages; each that could not be looked up says why."""
     releases = [found for entry in entries if (found := _package_release(entry)) is not None]
     with ThreadPoolExecutor(_MAX_LOOKUPS) as pool:
-        return list(pool.map(lambda release: release if release.floats else _look_up(release, context), releases))
+        return list(pool.map(lambda release: release if release.is_floating else _look_up(release, context), releases))
 
 
 def _package_release(entry: Entry) -> PackageRelease | None:
