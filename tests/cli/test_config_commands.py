@@ -155,7 +155,7 @@ class TestExplain:
             "npm package @acme/notes 1.2.3",
             "notes-1.2.3.tgz: sha512:",
             "runs npx -y @acme/notes@1.2.3",
-            f"the whole surface is pinned: {SURFACE.digest}",
+            f"the complete surface is pinned: {SURFACE.digest}",
             "tool add",
             f"ada@example.org at {NOON}: read every tool",
             "how far it can be trusted: conditional",

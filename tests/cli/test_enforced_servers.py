@@ -128,7 +128,7 @@ class TestALockThatIsGone:
         outcome = world.run("init")
         assert (outcome.code, world.lock.exists()) == (1, False), outcome
         told = " ".join(outcome.out.split())
-        assert "its command is pinwarden run notes, and the lock does not say what that starts" in told
+        assert "its command is pinwarden run notes, and the lock has no command for that" in told
         assert "restore the lock from version control" in told
         assert world.run("init", "--accept", "notes").code == 1
         assert not world.lock.exists()
@@ -168,7 +168,7 @@ class TestApprovedText:
         assert gate.code == 0
         told = " ".join(gate.out.split())
         assert "everything is as approved" not in told
-        assert "its text was approved for pkg:npm/acme-notes@1.0.0" in told
+        assert "its surface was approved for pkg:npm/acme-notes@1.0.0" in told
         code, report = world.told("ci", "--live", "--allow-execute")
         assert (code, {row["name"] for row in report["failures"]}) == (1, {"look"}), report
 

@@ -649,7 +649,7 @@ def test_a_secret_in_the_place_of_a_name_is_not_written_down(world: World, serve
     world.write(".mcp.json", {"mcpServers": servers})
     outcome = world.run("init", "--accept-all", "--by", "me")
     assert outcome.code == 1
-    assert "where a name is expected" in " ".join(outcome.out.split())
+    assert "the name of the server, a member or a variable looks like a secret" in " ".join(outcome.out.split())
     lock = world.root / "mcp-lock.json"
     assert not lock.exists() or b"ghp_" not in lock.read_bytes()
 

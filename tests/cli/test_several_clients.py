@@ -148,7 +148,7 @@ class TestEnforcing:
         working = {**world.whole_environment, "PATH": search_path(Path(sys.executable).parent)}
         outcome = pinwarden_in(working, "enforce", "--allow-execute", cwd=world.root)
         assert outcome.code == 0, outcome
-        assert "each server was started once by its new command" in " ".join(outcome.out.split())
+        assert "each server was started once with its new command" in " ".join(outcome.out.split())
         assert world.files() != before
         assert not (tmp_path / "state").exists(), "nothing is recorded because a server was tried"
 
@@ -288,5 +288,5 @@ class TestPinning:
                 world.write("claude", notes=in_words_of("claude", command, "KEY"))
                 world.done("init", "--accept", "notes")
                 told = " ".join(world.done("ci").out.split())
-                assert ("was not asked since" not in told) == asked, (words, told)
+                assert ("was not started since" not in told) == asked, (words, told)
                 assert ("surfaceOf" not in world.records()["notes:claude"]) == asked

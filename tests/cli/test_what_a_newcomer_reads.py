@@ -92,7 +92,8 @@ class TestNextSteps:
 
     def test_servers_that_nobody_asked_are_told_with_the_option_that_asks(self, world: World) -> None:
         world.configure({"notes": NOTES})
-        assert "notes: its tools are not pinned: nobody agreed to ask it (--allow-execute)" in world.run("init").out
+        shown = world.run("init").out
+        assert "notes: tools not recorded: the server was not started. Repeat with --allow-execute" in shown
 
     def test_what_cannot_be_proved_fetched_or_enforced_says_what_to_do(self, world: World) -> None:
         world.configure({"notes": {"command": "uvx", "args": ["acme-notes-mcp"]}, "helper": OTHER})
@@ -311,16 +312,16 @@ class TestReportsForMachines:
         assert world.run("init", "--allow-execute").code == 0
         outcome = world.run("ci", "--live", "--allow-execute")
         notes = [line for line in outcome.out.splitlines() if line.startswith("note: --")]
-        assert (outcome.code, notes) == (0, ["note: --live asked the servers of 1 of 1 entry"])
+        assert (outcome.code, notes) == (0, ["note: --live checked the servers of 1 of 1 entry"])
 
     def test_a_server_that_could_not_be_asked_was_not_asked(self, world: World) -> None:
         world.configure({"notes": world.serve(TOOL)})
         assert world.run("init", "--allow-execute").code == 0
         outcome = world.run("ci", "--live")
         assert outcome.code == 3
-        assert "note: --live asked the servers of 0 of 1 entry\n" in outcome.out
+        assert "note: --live checked the servers of 0 of 1 entry\n" in outcome.out
         assert "(--allow-execute)" in outcome.out
-        assert "note: --live asked the servers of 1 of 1 entry\n" in world.run("ci", "--live", "--allow-execute").out
+        assert "note: --live checked the servers of 1 of 1 entry\n" in world.run("ci", "--live", "--allow-execute").out
 
     def test_bytes_that_nobody_pinned_are_not_said_to_be_checked(self, world: World) -> None:
         world.configure({"notes": NOTES})
@@ -337,9 +338,8 @@ class TestReportsForMachines:
         assert outcome.code == 0
         assert "helper" in outcome.out
         assert "everything that is pinned is as approved" in outcome.out
-        assert "nothing that it tells the model is approved so far; pinwarden approve helper" in " ".join(
-            outcome.out.split()
-        )
+        shown = " ".join(outcome.out.split())
+        assert "nothing of its surface is approved yet. Review it: pinwarden approve helper" in shown
 
     def test_half_a_digest_is_a_slip_and_no_tampering(self, world: World) -> None:
         world.configure({"notes": NOTES})
@@ -389,7 +389,7 @@ class TestFirstApproval:
     def test_nothing_is_said_of_an_earlier_approval(self, world: World) -> None:
         outcome = world.run("approve", "notes", "--allow-execute")
         assert outcome.code == 1
-        assert "Nobody has approved it yet." in outcome.out
+        assert "Not approved yet." in outcome.out
         assert "was not there when the server was approved" not in outcome.out
         assert "right file" not in outcome.out
         assert "to approve for the first time" in outcome.out
@@ -402,7 +402,7 @@ class TestFirstApproval:
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
         outcome = world.run("approve", "notes", "--allow-execute")
         assert (outcome.code, outcome.err) == (0, "")
-        assert outcome.out == "notes: nothing to approve, it tells the model what was approved\n"
+        assert outcome.out == "notes: nothing to approve, its surface is the approved one\n"
 
     def test_after_a_yes_the_difference_is_not_shown_again(self, world: World) -> None:
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0

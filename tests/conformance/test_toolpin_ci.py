@@ -214,7 +214,7 @@ class TestHashesOfLiveTools:
         (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
         found = gate(project, "--allow-execute")
         assert (found.code, (project.root / "started").exists()) == (0, False)
-        assert "1 of 1 entries have only ToolPin's hashes" in found.out
+        assert "1 of 1 entries have only ToolPin's tool hashes" in found.out
         assert "live servers were not checked" in found.out
 
     def test_a_server_that_cannot_be_asked_is_not_clean(self, project: Project) -> None:

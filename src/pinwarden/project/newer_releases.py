@@ -207,8 +207,11 @@ class PackageUpdater:
         """The server where it was found; one that is gone or not as it was approved is not touched."""
         where = configured_in(entry)
         for server in view_of(self._project, (), self._project.configs()).servers:
-            here = {"client": server.client, "scope": server.scope, "file": self._project.shown(server.path)}
-            is_same = lock_client(server.client) == entry.client if where is None else here == where
+            if where is None:
+                is_same = lock_client(server.client) == entry.client
+            else:
+                here = (server.client, server.scope, self._project.shown(server.path))
+                is_same = here == (where.client, where.scope, where.file)
             if server.name == entry.name and is_same:
                 if is_as_approved(entry, server, client_of(server.client)):
                     return server
