@@ -14,9 +14,16 @@ from pathlib import Path
 from statistics import median
 
 PACKAGE = "pinwarden"
-ENTRY_POINTS = (PACKAGE, f"{PACKAGE}.__main__", f"{PACKAGE}.cli.main", f"{PACKAGE}.pytest_plugin")
-COMMANDS = f"{PACKAGE}.cli.commands."
-"""Modules below this are imported by name when their command is used."""
+ENTRY_POINTS = {
+    PACKAGE,
+    f"{PACKAGE}.__main__",
+    f"{PACKAGE}.cli.main",
+    f"{PACKAGE}.pytest_plugin",
+    f"{PACKAGE}.contract.introspector",  # these two are started as programs
+    f"{PACKAGE}.system.exec_guard",
+}
+LOADED_BY_NAME = tuple(f"{PACKAGE}.cli.{folder}." for folder in ("commands", "completion", "render"))
+"""Modules below these are imported by the name of a command, a shell or an output format."""
 SHORT_MODULE = 40
 COLUMN = 12
 
@@ -66,7 +73,7 @@ def imported_modules(tree: ast.Module, known: Container[str]) -> set[str]:
 def reachable_modules(imports: dict[str, set[str]]) -> set[str]:
     """Modules that the entry points import, directly or through others."""
     reached: set[str] = set()
-    pending = [name for name in imports if name in ENTRY_POINTS or name.startswith(COMMANDS)]
+    pending = [name for name in imports if name in ENTRY_POINTS or name.startswith(LOADED_BY_NAME)]
     while pending:
         name = pending.pop()
         if name not in reached:
