@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from pinwarden.artifacts.environments import node, python
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_DOWNLOADS = 16
 Progress = Callable[[int, int], None]
+Row = TypeVar("Row")
+Result = TypeVar("Result")
 
 
 class FetchContext(Record):
@@ -213,10 +215,10 @@ def _endpoint_of(closure: Closure, file: ClosureFile, context: FetchContext) -> 
     return context.sources.npm(owner.name)
 
 
-def _run_concurrently(do: Callable[..., object], rows: Iterable[object], on_progress: Progress | None) -> list:  # type: ignore[type-arg]
+def _run_concurrently(do: Callable[[Row], Result], rows: Iterable[Row], on_progress: Progress | None) -> list[Result]:
     """Run ``do`` on all rows, several at a time; results in order. The first failure ends it."""
     todo = list(rows)
-    done: list[object] = []
+    done: list[Result] = []
     with ThreadPoolExecutor(MAX_DOWNLOADS) as pool:
         waiting = [pool.submit(do, row) for row in todo]
         try:
