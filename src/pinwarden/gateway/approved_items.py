@@ -1,4 +1,4 @@
-"""What approving one definition changes in an approved surface, for the lock and for approvals in a database alike."""
+"""Adds approved definitions to an approved surface; used for the lock and for approvals in a database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KIND_OF = {kind.entity: kind for kind in ITEM_KINDS}
 
 
 class Definition(Protocol):
-    """A definition of an item, and the definitions that it takes the place of."""
+    """A definition of an item, with the digests of the definitions that it replaces."""
 
     @property
     def entity(self) -> str:
@@ -25,23 +25,23 @@ class Definition(Protocol):
 
     @property
     def item(self) -> str:
-        """Its key."""
+        """The item's key: its name or URI, or the name of the server member."""
 
     @property
     def digest(self) -> str:
-        """Of the definition."""
+        """The digest of the definition."""
 
     @property
     def expected(self) -> str:
-        """The digests that were approved before, with spaces between them."""
+        """The digests approved before, separated by spaces."""
 
     @property
     def definition(self) -> str:
-        """As canonical JSON."""
+        """The definition as canonical JSON."""
 
 
 def is_intact(given: Definition) -> bool:
-    """Whether a definition is of the item and the digest that it claims. Raises if it is no JSON."""
+    """Whether the definition has the stated key and digest. Raises PinwardenError if it is not strict JSON."""
     value = strict_json.parse_json(given.definition.encode())
     if given.entity == SERVER_ITEM:
         key = given.item if given.item in SERVER_MEMBERS else ""
@@ -57,37 +57,37 @@ def _key(given: Definition, value: Any) -> str:
 
 
 def holds(given: Definition, approved: Surface) -> bool:
-    """Whether the definition is approved already."""
+    """Whether the surface already contains the definition."""
     return given.digest in approved_digests(given, approved)
 
 
 def fits(given: Definition, approved: Surface) -> bool:
-    """Whether a surface is one that the difference was judged against, or holds already what is to be approved."""
+    """Whether the definition may be added: it already is, or the approval has not changed since it was compared."""
     expected = set(given.expected.split())
-    there = approved_digests(given, approved)
-    return given.digest in there or bool(there & expected if expected else not there)
+    digests = approved_digests(given, approved)
+    return given.digest in digests or bool(digests & expected if expected else not digests)
 
 
 def approved_digests(given: Definition, approved: Surface) -> set[str]:
-    """The digests that a surface has for the item."""
+    """Return the surface's digests of the item."""
     if given.entity == SERVER_ITEM:
-        said = approved.server or {}
-        return {str(Digest.of_bytes(canonicalize(said[given.item])))} if given.item in said else set()
+        server = approved.server or {}
+        return {str(Digest.of_bytes(canonicalize(server[given.item])))} if given.item in server else set()
     items = approved.items_of_kind(KIND_OF[given.entity])
     return {str(item.digest) for item in items if storable_name(item.key) == given.item}
 
 
 def with_definitions(approved: Surface, definitions: Sequence[Definition]) -> Surface:
-    """The approved surface with these definitions in it, each in the place of the one of its name."""
+    """Return the approved surface with these definitions, which replace those with the same key."""
     server = approved.server
     items = dict(approved.items)
-    for each in definitions:
-        value = strict_json.parse_json(each.definition.encode())
-        if each.entity == SERVER_ITEM:
-            server = {**(server or {}), each.item: value}
+    for definition in definitions:
+        value = strict_json.parse_json(definition.definition.encode())
+        if definition.entity == SERVER_ITEM:
+            server = {**(server or {}), definition.item: value}
             continue
-        kind = KIND_OF[each.entity]
-        made = Item.from_value(kind, value)
-        others = tuple(other for other in items.get(kind.member, ()) if other.key != made.key)
-        items[kind.member] = (*others, made)
+        kind = KIND_OF[definition.entity]
+        item = Item.from_value(kind, value)
+        others = tuple(other for other in items.get(kind.member, ()) if other.key != item.key)
+        items[kind.member] = (*others, item)
     return replace(approved, server=server, items=items)

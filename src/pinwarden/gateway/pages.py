@@ -1,4 +1,4 @@
-"""Reading one list answer: its items, whatever one of them is, and the edits that leave some of them out."""
+"""Pages of list responses: parsing one, and removing items from it."""
 
 from __future__ import annotations
 
@@ -19,73 +19,78 @@ from pinwarden.surface.surface import Item, ItemKind
 
 
 class ListPage(Record):
-    """One page as it was answered. An empty string is a cursor; only its absence ends the list."""
+    """One page of a list."""
 
     items: tuple[Item, ...]
     cursor: str | None
+    """None on the last page. An empty string is a cursor too."""
 
 
 def read_page(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
-    """The items of a list answer. ``message`` is None if the frame as a whole cannot be read strictly."""
+    """Parse a list response. ``message`` is None if strict parsing of the whole frame failed."""
     body = _body(frame, message)
-    known = guard.recall(kind, body)
-    if known is not None:
-        return ListPage(items=known[0], cursor=known[1])
+    cached = guard.recall(kind, body)
+    if cached is not None:
+        return ListPage(items=cached[0], cursor=cached[1])
     limits = guard.limits
-    envelope = _taken_apart(frame, guard) if message is None else Message(members=message, problem=None)
+    envelope = _parse_in_parts(frame, guard) if message is None else Message(members=message, problem=None)
     if is_ambiguous_answer(envelope.members):
-        raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
-    if _asks(envelope.members.get("result")):
-        raise PinwardenError("PROBE_FAILED", "the server asks for something instead of listing")
+        raise _ambiguous_list()
+    if _requests_input(envelope.members.get("result")):
+        raise PinwardenError("PROBE_FAILED", "the server requests input instead of returning the list")
     page = parse_page(envelope, kind, limits.json, limits.max_items)
     items = tuple(page.items)
     guard.remember(kind, body, items, page.cursor)
     return ListPage(items=items, cursor=page.cursor)
 
 
-def _taken_apart(frame: bytes, guard: Guard) -> Message:
-    """An answer that cannot be read as a whole: its members, with the result as text."""
+def _parse_in_parts(frame: bytes, guard: Guard) -> Message:
+    """Parse a response whose strict parsing failed, keeping the result as text so that one bad item hides no other."""
     if len(frame) > guard.limits.max_unread:
-        raise PinwardenError("PROBE_LIMIT", "it cannot be read as a whole, and is too long to be taken apart")
+        raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
     message = parse_message(frame, guard.limits.json)
     result = message.members.get("result")
     if isinstance(result, bytes) and is_ambiguous_result(dict(object_members(result))):
-        raise PinwardenError("JSON_CANONICALIZATION_ERROR", "two readers may differ on what the list holds")
+        raise _ambiguous_list()
     return message
 
 
-def _asks(result: Any) -> bool:
-    """Whether a result says that it is no complete list: who reads it might do what it asks for."""
+def _ambiguous_list() -> PinwardenError:
+    return PinwardenError("JSON_CANONICALIZATION_ERROR", "two JSON parsers could read the list differently")
+
+
+def _requests_input(result: Any) -> bool:
+    """Whether a client could take the result for a request for input instead of a complete list."""
     if isinstance(result, bytes):
-        found = dict(object_members(result))
-        return "inputRequests" in found or found.get("resultType", b'"complete"') != b'"complete"'
+        members = dict(object_members(result))
+        return "inputRequests" in members or members.get("resultType", b'"complete"') != b'"complete"'
     if type(result) is not dict:
         return False
     return "inputRequests" in result or result.get("resultType", "complete") != "complete"
 
 
 def _body(frame: bytes, message: Any) -> bytes:
-    """The part of an answer that does not change with the request's id, where it is easily found; else all of it."""
+    """Return the response without its id, if that is easy to cut off, so that equal pages share a cache entry."""
     if message is None:
         return frame
-    number = dumps(message.get("id")).encode()
-    before = b'{"jsonrpc":"2.0","id":' + number + b',"result":'
+    request_id = dumps(message.get("id")).encode()
+    before = b'{"jsonrpc":"2.0","id":' + request_id + b',"result":'
     if frame.startswith(before):
         return frame[len(before) :]
-    after = b',"jsonrpc":"2.0","id":' + number + b"}"
+    after = b',"jsonrpc":"2.0","id":' + request_id + b"}"
     return frame.removesuffix(after)
 
 
 def filtered(frame: bytes, kind: ItemKind, gone: Container[int], *, ttl: int, warnings: Sequence[Verdict]) -> bytes:
-    """The answer without some of its items, with cache hints that cannot hide a change, and with warnings."""
+    """Return the response without the items at the indexes ``gone``, with limited cache hints and with warnings."""
     text = frame.decode()
     result = splice.member(text, 0, "result")
     if result is None:
         return frame
     edits: list[splice.Edit] = []
-    listed = splice.member(text, result.start, kind.member)
-    if listed is not None:
-        edits += splice.without_elements(text, listed, gone)
+    array = splice.member(text, result.start, kind.member)
+    if array is not None:
+        edits += splice.without_elements(text, array, gone)
     edits += cache_edits(text, result.start, ttl)
     if warnings:
         edits.append(warning_edit(text, result.start, warnings))
@@ -93,7 +98,7 @@ def filtered(frame: bytes, kind: ItemKind, gone: Container[int], *, ttl: int, wa
 
 
 def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
-    """A list may be kept by the client alone, and no longer than until we look again (SEP-2549 hints)."""
+    """Return edits that limit a list's cache hints (SEP-2549): private, and at most ``ttl`` milliseconds."""
     edits: list[splice.Edit] = []
     hint = splice.member(text, result, "ttlMs")
     if hint is not None and not _is_at_most(text[hint.start : hint.end], ttl):
@@ -105,15 +110,15 @@ def cache_edits(text: str, result: int, ttl: int) -> list[splice.Edit]:
 
 
 def warning_edit(text: str, result: int, warnings: Sequence[Verdict]) -> splice.Edit:
-    """What it takes to put warnings into the ``_meta`` of a result."""
+    """Return the edit that puts warnings into a result's ``_meta``."""
     value = dumps([verdict_data(verdict) for verdict in warnings], separators=(",", ":"))
     meta = splice.member(text, result, "_meta")
     if meta is None:
         return splice.with_member(text, result, "_meta", f'{{"{WARNINGS}":{value}}}')
     if text[meta.start] != "{" or splice.member(text, meta.start, WARNINGS) is not None:
-        return meta.start, meta.end, f'{{"{WARNINGS}":{value}}}'  # a server that speaks in our name loses its say
+        return meta.start, meta.end, f'{{"{WARNINGS}":{value}}}'  # drops warnings forged by the server
     return splice.with_member(text, meta.start, WARNINGS, value)
 
 
-def _is_at_most(text: str, most: int) -> bool:
-    return text.isdigit() and len(text) < len(str(most)) + 1 and int(text) <= most
+def _is_at_most(text: str, limit: int) -> bool:
+    return text.isdigit() and len(text) < len(str(limit)) + 1 and int(text) <= limit

@@ -1,6 +1,6 @@
-"""Taking parts out of a message, or putting others in their place, without touching the bytes around them.
+"""Edits of JSON text that leave everything else byte for byte as the sender wrote it.
 
-Messages are changed as text, at places that were found in it. What is not changed is passed on as the server wrote it.
+Functions that take ``place`` expect the offset of the object in ``text``.
 """
 
 from __future__ import annotations
@@ -10,57 +10,57 @@ from collections.abc import Container, Sequence
 from pinwarden.core.json_slices import JsonSpan, array_spans, object_spans
 
 Edit = tuple[int, int, str]
-"""From a character to another, and what stands there instead."""
+"""Start and end offset, and the replacement text."""
 
 
 def member(text: str, place: int, name: str) -> JsonSpan | None:
-    """Where a member of the object at a place stands; None if it has none of that name."""
+    """Find a member of the object; None if it has no member of that name."""
     return next((span for span in object_spans(text, place) if span.name == name), None)
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The text with all edits made; they must not overlap."""
+    """Apply edits, which must not overlap."""
     pieces: list[str] = []
-    reached = 0
-    for start, end, instead in sorted(edits):
-        pieces += (text[reached:start], instead)
-        reached = end
-    pieces.append(text[reached:])
+    offset = 0
+    for start, end, replacement in sorted(edits):
+        pieces += (text[offset:start], replacement)
+        offset = end
+    pieces.append(text[offset:])
     return "".join(pieces)
 
 
 def without_elements(text: str, array: JsonSpan, gone: Container[int]) -> list[Edit]:
-    """What it takes to remove the elements of an array that have these numbers."""
+    """Return the edits that remove the array elements at the indexes ``gone``."""
     return _without(array_spans(text, array.start), gone, array.start + 1)
 
 
 def without_members(text: str, place: int, gone: Container[str]) -> list[Edit]:
-    """What it takes to remove the members of these names from the object at a place."""
+    """Return the edits that remove the object's members with the names ``gone``."""
     spans = object_spans(text, place)
-    numbers = {number for number, span in enumerate(spans) if span.name in gone}
-    return _without(spans, numbers, text.index("{", place) + 1)
+    indexes = {index for index, span in enumerate(spans) if span.name in gone}
+    return _without(spans, indexes, text.index("{", place) + 1)
 
 
-def _without(spans: Sequence[JsonSpan], gone: Container[int], opened: int) -> list[Edit]:
-    """Each part goes with the comma before it; if none before it stays, with the comma after it."""
+def _without(spans: Sequence[JsonSpan], gone: Container[int], content_start: int) -> list[Edit]:
+    """Remove parts together with the comma before them; at the start of the content, with the comma after them."""
     edits: list[Edit] = []
-    end = opened
-    kept = False
-    for number, span in enumerate(spans):
-        if number not in gone:
-            if not kept and number:
-                edits.append((opened, span.name_start, ""))  # everything before the first that stays
-            kept = True
-        elif kept:
+    end = content_start
+    keeps_any = False
+    for index, span in enumerate(spans):
+        if index not in gone:
+            if not keeps_any and index:
+                edits.append((content_start, span.name_start, ""))  # everything before the first kept part
+            keeps_any = True
+        elif keeps_any:
             edits.append((end, span.end, ""))
         end = span.end
-    if not kept and spans:
-        edits.append((opened, end, ""))
+    if not keeps_any and spans:
+        edits.append((content_start, end, ""))
     return edits
 
 
 def with_member(text: str, place: int, name: str, value: str) -> Edit:
-    """What it takes to add a member to the object at a place, which has none of that name."""
-    opened = text.index("{", place) + 1
+    """Return the edit that adds a member to the object, which must not have one of that name."""
+    content_start = text.index("{", place) + 1
     comma = "," if object_spans(text, place) else ""
-    return opened, opened, f'"{name}":{value}{comma}'
+    return content_start, content_start, f'"{name}":{value}{comma}'

@@ -1,12 +1,13 @@
-"""Judging a whole list: a verdict for each item, whatever the others are.
+"""Decisions about lists: one verdict per item, independent of the other items.
 
-One item that cannot be read, a name that occurs twice or a tool that nobody approved is a matter of that item. The
-measure is what was approved, each time; what was served before is none, so that nothing is learned from a list that was
-blocked, and a tool that comes back after it was gone is held against its old pin.
+An unreadable item, a duplicate name or an unapproved tool affects only that item. Every list is compared with the
+approved surface, never with an earlier list. Therefore a blocked list teaches the gateway nothing, and a tool that
+disappears and comes back is still compared with its original pin.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,12 +22,12 @@ from pinwarden.surface.surface import TOOL, Item, ItemKind, Surface
 NOT_LISTED = "not_listed"
 METHOD_UNKNOWN = "method_unknown"
 LIST_FAILED = "list_failed"
-"""The server's list cannot be had or read, so that nobody can say what would be used."""
+"""The server's list could not be fetched or parsed, so the gateway does not know what would be used."""
 PUBLISHED_DIGEST_CHANGED = "published_digest_changed"
 """The digest that a server states for a tool (SEP-1766) is not the one that was approved."""
 
 DIGEST_NOT_ALLOWED = "digest_not_allowed"
-"""Nothing but the policy speaks of it, and that allows other digests of it."""
+"""Only the policy's allowlist mentions the item, and it allows other digests."""
 
 PolicyFor = Callable[[str], DigestPolicy]
 """The policy for the item of a key."""
@@ -44,47 +45,48 @@ def judge_list(
     policy_for: PolicyFor,
     server: Mapping[str, Any] | None = None,
 ) -> tuple[Verdict, ...]:
-    """A verdict for each item of a complete list, in its order. ``server`` is what the server says of itself now."""
-    pins = _pins(approved.items_of_kind(kind))
-    times: dict[str, int] = {}
-    for item in items:
-        times[item.key] = times.get(item.key, 0) + 1
-    doubted = {
+    """Judge a complete list; the verdicts are in the order of ``items``.
+
+    ``server`` holds the server's current instructions, capabilities and serverInfo.
+    """
+    pins = _pinned_digests(approved.items_of_kind(kind))
+    occurrences = Counter(item.key for item in items)
+    differing = {
         id(item)
         for item in items
-        if item.digest is None or times[item.key] > 1 or str(item.digest) not in pins.get(item.key, ())
+        if item.digest is None or occurrences[item.key] > 1 or str(item.digest) not in pins.get(item.key, ())
     }
-    changes_of = _changes_of(kind, items, approved, server) if doubted else None
+    changes_of = _compare_items(kind, items, approved, server) if differing else None
     return tuple(
-        _exact(item, pins[item.key])
-        if changes_of is None or id(item) not in doubted
-        else _judged(item, pins, policy_for(item.key), changes_of(item), double=times[item.key] > 1)
+        _allow(item, pins[item.key])
+        if changes_of is None or id(item) not in differing
+        else _judge_item(item, pins, policy_for(item.key), changes_of(item), is_duplicate=occurrences[item.key] > 1)
         for item in items
     )
 
 
 def judge_use(kind: ItemKind, key: str, approved: Surface, policy: DigestPolicy) -> Verdict:
-    """The verdict about the use of an item that the server does not list: nobody can say what it is."""
-    expected = _pins(approved.items_of_kind(kind)).get(key, ())
-    word = policy.enforcement if expected else policy.unknown
+    """Judge the use of an item that the server does not list."""
+    expected = _pinned_digests(approved.items_of_kind(kind)).get(key, ())
+    setting = policy.enforcement if expected else policy.unknown
     return Verdict(
         entity=kind.entity,
         key=key,
         value=None,
         digest=None,
-        action=_ACTIONS[word],
+        action=_ACTIONS[setting],
         level=REVIEW,
         code=NOT_LISTED,
-        reason="The server does not list it, so that nobody can say what would be used.",
+        reason="The server does not list this item, so its definition cannot be checked.",
         expected=expected,
     )
 
 
 def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Verdict:
-    """The verdict about a task whose call was not seen: it may be one of a tool that is not approved.
+    """Judge a request for a task whose call the gateway did not see; its tool may not be approved.
 
-    One that is known to be another client's is nobody else's, whatever the policy says; that it is there, is not told.
-    Its id is no part of the verdict: it may be all that it takes to get the result.
+    A task of another client is blocked whatever the policy says, with the same reason, so that the client does not
+    learn that the task exists. The verdict omits the task id, because the id may suffice to get the result.
     """
     return Verdict(
         entity="task",
@@ -94,16 +96,16 @@ def judge_unknown_task(policy: DigestPolicy, *, of_another: bool = False) -> Ver
         action=BLOCK if of_another else _ACTIONS[policy.unknown],
         level=REVIEW,
         code="task_unknown",
-        reason="The call that it belongs to was not seen here, so that nobody can say which tool it is of.",
+        reason="The gateway did not see the call that started this task, so the tool behind it is unknown.",
     )
 
 
 def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, why_not: str) -> Verdict:
-    """The verdict about a message of a method that no revision of MCP knows. Where it passes, that is worth a word.
+    """Judge a message whose method no revision of MCP defines. If the policy allows it, it is recorded at least.
 
-    ``why_not`` is a reason to refuse it whatever the policy says, if there is one.
+    A non-empty ``why_not`` blocks it whatever the policy says.
     """
-    reason = f"No revision of MCP knows this from a {sender}, so that nobody can say what it does."
+    reason = f"No revision of MCP defines this method for messages from a {sender}, so its effect is unknown."
     return Verdict(
         entity="method",
         key=method,
@@ -117,16 +119,16 @@ def judge_unknown_method(method: str, sender: str, policy: DigestPolicy, *, why_
 
 
 def strictest(*actions: str) -> str:
-    """The action that prevents most."""
+    """Return the strictest action, from allow (lenient) to block (strict)."""
     return max(actions, key=_STRICTNESS.index)
 
 
 def enforced(policy: DigestPolicy, level: str) -> str:
-    """What is done about a change of something that was approved."""
+    """Return the action for a change of this severity to an approved item."""
     return _ACTIONS[policy.enforcement] if LEVELS.index(level) >= LEVELS.index(policy.block_at) else ALLOW
 
 
-def _pins(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
+def _pinned_digests(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     pins: dict[str, tuple[str, ...]] = {}
     for item in approved:
         if item.digest is not None:
@@ -134,36 +136,36 @@ def _pins(approved: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     return pins
 
 
-def _exact(item: Item, expected: tuple[str, ...]) -> Verdict:
+def _allow(item: Item, expected: tuple[str, ...]) -> Verdict:
     return Verdict(
         entity=item.kind.entity, key=item.key, value=item.value, digest=item.digest, action=ALLOW, expected=expected
     )
 
 
-def _judged(
+def _judge_item(
     item: Item,
     pins: Mapping[str, tuple[str, ...]],
     policy: DigestPolicy,
-    own: tuple[Change, ...],
+    changes: tuple[Change, ...],
     *,
-    double: bool,
+    is_duplicate: bool,
 ) -> Verdict:
-    expected = (*pins.get(item.key, ()), *(str(each.digest) for each in policy.allowlist))
-    if item.digest is not None and not double and any(_is_allowed(item, each) for each in policy.allowlist):
-        return _exact(item, expected)
+    expected = (*pins.get(item.key, ()), *(str(allowed.digest) for allowed in policy.allowlist))
+    if item.digest is not None and not is_duplicate and any(_has_digest(item, allowed) for allowed in policy.allowlist):
+        return _allow(item, expected)
     if item.digest is None:
-        action, level, code = BLOCK, CRITICAL, _UNDIGESTABLE  # it cannot be passed on: two readers may differ on it
-    elif double:
+        action, level, code = BLOCK, CRITICAL, _UNDIGESTABLE  # two JSON parsers could read it differently
+    elif is_duplicate:
         action, level, code = enforced(policy, CRITICAL), CRITICAL, _DUPLICATE
     else:
-        level, code = _worst(own)
-        action = _action(policy, level, known=bool(expected))
+        level, code = _most_severe(changes)
+        action = _action(policy, level, is_approved=bool(expected))
     reason = CHANGE_KINDS[code].reason
-    if _published_digest_changed(own):
+    if _published_digest_changed(changes):
         code = PUBLISHED_DIGEST_CHANGED
-        reason = "The server states another digest of its code for this tool than when it was approved."
+        reason = "The server now publishes another digest of this tool's code than it did at approval."
     elif code == "item_added" and policy.allowlist:
-        code, reason = DIGEST_NOT_ALLOWED, _none_of_these(item, policy.allowlist)
+        code, reason = DIGEST_NOT_ALLOWED, _explain_digest_mismatch(item, policy.allowlist)
     return Verdict(
         entity=item.kind.entity,
         key=item.key,
@@ -174,114 +176,120 @@ def _judged(
         code=code,
         reason=reason,
         expected=expected,
-        changes=own,
+        changes=changes,
     )
 
 
-def _action(policy: DigestPolicy, level: str, *, known: bool) -> str:
-    if known:
+def _action(policy: DigestPolicy, level: str, *, is_approved: bool) -> str:
+    if is_approved:
         return enforced(policy, level)
     unknown = _ACTIONS[policy.unknown]
-    # What looks like an attack is more than unknown.
+    # A lenient setting for unknown items must not admit a new item that looks like an attack.
     return strictest(unknown, enforced(policy, level)) if level == CRITICAL else unknown
 
 
-def _worst(changes: Sequence[Change]) -> tuple[str, str]:
+def _most_severe(changes: Sequence[Change]) -> tuple[str, str]:
+    """Return severity and kind of the most severe change."""
     if not changes:
         return REVIEW, "changed"
     worst = min(changes, key=lambda change: SEVERITIES.index(change.severity))
     return worst.severity, worst.kind
 
 
-def _is_allowed(item: Item, allowed: AllowedDigest) -> bool:
+def _has_digest(item: Item, allowed: AllowedDigest) -> bool:
     if allowed.profile == "pinwarden":
         return item.digest == allowed.digest
     return item.kind is TOOL and digest_or_none(item.value, allowed.profile) == allowed.digest
 
 
-def _none_of_these(item: Item, allowlist: Sequence[AllowedDigest]) -> str:
-    """Why no digest of the policy fits, with the digest as those that are not our own are computed."""
-    profiles = dict.fromkeys(each.profile for each in allowlist if each.profile != "pinwarden")
-    others = [f" As {profile} computes it: {digest_or_none(item.value, profile)}." for profile in profiles]
-    return "Its digest is none of those that the policy allows." + "".join(others)
+def _explain_digest_mismatch(item: Item, allowlist: Sequence[AllowedDigest]) -> str:
+    """Say that the allowlist lacks the item's digest, and state that digest in the other tools' profiles it uses."""
+    profiles = dict.fromkeys(allowed.profile for allowed in allowlist if allowed.profile != "pinwarden")
+    digests = [f" As {profile} computes it: {digest_or_none(item.value, profile)}." for profile in profiles]
+    return "The policy's allowlist does not contain the digest of this item." + "".join(digests)
 
 
 def _published_digest_changed(changes: Sequence[Change]) -> bool:
     return any(change.path == "/digest" and isinstance(change.before, str) for change in changes)
 
 
-def _changes_of(
+def _compare_items(
     kind: ItemKind, items: Sequence[Item], approved: Surface, server: Mapping[str, Any] | None
 ) -> Callable[[Item], tuple[Change, ...]]:
-    """What gives the changes of an item.
+    """Return a function that looks up the changes of an item.
 
-    In changes items go by their names. What is known by an address may take the name of another, so an approved
-    address is held against what was approved at that address, whatever is called like it.
+    `compare` pairs items by name. A resource is identified by its URI and could take the name of another resource, so
+    a resource with an approved URI is compared with the approved resource of that URI, whatever its name.
     """
-    # Only now: a server that is as it was approved starts without everything that judges differences.
+    # Imported here because the comparison is slow to import and unchanged servers do not need it.
     from pinwarden.surface.drift.compare import compare
     from pinwarden.surface.drift.item import item_changes
 
     before = Surface(server=approved.server, items={kind.member: approved.items_of_kind(kind)}, observed={})
     after = Surface(server=server, items={kind.member: tuple(items)}, observed={})
-    found: dict[str, list[Change]] = {}
+    changes_by_name: dict[str, list[Change]] = {}
     for change in compare(before, after):
         if change.entity == kind.entity and change.kind != "item_removed":
-            found.setdefault(change.name, []).append(change)
-    known: dict[str, list[Item]] = {}
+            changes_by_name.setdefault(change.name, []).append(change)
+    approved_by_uri: dict[str, list[Item]] = {}
     for item in approved.items_of_kind(kind) if kind.key != "name" else ():
-        known.setdefault(item.key, []).append(item)
+        approved_by_uri.setdefault(item.key, []).append(item)
 
     def changes_of(item: Item) -> tuple[Change, ...]:
-        was = known.get(item.key)
-        if was is None or item.digest is None:
-            return tuple(found.get(item.name, ()))
-        return tuple(change for each in was if each.digest is not None for change in item_changes(each, item))
+        approved_items = approved_by_uri.get(item.key)
+        if approved_items is None or item.digest is None:
+            return tuple(changes_by_name.get(item.name, ()))
+        return tuple(
+            change
+            for approved_item in approved_items
+            if approved_item.digest is not None
+            for change in item_changes(approved_item, item)
+        )
 
     return changes_of
 
 
 def digest_text(digest: Digest | None) -> str:
-    """A digest as it stands in facts and messages; empty for an item that has none."""
+    """Return the digest as text; empty for an item without a digest."""
     return "" if digest is None else str(digest)
 
 
 def digest_or_none(tool: Any, profile: str) -> Digest | None:
-    """The digest of a tool; None if it has none in this form."""
+    """Compute a tool's digest in a profile; None if the tool has no canonical form there."""
     try:
         return tool_digest(tool, profile)
     except PinwardenError:
         return None
 
 
-_NOTHING = Surface(server=None, items={}, observed={})
+_EMPTY_SURFACE = Surface(server=None, items={}, observed={})
 
 
 def without_attacks(seen: Surface) -> Surface:
-    """A surface without the items and texts that would alarm somebody who never saw the server.
+    """Return the surface without the items and server members that show signs of an attack.
 
-    A first use is not reviewed, so anything that deserves a warning is blocked and waits for a review.
+    Trust on first use approves without a review, so anything suspicious is left out and becomes a pending review.
     """
     from pinwarden.surface.drift.compare import compare
     from pinwarden.surface.scan.scan import new_warnings, server_member
 
-    alarming = {
+    suspicious = {
         (change.entity, change.field if change.entity == "server" else change.name)
-        for change in compare(_NOTHING, seen)
+        for change in compare(_EMPTY_SURFACE, seen)
         if change.severity == CRITICAL
     }
-    alarming |= {
+    suspicious |= {
         (warning.entity, server_member(warning) if warning.entity == "server" else warning.name)
         for warning in new_warnings(seen)
     }
-    if not alarming:
+    if not suspicious:
         return seen
 
-    def harmless(item: Item) -> bool:
-        return (item.kind.entity, item.name) not in alarming
+    def is_harmless(item: Item) -> bool:
+        return (item.kind.entity, item.name) not in suspicious
 
     server = seen.server
     if server is not None:
-        server = {name: value for name, value in server.items() if ("server", name) not in alarming}
-    items = {member: tuple(filter(harmless, listed)) for member, listed in seen.items.items()}
+        server = {name: value for name, value in server.items() if ("server", name) not in suspicious}
+    items = {member: tuple(filter(is_harmless, listed)) for member, listed in seen.items.items()}
     return Surface(server=server, items=items, observed=seen.observed)

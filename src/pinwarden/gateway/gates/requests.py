@@ -1,7 +1,7 @@
-"""Decisions about requests of a server to the client: the request itself, and the content that it carries.
+"""Decisions about requests from a server to the client: whether it may send them, and what they may contain.
 
-The user approved the tools of the server's lists, not the definitions inside such a request. A definition passes only
-if the same definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
+The user approved the tools of the server's lists, not the definitions inside such a request. A definition is allowed
+only if the same definition is approved. Text cannot be approved in advance, so it is scanned for signs of an attack.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ ELICITATION = "elicitation/create"
 ROOTS = "roots/list"
 _HARMLESS = frozenset({"ping", "tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
 SERVER_REQUESTS = frozenset({SAMPLING, ELICITATION, ROOTS, *_HARMLESS})
-"""Every request that a server may send to a client, in any revision."""
-_UNSAFE_IN_ADDRESSES = frozenset(" \\\t\r\n<>\"'`{}|^")
-_MAX_ADDRESS = 8192
+"""All requests that a server may send to a client, in any revision of MCP."""
+_UNSAFE_IN_URLS = frozenset(" \\\t\r\n<>\"'`{}|^")
+_MAX_URL_LENGTH = 8192
 
 
 class Refusal(Record):
-    """Why something may not pass."""
+    """Why the gateway does not forward a message."""
 
     code: str
     reason: str
     observed: str = ""
-    """The digest of what is refused, where it has one."""
+    """The digest of the refused content; empty if it has none."""
 
 
 Requests = tuple[tuple[str, Any], ...]
 """Methods and params of server requests that are part of another message."""
-_MALFORMED = Refusal(code="request_malformed", reason="The server asks for input in a form that cannot be read.")
+_MALFORMED = Refusal(code="request_malformed", reason="The server's request for input is malformed.")
 
 
 def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | None:
-    """Why a server may not ask this of the client; None if it may."""
+    """Return why the policy forbids a server request, or None if it allows it."""
     if method in _HARMLESS:
         return None
     if method == SAMPLING:
@@ -56,21 +56,21 @@ def judge_request(method: str, params: Any, policy: RequestPolicy) -> Refusal | 
     if method == ROOTS:
         return None if policy.roots else _denied("roots")
     if method != ELICITATION:
-        return Refusal(code="request_unknown", reason="The server asks for something that no revision of MCP knows.")
+        return Refusal(code="request_unknown", reason="No revision of MCP defines this server request.")
     if not policy.elicitation:
         return _denied("elicitation")
     if not isinstance(params, Mapping):
         return _MALFORMED
     if params.get("mode", "form") == "form" and "url" not in params:
         return None
-    return _judge_address(params.get("url"), policy)
+    return _judge_url(params.get("url"), policy)
 
 
 def requests_in_result(result: Mapping[str, Any]) -> Requests | Refusal:
-    """The requests of a result that asks for more input before it is complete."""
+    """Return the requests in a result that needs more input before it is complete."""
     requests = result.get("inputRequests")
     if requests is None:
-        return ()  # only requestState: the client repeats its request, and is asked nothing
+        return ()  # only requestState: the client repeats its request without further input
     if not isinstance(requests, Mapping):
         return _MALFORMED
     for request in requests.values():
@@ -80,46 +80,46 @@ def requests_in_result(result: Mapping[str, Any]) -> Requests | Refusal:
 
 
 def requests_in_error(error: Any) -> Requests | Refusal:
-    """The elicitations of an error that sends the user to addresses before the request is repeated (2025-11-25)."""
+    """Return the elicitations in an error that sends the user to URLs before the request is repeated (2025-11-25)."""
     if not isinstance(error, Mapping) or error.get("code") != URL_REQUIRED:
         return ()
     data = error.get("data")
     elicitations = data.get("elicitations") if isinstance(data, Mapping) else None
     if not isinstance(elicitations, list):
         return _MALFORMED
-    return tuple((ELICITATION, each) for each in elicitations)
+    return tuple((ELICITATION, elicitation) for elicitation in elicitations)
 
 
 def requests_in_task(task: Mapping[str, Any]) -> Requests | Refusal:
-    """The requests in what a server reports about a task: its own, and those of the result or the error in it."""
+    """Return the requests in a task's state: its own, and those in its result or error."""
     result = task.get("result")
     parts = (
         requests_in_result(task),
         requests_in_error(task.get("error")),
         requests_in_result(result) if isinstance(result, Mapping) else (),
     )
-    found: Requests = ()
+    requests: Requests = ()
     for part in parts:
         if isinstance(part, Refusal):
             return part
-        found += part
-    return found
+        requests += part
+    return requests
 
 
 def too_many_rounds(policy: RequestPolicy) -> Refusal:
-    """The refusal of a server that asks and asks."""
+    """Return the refusal of a server that requests input more often than the policy allows."""
     return Refusal(
         code="too_many_rounds",
-        reason=f"The server asked for more input {policy.max_rounds} times in a row without an answer.",
+        reason=f"The server requested more input {policy.max_rounds} times in a row without returning a result.",
     )
 
 
-def _judge_address(url: Any, policy: RequestPolicy) -> Refusal | None:
+def _judge_url(url: Any, policy: RequestPolicy) -> Refusal | None:
     refusal = Refusal(
         code="url_host_denied",
-        reason="The server sends the user to an address that the policy does not allow (url-hosts).",
+        reason="The server sends the user to a URL that the policy does not allow (url-hosts).",
     )
-    if not isinstance(url, str) or len(url) > _MAX_ADDRESS or not _UNSAFE_IN_ADDRESSES.isdisjoint(url):
+    if not isinstance(url, str) or len(url) > _MAX_URL_LENGTH or not _UNSAFE_IN_URLS.isdisjoint(url):
         return refusal
     try:
         parts = urlsplit(url)
@@ -132,38 +132,38 @@ def _judge_address(url: Any, policy: RequestPolicy) -> Refusal | None:
     return None if any(pattern.matches(name) for pattern in policy.url_hosts) else refusal
 
 
-def _denied(what: str) -> Refusal:
-    return Refusal(code=f"{what}_denied", reason=f"The policy of this server denies {what}.")
+def _denied(feature: str) -> Refusal:
+    return Refusal(code=f"{feature}_denied", reason=f"The policy for this server denies {feature}.")
 
 
 TOOLS = "tools"
 TOOL_IN_REQUEST = "tool_in_request"
 """A server request carries a tool definition that is not approved."""
 TOOL_IN_RESULT = "tool_in_result"
-"""The same for a result that is no list of tools."""
+"""A result other than a list of tools carries a tool definition that is not approved."""
 HIDDEN_CODES = frozenset({"hidden_characters", "terminal_escape"})
-"""Codes that ``results.hidden-characters`` decides about, if the policy sets it."""
-_EXAMINED = 1024 * 1024  # characters of all texts of one request; scanning so many takes up to a second
-_OVERLAP = 1024  # characters that two examined parts of a long text share; no sign of an attack is longer
+"""Findings that the policy's ``results.hidden-characters`` decides about, if it is set."""
+_SCAN_BUDGET = 1024 * 1024  # characters scanned per request; takes up to a second
+_OVERLAP = 1024  # characters that consecutive scanned chunks share; no sign of an attack is longer
 _ENTITY = "request"
 
 
 class JudgedRequest(Record):
-    """What was decided about one server request."""
+    """The verdicts about one server request."""
 
     verdict: Verdict
-    """About the whole request: its method, the digest of its params, and the strictest action of its parts."""
+    """For the whole request: its method, the digest of its params, and the strictest action of its parts."""
     definitions: tuple[Verdict, ...] = ()
-    """The tool definitions in it that are not approved."""
+    """Verdicts about the unapproved tool definitions in the request."""
 
 
 def definitions_in(params: Any, most: int) -> tuple[Item, ...] | Refusal:
-    """The tool definitions in the params of a request, or in a result; at most so many."""
+    """Return the tool definitions in params or in a result, or a refusal if there are more than ``most``."""
     tools = params.get(TOOLS) if isinstance(params, Mapping) else None
     if tools is None:
         return ()
     if not isinstance(tools, list):
-        return Refusal(code="request_malformed", reason="The server sends tool definitions that cannot be read.")
+        return Refusal(code="request_malformed", reason="The server sends malformed tool definitions.")
     if len(tools) > most:
         reason = f"The server sends {len(tools)} tool definitions in one message; the limit is {most}."
         return Refusal(code="request_too_many_tools", reason=reason)
@@ -173,13 +173,13 @@ def definitions_in(params: Any, most: int) -> tuple[Item, ...] | Refusal:
 def judge_content(
     method: str, params: Any, definitions: Sequence[Verdict], policy: DigestPolicy, ignored: frozenset[str]
 ) -> JudgedRequest:
-    """Judge a request that the server may make. ``definitions`` are the verdicts about the tools in it.
+    """Judge the content of a request that the policy allows. ``definitions`` are the verdicts about the tools in it.
 
-    Signs of an attack with a code in ``ignored`` are left to another rule.
+    Signs of an attack whose code is in ``ignored`` do not count; another rule covers them.
     """
     unapproved = _unapproved(definitions)
     parts = [_tools_verdict(TOOL_IN_REQUEST, unapproved)] if unapproved else []
-    code = _worst_sign(params, ignored)
+    code = _most_severe_sign(params, ignored)
     if code:
         level = REVIEW if code == "oversized_text" else CRITICAL
         parts.append((enforced(policy, level), level, code, f"The text of the server request {_message(code)}."))
@@ -199,7 +199,7 @@ def judge_content(
 
 
 def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> JudgedRequest | None:
-    """Judge a result that carries tool definitions although it is no list; None if all of them are approved."""
+    """Judge a result that is not a list but carries tool definitions; None if all definitions are approved."""
     unapproved = _unapproved(definitions)
     if not unapproved:
         return None
@@ -211,40 +211,41 @@ def judge_definitions_of_result(method: str, definitions: Sequence[Verdict]) -> 
 
 
 def _unapproved(definitions: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """The definitions that are not exactly what was approved. Whatever the policy, these are worth a record."""
-    return tuple(replace(each, action=strictest(AUDIT, each.action)) for each in definitions if each.code)
+    """Select the definitions that differ from the approved ones. Whatever the policy, they are at least recorded."""
+    return tuple(replace(verdict, action=strictest(AUDIT, verdict.action)) for verdict in definitions if verdict.code)
 
 
 def _tools_verdict(code: str, unapproved: Sequence[Verdict]) -> tuple[str, str, str, str]:
-    action = strictest(*(each.action for each in unapproved))
-    level = min((each.level or REVIEW for each in unapproved), key=SEVERITIES.index)
-    where = "server request" if code == TOOL_IN_REQUEST else "result"
-    return action, level, code, f"The {where} carries a tool definition that is not approved."
+    """Return action, level, code and reason."""
+    action = strictest(*(verdict.action for verdict in unapproved))
+    level = min((verdict.level or REVIEW for verdict in unapproved), key=SEVERITIES.index)
+    container = "server request" if code == TOOL_IN_REQUEST else "result"
+    return action, level, code, f"The {container} carries a tool definition that is not approved."
 
 
-def _worst_sign(params: Any, ignored: frozenset[str]) -> str:
-    """The code of the worst sign of an attack in the texts of a request; empty if there is none."""
+def _most_severe_sign(params: Any, ignored: frozenset[str]) -> str:
+    """Return the code of the most severe sign of an attack in a request's texts; empty if there is none."""
     if not isinstance(params, Mapping):
         return ""
     from pinwarden.surface.drift.changes import CUE_ORDER
     from pinwarden.surface.scan.cues import ATTACK_CODES, MAX_TEXT, find_cues
 
-    left = _EXAMINED
-    found: set[str] = set()
+    budget = _SCAN_BUDGET
+    codes: set[str] = set()
     for text in _texts({name: value for name, value in params.items() if name != TOOLS}):
-        if len(text) > left:
-            found.add("oversized_text")
+        if len(text) > budget:
+            codes.add("oversized_text")
             break
-        left -= len(text)
+        budget -= len(text)
         for start in range(0, max(len(text) - _OVERLAP, 1), MAX_TEXT - _OVERLAP):
             cues = find_cues(text[start : start + MAX_TEXT])
-            found.update(cue.code for cue in cues if not cue.mentioned)
-    serious = (found & ATTACK_CODES) - ignored
+            codes.update(cue.code for cue in cues if not cue.mentioned)
+    serious = (codes & ATTACK_CODES) - ignored
     return next((code for code in CUE_ORDER if code in serious), "")
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every string in a value; of images, sound and files only what is text, encoded or not."""
+    """Yield all strings of a value, object keys included; of images, audio and files only the text they contain."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -263,12 +264,12 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _text_of_data(data: str, *, is_file: bool) -> str:
-    """The text that a host may find in encoded bytes: the text of a file, and all that is not encoded after all."""
+    """Return the text a client could show: the decoded text of a file, or ``data`` itself if it is not base64."""
     try:
         padded = data.replace("-", "+").replace("_", "/") + "=" * (-len(data) % 4)
         decoded = a2b_base64(padded, strict_mode=True)
         return decoded.decode() if is_file else ""
-    except UnicodeDecodeError:  # an archive, a picture
+    except UnicodeDecodeError:  # binary, such as an archive or a picture
         return ""
     except ValueError:
         return data

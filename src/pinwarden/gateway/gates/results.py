@@ -1,7 +1,7 @@
-"""Text in results and arguments: hidden characters, and what the audit log keeps of a call's arguments.
+"""Text in results and arguments: hidden characters, and the form in which the audit log records a call's arguments.
 
-Arguments are the user's own words and files. Values that look like secrets are masked, long texts are only counted, and
-the size is bounded before anything is scanned.
+Arguments contain the user's own words and files. Values that look like secrets are masked, long texts are replaced by
+their length, and the size is limited before anything is scanned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pinwarden.system.masking import MASK, MAX_SHOWN_CHARACTERS, looks_secret, m
 
 
 def has_hidden(value: Any) -> bool:
-    """Whether any text in a result holds control sequences or characters that nobody sees."""
+    """Whether any text in a result contains terminal escape sequences or invisible characters."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -23,58 +23,60 @@ def has_hidden(value: Any) -> bool:
             pending.extend(item)
         elif isinstance(item, list):
             pending.extend(item)
-        elif isinstance(item, str) and _spans(item):
+        elif isinstance(item, str) and _hidden_spans(item):
             return True
     return False
 
 
 def without_hidden(value: Any) -> Any:
-    """The same result without them."""
+    """Return a copy of the result without terminal escape sequences and invisible characters."""
     if isinstance(value, dict):
-        return {_cleaned(name): without_hidden(item) for name, item in value.items()}
+        return {_strip_hidden(name): without_hidden(item) for name, item in value.items()}
     if isinstance(value, list):
         return [without_hidden(item) for item in value]
-    return _cleaned(value) if isinstance(value, str) else value
+    return _strip_hidden(value) if isinstance(value, str) else value
 
 
-def _spans(text: str) -> list[tuple[int, int]]:
+def _hidden_spans(text: str) -> list[tuple[int, int]]:
     return [*find_terminal_escapes(text), *find_hidden_characters(text)]
 
 
-def _cleaned(text: str) -> str:
-    spans = _spans(text)
+def _strip_hidden(text: str) -> str:
+    spans = _hidden_spans(text)
     if not spans:
         return text
-    gone: set[int] = set()
+    hidden: set[int] = set()
     for start, end in spans:
-        gone.update(range(start, end))
-    return "".join(character for place, character in enumerate(text) if place not in gone)
+        hidden.update(range(start, end))
+    return "".join(character for index, character in enumerate(text) if index not in hidden)
 
 
-_MOST = 32 * 1024
-"""Characters of texts and names in the arguments of one call; what comes then is left out."""
+_MAX_RECORDED = 32 * 1024
+"""Characters of strings and names recorded per call; the rest is left out."""
 _LEFT_OUT = "<left out>"
 
 
 def recorded_arguments(value: Any) -> bytes:
-    """The arguments as JSON text without what looks like a secret."""
-    return dumps(_Bounded(_MOST).kept("", value), ensure_ascii=False, separators=(",", ":")).encode()
+    """Return the arguments as JSON, with values that look like secrets masked."""
+    masked = _MaskedCopy(_MAX_RECORDED).copy("", value)
+    return dumps(masked, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class _Bounded:
-    """Copies a value until so much of it was copied."""
+class _MaskedCopy:
+    """Copies a value and masks secrets, until a budget of characters is used up."""
 
-    def __init__(self, left: int) -> None:
-        self._left = left
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
 
-    def kept(self, name: str, value: Any) -> Any:
-        if self._left <= 0:
+    def copy(self, name: str, value: Any) -> Any:
+        """Copy the value of a member called ``name``; both can show that it is a secret."""
+        if self._budget <= 0:
             return _LEFT_OUT
         if type(value) is dict:
-            return {self._name(each): self.kept(each, member) for each, member in self._some(value.items())}
+            return {self._name(key): self.copy(key, member) for key, member in self._within_budget(value.items())}
         if type(value) is list:
-            return [self.kept(name, element) for element in self._some(value)]
-        self._left -= min(len(value), MAX_SHOWN_CHARACTERS) if type(value) is str else 1
+            return [self.copy(name, element) for element in self._within_budget(value)]
+        self._budget -= min(len(value), MAX_SHOWN_CHARACTERS) if type(value) is str else 1
         if type(value) is str and len(value) <= MAX_SHOWN_CHARACTERS and looks_secret(name, value):
             return MASK
         if type(value) is str:
@@ -82,13 +84,13 @@ class _Bounded:
         return MASK if looks_secret(name, str(value)) and type(value) is int else value
 
     def _name(self, name: str) -> str:
-        self._left -= len(name)
+        self._budget -= len(name)
         return mask_name(name) if len(name) <= MAX_SHOWN_CHARACTERS else _LEFT_OUT
 
-    def _some(self, members: Any) -> Any:
-        """So many members as may be told, and one more, in whose place it says that there are others."""
-        for each in members:
-            is_last = self._left <= 0
-            yield each
+    def _within_budget(self, parts: Any) -> Any:
+        """Yield members or elements until the budget is used up, and one more, which is recorded as left out."""
+        for part in parts:
+            is_last = self._budget <= 0
+            yield part
             if is_last:
                 return

@@ -1,4 +1,4 @@
-"""Judging what a server says of itself: its instructions, its capabilities, its name."""
+"""Decisions about a server's description of itself: instructions, capabilities and serverInfo."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CAPABILITY_OF_METHOD = {
     "logging": "logging",
     "tasks": "tasks",
 }
-"""The capability that the methods of a family need, by what stands before the slash."""
+"""The capability that a method needs, by the part of its name before the slash."""
 
 
 EXTENSION_OF_METHOD = {"tasks": "io.modelcontextprotocol/tasks"}
-"""The extension of the protocol that the methods of a family belong to, where they need no capability of that name."""
+"""The protocol extension that a method can belong to instead, by the part of its name before the slash."""
 
 
 def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy) -> tuple[Verdict, ...]:
-    """A verdict for each member that is there now or was approved."""
+    """Return one verdict per member that the server sends now or that was approved."""
     changes: dict[str, list[Change]] = {}
     if not _is_as_approved(now, approved):
         from pinwarden.surface.drift.compare import server_changes
@@ -47,7 +47,7 @@ def judge_server(now: Mapping[str, Any], approved: Surface, policy: DigestPolicy
 
 
 def _is_as_approved(now: Mapping[str, Any], approved: Surface) -> bool:
-    """Whether nothing at all differs; what has no canonical form does."""
+    """Whether all members are identical to the approved ones; False for a value without a canonical form."""
     try:
         return canonicalize(dict(now)) == canonicalize(dict(approved.server or {}))
     except PinwardenError:
@@ -55,14 +55,14 @@ def _is_as_approved(now: Mapping[str, Any], approved: Surface) -> bool:
 
 
 def approved_capabilities(now: Any, approved: Surface) -> dict[str, Any]:
-    """Of the capabilities now, those that are as they were approved; of the changed ones, the approved form."""
-    before = (approved.server or {}).get("capabilities")
-    was = before if isinstance(before, dict) else {}
-    return {name: was[name] for name in now if name in was} if isinstance(now, dict) else {}
+    """Return the approved form of each current capability; unapproved ones are omitted."""
+    recorded = (approved.server or {}).get("capabilities")
+    before = recorded if isinstance(recorded, dict) else {}
+    return {name: before[name] for name in now if name in before} if isinstance(now, dict) else {}
 
 
 def unapproved(method: str, now: Mapping[str, Any], approved: Mapping[str, Any]) -> bool:
-    """Whether a method needs a capability or an extension that the server has now, and that nobody approved."""
+    """Whether a method needs a capability or extension that the server offers now but that is not approved."""
     family = method.partition("/")[0]
     capability = CAPABILITY_OF_METHOD.get(family)
     if capability is not None and capability in now:
@@ -72,7 +72,7 @@ def unapproved(method: str, now: Mapping[str, Any], approved: Mapping[str, Any])
 
 
 def extensions_of(capabilities: Any) -> Mapping[str, Any]:
-    """The extensions of the protocol among capabilities."""
+    """Return the protocol extensions that capabilities declare; empty if there are none."""
     extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
     return extensions if isinstance(extensions, dict) else {}
 
@@ -83,13 +83,13 @@ def _verdict(name: str, old: Any, new: Any, changes: tuple[Change, ...], policy:
     digest = None if new is ABSENT else _digest(new)
     action, level, code = ALLOW, "", ""
     if changes:
-        worst = min(changes, key=lambda change: SEVERITIES.index(change.severity))
-        level, code = worst.severity, worst.kind
+        most_severe = min(changes, key=lambda change: SEVERITIES.index(change.severity))
+        level, code = most_severe.severity, most_severe.kind
         action = enforced(policy, level)
     if new is not ABSENT and digest is None:
         action, level, code = BLOCK, CRITICAL, "undigestable"
     if new is ABSENT and action != ALLOW:
-        action = AUDIT  # nothing is left that could be withheld
+        action = AUDIT  # the member was removed, so there is nothing to block
     return Verdict(
         entity=SERVER_ITEM,
         key=name,

@@ -1,4 +1,4 @@
-"""What was decided about one thing that a server told, and why."""
+"""The gateway's decision about one item of a server's surface, with the reason."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from pinwarden.core.record import Record
 from pinwarden.surface.drift.changes import Change
 
 ALLOW = "allow"
-"""It is what was approved, or differs in a way that the policy lets pass without a word."""
+"""Identical to the approved definition, or changed in a way that the policy ignores."""
 AUDIT = "audit"
-"""It would have been blocked, but the policy only watches: it passes, and is recorded."""
+"""Not as approved, but the policy only records this."""
 WARN = "warn"
-"""The same, and the client is told."""
+"""Not as approved; recorded, and the client gets a warning."""
 BLOCK = "block"
-"""It is withheld from lists, and its use is refused."""
+"""Removed from lists; its use is refused."""
 
 
 class Verdict(Record):
-    """The judgement of one item, or of one member of what a server says of itself."""
+    """The decision about one item, server member, server request or result."""
 
     entity: str
-    """tool, prompt, resource, resourceTemplate or server."""
+    """tool, prompt, resource, resourceTemplate, server, request, result, task or method."""
     key: str
-    """What identifies the item in its list; for the server: serverInfo, capabilities or instructions."""
+    """The item's name or URI; for the server: serverInfo, capabilities or instructions; otherwise the method."""
     value: Any
-    """The thing as it was served; of an undigestable one what could be read."""
+    """The definition as the server sent it; of an undigestable one the part that could be parsed."""
     digest: Digest | None
     action: str
     level: str = ""
-    """The worst level of its changes; empty if there are none."""
+    """The highest severity of its changes; empty if there are none."""
     code: str = ""
-    """Why it is not simply what was approved, as stable data: a kind of surface/drift/changes, or a code of its own."""
+    """Stable code of the difference from the approved definition; empty if there is none."""
     reason: str = ""
-    """The same for people. It never holds text of the server."""
+    """The same as a sentence. It never contains text from the server."""
     expected: tuple[str, ...] = ()
-    """The digests that are allowed for it; none if nothing of its name was approved."""
+    """The allowed digests; empty if no item of this key was approved."""
     changes: tuple[Change, ...] = ()
     again: bool = False
-    """The session was served the same before, and something else since."""
+    """Whether the server sent this definition earlier in the session, and another one since."""
 
     @property
     def passes(self) -> bool:
-        """Whether the client gets to see it and may use it."""
+        """Whether the client may see and use the item."""
         return self.action != BLOCK
