@@ -15,15 +15,15 @@ from typing import Any
 
 from benchmarks.measure import Goal, compare, table
 from pinwarden import PrivateKey, signing_preimage
-from pinwarden.bundle import attestation, pointer
+from pinwarden.bundle import attestation
 from pinwarden.bundle.acceptance import accept
-from pinwarden.bundle.acceptance_result import AcceptanceRequest
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_archive import check_archive
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes
+from pinwarden.bundle.evidence import AcceptanceRequest
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, unsigned_pointers
 from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
-from pinwarden.bundle.pointer import Pointer
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey
 from pinwarden.core.keys import decode_base64url
 
@@ -75,7 +75,7 @@ def pointer_to(bundle: PackedBundle) -> dict[str, Any]:
         cid_profile=default_profile(),
         updated_at_utc=NOW,
     )
-    return add_signature(pointer.unsigned_pointers("acme", "acme", NOW, [row]), pointer.POINTER_SIGNED_FIELDS, REGISTRY)
+    return add_signature(unsigned_pointers("acme", "acme", NOW, [row]), POINTER_SIGNED_FIELDS, REGISTRY)
 
 
 def attestation_of(bundle: PackedBundle) -> dict[str, Any]:

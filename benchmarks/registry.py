@@ -17,10 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Goal, compare, table
-from pinwarden.bundle import descriptor as descriptor_document
-from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy
+from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy, descriptor_to_json
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.cid import document_cid, manifest_root_cid
@@ -132,7 +131,7 @@ def _bundle(number: int) -> _Made:
     unlinked = manifest_document.unlinked_manifest(manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
     archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, files)
-    described = descriptor_document.descriptor_to_json(
+    described = descriptor_to_json(
         Descriptor(
             name=f"acme.t{number % 50}",
             display_name="bench",

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.bundle import attestation, descriptor, log_documents, manifest, pointer, trust
-from pinwarden.bundle.acceptance import accept, check_documents
-from pinwarden.bundle.acceptance_result import AcceptanceRequest, result_to_json
+from pinwarden.bundle import attestation, log_documents, trust
+from pinwarden.bundle.acceptance import accept, check_documents, result_to_json
+from pinwarden.bundle.bundle_documents import (
+    descriptor_from_json,
+    descriptor_to_json,
+    linked_manifest,
+    unlinked_manifest,
+)
 from pinwarden.bundle.document import add_signature, default_profile
+from pinwarden.bundle.evidence import AcceptanceRequest
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS
 from pinwarden.core.record import replace
 from tests.support.bundle_world import (
     AUDITOR,
@@ -51,8 +58,8 @@ def test_an_accepted_bundle_comes_with_its_documents() -> None:
 
 def test_swapped_manifest_of_another_bundle_is_refused() -> None:
     made = documents()
-    foreign = manifest.unlinked_manifest(entries_of({**FILES, "main.py": b"evil"}))
-    made.manifest = manifest.linked_manifest(foreign, made.descriptor_cid)
+    foreign = unlinked_manifest(entries_of({**FILES, "main.py": b"evil"}))
+    made.manifest = linked_manifest(foreign, made.descriptor_cid)
     assert codes(made) == ("MANIFEST_CID_MISMATCH", "ACCEPT")
 
 
@@ -97,15 +104,13 @@ def test_true_is_not_one_where_profiles_are_compared() -> None:
 
 def test_a_second_signature_counts_where_the_first_is_a_stranger_s() -> None:
     made = documents()
-    twice = add_signature(
-        add_signature(made.pointer, pointer.POINTER_SIGNED_FIELDS, STRANGER), pointer.POINTER_SIGNED_FIELDS, REGISTRY
-    )
+    twice = add_signature(add_signature(made.pointer, POINTER_SIGNED_FIELDS, STRANGER), POINTER_SIGNED_FIELDS, REGISTRY)
     assert codes(made, pointer=encoded(twice)) == ("ACCEPT", "POINTER_SIGNATURE_INVALID")
 
 
 def test_a_thousand_signatures_are_not_all_looked_at() -> None:
     made = documents()
-    good = add_signature(made.pointer, pointer.POINTER_SIGNED_FIELDS, REGISTRY)
+    good = add_signature(made.pointer, POINTER_SIGNED_FIELDS, REGISTRY)
     padded = {**good, "signatures": [{}] * 1000 + good["signatures"]}
     assert code_of(made.submission(pointer=encoded(padded))) == "POINTER_SIGNATURE_INVALID"
 
@@ -249,7 +254,7 @@ def test_an_installer_policy_that_cannot_be_followed_is_an_error(document: Any) 
 
 def test_documents_are_written_as_they_are_read() -> None:
     made = documents()
-    assert descriptor.descriptor_to_json(descriptor.descriptor_from_json(made.descriptor)) == made.descriptor
+    assert descriptor_to_json(descriptor_from_json(made.descriptor)) == made.descriptor
     envelope = (made.attestations or [])[0]
     read = attestation.attestation_from_json(envelope)
     value = attestation.unsigned_attestation(read.root_cid, read.descriptor_cid, read.cid_profile, read.claims)

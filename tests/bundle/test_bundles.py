@@ -19,11 +19,16 @@ from pinwarden.artifacts.archives.rules import DEFAULT_LIMITS
 from pinwarden.artifacts.archives.tar import tar_in_memory
 from pinwarden.bundle import tar_zstd
 from pinwarden.bundle.acceptance import check_documents
-from pinwarden.bundle.acceptance_result import BundleDocuments
-from pinwarden.bundle.bundle_archive import check_archive, unpack
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+from pinwarden.bundle.bundle_archive import check_archive
+from pinwarden.bundle.bundle_documents import (
+    CAR_MEDIA_TYPE,
+    TAR_ZSTD_MEDIA_TYPE,
+    BundleDocuments,
+    BundleLimits,
+    ManifestEntry,
+)
+from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import document_bytes
-from pinwarden.bundle.manifest import BundleLimits, ManifestEntry
 from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
 from pinwarden.bundle.source_tree import read_tree
 from pinwarden.core.cid import Cid, blob_cid

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle import pointer
 from pinwarden.bundle.document import default_profile
-from pinwarden.bundle.pointer import Constraints, Pointer
+from pinwarden.bundle.log_documents import Constraints, Pointer, unsigned_pointers
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
@@ -61,7 +60,7 @@ def pointed(facts: dict[str, Any], **constraints: Any) -> None:
         updated_at_utc=BEFORE,
         constraints=Constraints(**constraints),
     )
-    Path("pointer.json").write_text(json.dumps(pointer.unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
+    Path("pointer.json").write_text(json.dumps(unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
     known = Trust(
         registry_keys=(TrustedKey(key=REGISTRY.public_key, roles=("registry",)),),
         known_keys=(

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle import pointer
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE
+from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE
 from pinwarden.bundle.document import add_signature, document_bytes
-from pinwarden.bundle.pointer import Pointer
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Pointer, unsigned_pointers
 from pinwarden.cli.main import main
 from pinwarden.core.keys import PrivateKey
 from tests.docs.schemas import problems
@@ -123,8 +122,8 @@ def pushed_with_pointer(run: Run, place: str, signer: PrivateKey = REGISTRY) -> 
     """A bundle with a registry's pointer in an OCI registry, and the options of an installer that trusts both."""
     subject = json.loads(Path("attestation.json").read_text())["subject"]
     row = Pointer(tool="acme.notes", channel="stable", updated_at_utc=BEFORE, **subject)
-    document = pointer.unsigned_pointers("acme", "acme", BEFORE, [row])
-    Path("pointer.json").write_bytes(document_bytes(add_signature(document, pointer.POINTER_SIGNED_FIELDS, signer)))
+    document = unsigned_pointers("acme", "acme", BEFORE, [row])
+    Path("pointer.json").write_bytes(document_bytes(add_signature(document, POINTER_SIGNED_FIELDS, signer)))
     Path("trust.json").write_bytes(document_bytes(trust_value(TRUST)))
     Path("policy.json").write_text("{}")
     assert (

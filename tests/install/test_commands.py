@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle.descriptor import SecurityPolicy
+from pinwarden.bundle.bundle_documents import SecurityPolicy
 from pinwarden.bundle.trust_files import change_trust
 from pinwarden.cli.main import main
 from pinwarden.core.record import replace

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.bundle import trust_store
+from pinwarden.bundle.trust import add_registry
 from pinwarden.bundle.trust_files import change_trust
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
@@ -151,7 +151,7 @@ def test_attack_a_name_that_another_trusted_registry_has_too_is_not_taken_from_i
     desk.install()
     key = PrivateKey.from_seed(b"2" * 32)
     other = open_world(tmp_path / "other", probing="auto", key=key, clock=desk.user.world.clock)
-    change_trust(desk.user.trust, lambda store: trust_store.add_registry(store, root_of(other, "other")))
+    change_trust(desk.user.trust, lambda store: add_registry(store, root_of(other, "other")))
     User(world=other, trust=desk.user.trust).publish(bundle(content=REWORDED, version="2.0.0"))
     shutil.rmtree(desk.export)
     export(other.registry, desk.export)

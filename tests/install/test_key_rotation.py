@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.bundle import pointer as pointer_document
-from pinwarden.bundle import trust_store
+from pinwarden.bundle import log_documents as pointer_document
 from pinwarden.bundle.document import add_signature, document_bytes, read_json
-from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.log_documents import KeyChange, key_changes_to_json, sign_key_change
+from pinwarden.bundle.trust import TrustedKey, TrustStore, add_registry, remove_key, revoke_key, trust_store_bytes
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
@@ -20,9 +20,8 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, NoteKey
 from pinwarden.core.tlog import Frontier, leaf_hash, pack_entries, unpack_entries
-from pinwarden.registry import key_change, names
+from pinwarden.registry import names
 from pinwarden.registry.export import export
-from pinwarden.registry.key_change import KeyChange
 from pinwarden.registry.log_client import FollowOptions, follow_log, load_log_state, monitor_log, verify_log
 from pinwarden.registry.log_writer import rotate_key
 from pinwarden.registry.registry import RegistrySettings, open_registry, prepare_next_key
@@ -60,7 +59,7 @@ def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[Key
         edge, _ = edge.append(leaf_hash(entry))
     origin = world.registry.identity.log_id
     note = Checkpoint(origin=origin, size=edge.size, root=edge.root).note().sign(origin, key)
-    shown = document_bytes(key_change.key_changes_to_json(origin, changes))
+    shown = document_bytes(key_changes_to_json(origin, changes))
     packed = pack_entries(entries)
     return showing(
         world,
@@ -78,7 +77,7 @@ def change_to(world: World, seq: int, old: PrivateKey, new: PrivateKey, **more: 
         reason="yearly",
         issued_at_utc=world.clock(),
     )
-    return key_change.sign_key_change(stated, old, new)
+    return sign_key_change(stated, old, new)
 
 
 def signed_by(world: World, key: PrivateKey) -> bytes:
@@ -113,8 +112,8 @@ def test_two_changes_are_followed_at_once_and_from_any_of_the_keys(user: User, t
     middle.append(root_of(user.world, "acme"))
     for number, root in enumerate(middle):
         somebody = new_user(user.world, tmp_path / str(number))
-        pinned = trust_store.TrustStore(registries=(root,), keys=load_trust(somebody.trust).keys)
-        somebody.trust.write_bytes(trust_store.trust_store_bytes(pinned))
+        pinned = TrustStore(registries=(root,), keys=load_trust(somebody.trust).keys)
+        somebody.trust.write_bytes(trust_store_bytes(pinned))
         assert somebody.accepts()
         (after,) = load_trust(somebody.trust).registries
         assert after.log.key == NEWER.public_key
@@ -234,7 +233,7 @@ def test_attack_a_log_that_leads_to_a_revoked_key_is_not_followed_there(user: Us
     kept = user.seen
     turn(user.world)
     gone = TrustedKey(key=NEW.public_key)
-    change_trust(user.trust, lambda store: trust_store.revoke_key(store, gone, user.world.clock(), "stolen"))
+    change_trust(user.trust, lambda store: revoke_key(store, gone, user.world.clock(), "stolen"))
     judged = user.judge()
     assert judged.refusal is not None
     assert (judged.refusal.code, judged.refusal.why["log"]) == ("POINTER_SIGNATURE_INVALID", "KEY_REVOKED")
@@ -247,17 +246,17 @@ def test_attack_an_ended_key_is_not_trusted_again(user: User) -> None:
     turn(user.world)
     assert user.accepts()
     store = load_trust(user.trust)
-    assert code_of(lambda: trust_store.add_registry(store, root)) == "REGISTRY_KEY_ENDED"
+    assert code_of(lambda: add_registry(store, root)) == "REGISTRY_KEY_ENDED"
     # Whoever forgets the registry, and then trusts its old key, is led to the new one by what was seen of the log.
-    forgotten = trust_store.remove_key(store, NEW_DID)
-    change_trust(user.trust, lambda _: trust_store.add_registry(forgotten, root))
+    forgotten = remove_key(store, NEW_DID)
+    change_trust(user.trust, lambda _: add_registry(forgotten, root))
     assert load_log_state(next(user.trust.parent.glob("logs/*.json"))).key == NEW.public_key  # type: ignore[union-attr]
     old = showing(user.world, **{POINTER: signed_by(user.world, REGISTRY_KEY)})
     assert user.code(old) == "REGISTRY_KEY_ENDED"
     # Nor does it come back with the revocation of the key that came after it.
-    revoked = trust_store.revoke_key(store, store.registries[0].key, user.world.clock(), "stolen, too")
+    revoked = revoke_key(store, store.registries[0].key, user.world.clock(), "stolen, too")
     assert [each.key_id for each in revoked.revoked] == [NEW_DID, OLD_DID]
-    assert code_of(lambda: trust_store.add_registry(revoked, root)) == "KEY_REVOKED"
+    assert code_of(lambda: add_registry(revoked, root)) == "KEY_REVOKED"
 
 
 def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> None:

@@ -13,14 +13,13 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import pytest
 import zstandard
 
-from pinwarden.bundle import attestation, trust_store
-from pinwarden.bundle import manifest as manifest_document
-from pinwarden.bundle import pointer as pointer_document
+from pinwarden.bundle import attestation
+from pinwarden.bundle import bundle_documents as manifest_document
+from pinwarden.bundle import log_documents as pointer_document
 from pinwarden.bundle.attestation import current_attestations
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE, ManifestEntry
 from pinwarden.bundle.document import add_signature, document_bytes
-from pinwarden.bundle.manifest import ManifestEntry
-from pinwarden.bundle.trust import InstallerPolicy
+from pinwarden.bundle.trust import InstallerPolicy, TrustStore, revoke_key
 from pinwarden.bundle.trust_files import change_trust, log_state_path
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
@@ -212,13 +211,13 @@ def test_an_expired_claim_stops_the_install(user: User) -> None:
 def test_a_revoked_key_vouches_for_nothing_and_points_nowhere(user: User) -> None:
     user.publish(FIRST)
     vera, acme = load(user).keys[0].key, load(user).registries[0].key
-    change_trust(user.trust, lambda store: trust_store.revoke_key(store, vera, user.world.clock(), "stolen"))
+    change_trust(user.trust, lambda store: revoke_key(store, vera, user.world.clock(), "stolen"))
     assert user.code() == "NO_VALID_ATTESTATIONS"
-    change_trust(user.trust, lambda store: trust_store.revoke_key(store, acme, user.world.clock(), "stolen"))
+    change_trust(user.trust, lambda store: revoke_key(store, acme, user.world.clock(), "stolen"))
     assert user.code() == "POINTER_SIGNATURE_INVALID"
 
 
-def load(user: User) -> trust_store.TrustStore:
+def load(user: User) -> TrustStore:
     return user.question().trusted
 
 
@@ -393,7 +392,7 @@ def test_a_log_that_no_witness_has_seen_is_refused_where_one_is_demanded(user: U
     user.publish(FIRST)
     witness = WitnessKey(name="witness.example", key=MALLORY.public_key)
 
-    def demand(store: trust_store.TrustStore) -> trust_store.TrustStore:
+    def demand(store: TrustStore) -> TrustStore:
         return replace(store, registries=(replace(store.registries[0], witnesses=(witness,), witnesses_needed=1),))
 
     change_trust(user.trust, demand)

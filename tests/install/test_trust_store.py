@@ -236,9 +236,8 @@ def test_the_store_is_the_users_and_not_the_projects(tmp_path: Path, monkeypatch
 
 
 def test_a_store_that_trusts_and_revokes_one_key_is_refused(store: Path) -> None:
-    from pinwarden.bundle import trust_store as document
-    from pinwarden.bundle.trust import TrustedKey
-    from pinwarden.bundle.trust_store import KnownKey, RevokedKey, TrustStore
+    from pinwarden.bundle import trust as document
+    from pinwarden.bundle.trust import KnownKey, RevokedKey, TrustedKey, TrustStore
 
     moment = "2026-01-01T00:00:00Z"
     known = KnownKey(key=TrustedKey(key=VERA.public_key, roles=("verifier",)), added_at=moment)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinwarden.bundle import trust_store
-from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.trust import TrustedKey, TrustedRegistry, parse_trust_store, revoke_key, trust_store_bytes
 from pinwarden.bundle.trust_files import change_trust, load_trust
 from pinwarden.cli.main import main
 from pinwarden.core.errors import PinwardenError
@@ -38,7 +37,7 @@ def demanding(user: User, monkeypatch: pytest.MonkeyPatch) -> User:
     return user
 
 
-def _demanded(root: trust_store.TrustedRegistry, needed: int) -> trust_store.TrustedRegistry:
+def _demanded(root: TrustedRegistry, needed: int) -> TrustedRegistry:
     return replace(root, witnesses=WITNESSES, witnesses_needed=needed)
 
 
@@ -76,7 +75,7 @@ def test_attack_the_cosignature_of_a_revoked_witness_counts_for_nothing(
 def test_a_revoked_witness_neither_spoils_the_head_nor_makes_it_pass(demanding: User) -> None:
     change_trust(demanding.trust, lambda store: replace(store, registries=(_demanded(store.registries[0], 1),)))
     gone = TrustedKey(key=WILL.public_key)
-    change_trust(demanding.trust, lambda store: trust_store.revoke_key(store, gone, demanding.world.clock(), "stolen"))
+    change_trust(demanding.trust, lambda store: revoke_key(store, gone, demanding.world.clock(), "stolen"))
     assert demanding.accepts(cosigned(demanding, WENDY, WILL))
     assert demanding.code(cosigned(demanding, WILL)) == "LOG_WITNESS_MISSING"
 
@@ -120,7 +119,7 @@ def test_attack_a_registry_whose_log_has_a_revoked_key_is_trusted_no_longer(dema
         store.registries[0], key=TrustedKey(key=WENDY.public_key, name="acme", roles=("registry",)), witnesses=()
     )
     stolen = TrustedKey(key=REGISTRY_KEY.public_key)
-    left = trust_store.revoke_key(replace(store, registries=(split,)), stolen, demanding.world.clock(), "stolen")
+    left = revoke_key(replace(store, registries=(split,)), stolen, demanding.world.clock(), "stolen")
     assert left.registries == ()
     both = replace(left, registries=(split,))
-    assert code_of(lambda: trust_store.parse_trust_store(trust_store.trust_store_bytes(both))) == "TRUST_INVALID"
+    assert code_of(lambda: parse_trust_store(trust_store_bytes(both))) == "TRUST_INVALID"

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle import trust_store
 from pinwarden.bundle.document import document_bytes
-from pinwarden.bundle.trust import InstallerPolicy, TrustedKey
+from pinwarden.bundle.trust import InstallerPolicy, KnownKey, TrustedKey, TrustedRegistry, add_key, add_registry
 from pinwarden.bundle.trust_files import change_trust, load_trust
-from pinwarden.bundle.trust_store import KnownKey, TrustedRegistry
 from pinwarden.core.cid import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey
@@ -86,7 +84,7 @@ def new_user(world: World, folder: Path) -> User:
     trust = folder / "settings" / "trust.json"
     root = root_of(world, "acme")
     vera = KnownKey(key=TrustedKey(key=VERA.public_key, name="vera", roles=("verifier",)), added_at=ADDED)
-    change_trust(trust, lambda store: trust_store.add_key(trust_store.add_registry(store, root), vera))
+    change_trust(trust, lambda store: add_key(add_registry(store, root), vera))
     return User(world=world, trust=trust)
 
 

@@ -27,8 +27,7 @@ from pinwarden.registry.log_client import (
     save_log_state,
     verify_log,
 )
-from pinwarden.registry.log_state import LogState
-from pinwarden.registry.log_verification import VerifiedHead
+from pinwarden.registry.log_verification import LogState, VerifiedHead
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.registry_client import FolderRegistry
 from pinwarden.registry.store import pointer_log, publications

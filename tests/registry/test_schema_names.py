@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pinwarden.registry import key_change, registry_documents
+from pinwarden.bundle.log_documents import KEY_CHANGE_SCHEMA, KEY_CHANGES_SCHEMA
+from pinwarden.registry import registry_documents
 
 
 def test_the_schema_names_of_registry_documents_do_not_change() -> None:
@@ -10,8 +11,8 @@ def test_the_schema_names_of_registry_documents_do_not_change() -> None:
         registry_documents.VERSION_SCHEMA,
         registry_documents.IDENTITY_SCHEMA,
         registry_documents.STATEMENT_SCHEMA,
-        key_change.KEY_CHANGE_SCHEMA,
-        key_change.KEY_CHANGES_SCHEMA,
+        KEY_CHANGE_SCHEMA,
+        KEY_CHANGES_SCHEMA,
     )
     kinds = ("version", "identity", "statement", "key-change", "key-changes")
     assert names == tuple(".".join(("pinwarden", "registry", kind, "v1")) for kind in kinds)

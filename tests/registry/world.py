@@ -9,10 +9,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle import attestation, descriptor, manifest
+from pinwarden.bundle import attestation
 from pinwarden.bundle.attestation import Claim
 from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy
+from pinwarden.bundle.bundle_documents import (
+    CAR_MEDIA_TYPE,
+    Descriptor,
+    SecurityPolicy,
+    descriptor_to_json,
+    linked_manifest,
+    unlinked_manifest,
+)
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
@@ -60,10 +67,10 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
     """A bundle with one program, and what else is given by name."""
     files = [SourceFile(path="main.py", data=content)]
     files += [SourceFile(path=f"{path}.txt", data=data) for path, data in more.items()]
-    unlinked = manifest.unlinked_manifest(manifest_entry(file) for file in files)
+    unlinked = unlinked_manifest(manifest_entry(file) for file in files)
     root = manifest_root_cid(unlinked)
     archive = make_archive(CAR_MEDIA_TYPE, unlinked, root, sorted(files, key=lambda file: file.path))
-    described = descriptor.descriptor_to_json(
+    described = descriptor_to_json(
         Descriptor(
             name=name,
             display_name=name,
@@ -79,7 +86,7 @@ def bundle(name: str = "acme.notes", version: str = "1.0.0", content: bytes = b"
             policy=SecurityPolicy(),
         )
     )
-    linked = manifest.linked_manifest(unlinked, str(document_cid(described)))
+    linked = linked_manifest(unlinked, str(document_cid(described)))
     return Bundle(descriptor=described, manifest=linked, archive=archive)
 
 

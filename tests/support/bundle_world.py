@@ -6,13 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pinwarden.bundle import attestation, descriptor, manifest, pointer
-from pinwarden.bundle.acceptance_result import AcceptanceRequest
+from pinwarden.bundle import attestation
 from pinwarden.bundle.attestation import Claim
-from pinwarden.bundle.descriptor import Descriptor, SecurityPolicy
+from pinwarden.bundle.bundle_documents import (
+    CAR_MEDIA_TYPE,
+    Descriptor,
+    ManifestEntry,
+    SecurityPolicy,
+    descriptor_to_json,
+    linked_manifest,
+    unlinked_manifest,
+)
 from pinwarden.bundle.document import add_signature, default_profile
-from pinwarden.bundle.manifest import ManifestEntry
-from pinwarden.bundle.pointer import Constraints, Pointer
+from pinwarden.bundle.evidence import AcceptanceRequest
+from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Constraints, Pointer, unsigned_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey, trusted_key_to_json
 from pinwarden.core.cid import blob_cid, document_cid
 from pinwarden.core.keys import PrivateKey
@@ -60,7 +67,7 @@ def descriptor_of(root_cid: str, **changes: Any) -> Descriptor:
         license="MIT",
         root_cid=root_cid,
         cid_profile=default_profile(),
-        media_type=descriptor.CAR_MEDIA_TYPE,
+        media_type=CAR_MEDIA_TYPE,
         size_bytes=1000,
         runtime="python",
         target="main.py",
@@ -101,7 +108,7 @@ class Documents:
     """The documents of one bundle before they are signed; a test breaks them where it likes."""
 
     def __init__(self, files: Mapping[str, bytes] = FILES) -> None:
-        self.unlinked = manifest.unlinked_manifest(entries_of(files))
+        self.unlinked = unlinked_manifest(entries_of(files))
         self.descriptor: dict[str, Any] = {}
         self.described: dict[str, Any] = {}
         self.constraints = Constraints()
@@ -110,19 +117,19 @@ class Documents:
         self.signer, self.role = VERIFIER, "verifier"
         self.attestations: list[dict[str, Any]] | None = None
         self.more_attestations: list[dict[str, Any]] = []
-        self.pointer_fields: Sequence[str] = pointer.POINTER_SIGNED_FIELDS
+        self.pointer_fields: Sequence[str] = POINTER_SIGNED_FIELDS
 
     def finish(self) -> None:
         """Computes the identifiers; what is changed after this no longer fits them."""
-        self.manifest = manifest.linked_manifest(self.unlinked, OTHER_DOCUMENT)
+        self.manifest = linked_manifest(self.unlinked, OTHER_DOCUMENT)
         self.root_cid = self.manifest["root_cid"]
-        self.descriptor = descriptor.descriptor_to_json(descriptor_of(self.root_cid, **self.described))
+        self.descriptor = descriptor_to_json(descriptor_of(self.root_cid, **self.described))
 
     def link(self) -> None:
         """The identifier of the descriptor, in the manifest and the pointer."""
         self.descriptor_cid = str(document_cid(self.descriptor))
         self.manifest["descriptor_cid"] = self.descriptor_cid
-        self.pointer = pointer.unsigned_pointers(
+        self.pointer = unsigned_pointers(
             "acme",
             "registry@acme",
             BEFORE,

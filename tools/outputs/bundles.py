@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pinwarden.bundle import attestation as bundle_attestation
-from pinwarden.bundle import descriptor as bundle_descriptor
+from pinwarden.bundle import bundle_documents as bundle_descriptor
 from pinwarden.bundle.signed_documents import FIELDS as SIGNED_DOCUMENTS
 from pinwarden.core.errors import CODES
 from tools.outputs.parts import BLOB_CID, DID, DOCUMENT_CID, POINTER, output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pinwarden.bundle.acceptance import FAILED, NOT_REACHED, PASSED
-from pinwarden.bundle.trust_store import ALL_ROLES
+from pinwarden.bundle.trust import ALL_ROLES
 from tools.outputs.bundles import bundle_provenance, bundle_refusal, bundle_start
 from tools.outputs.parts import DID, KEY, config_action, output
 from tools.schema_words import (

@@ -19,23 +19,21 @@ so they never hide a code of the rulebook.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from operator import lt
 from typing import Any, NoReturn
 
 from pinwarden.artifacts.archives.rules import check_all_portable
-from pinwarden.bundle.acceptance_result import (
-    AcceptanceRequest,
-    AcceptanceResult,
+from pinwarden.bundle.bundle_documents import (
     BundleDocuments,
-    Provenance,
-    Rejection,
-    rejection_from_error,
+    descriptor_from_json,
+    manifest_from_json,
 )
-from pinwarden.bundle.descriptor import descriptor_from_json
 from pinwarden.bundle.document import is_supported_profile
 from pinwarden.bundle.evidence import (
-    ValidAttestation,
+    AcceptanceRequest,
+    check_requirements,
     list_member,
     member,
     parse_documents,
@@ -43,12 +41,54 @@ from pinwarden.bundle.evidence import (
     trusted_signers,
     valid_attestations,
 )
-from pinwarden.bundle.manifest import manifest_from_json
-from pinwarden.bundle.pointer import LEGACY_PREFIX, POINTER_SIGNED_FIELDS, pointers_from_json
+from pinwarden.bundle.log_documents import LEGACY_PREFIX, POINTER_SIGNED_FIELDS, pointers_from_json
 from pinwarden.bundle.trust import InstallerPolicy
 from pinwarden.core.cid import document_cid, manifest_root_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+
+ACCEPT = "ACCEPT"
+REJECT = "REJECT"
+
+
+class Provenance(Record):
+    """What was accepted, and which attestations the decision rests on."""
+
+    tool: str
+    channel: str
+    root_cid: str
+    descriptor_cid: str
+    attestations_used: tuple[str, ...]
+    """Key id of the issuer of each valid claim, in document order."""
+    require_verifier_attestation: bool
+    min_attestations: int
+
+
+class Rejection(Record):
+    """Why a bundle may not be installed, in the rulebook's three parts: what, why, fix."""
+
+    code: str
+    what: str
+    why: Mapping[str, Any]
+    fix: str
+
+
+class AcceptanceResult(Record):
+    """Either a provenance (accepted) or a rejection with exactly one code."""
+
+    provenance: Provenance | None = None
+    rejection: Rejection | None = None
+    documents: BundleDocuments | None = None
+    """The accepted documents, ready to be opened. None in literal mode, which does not validate them fully."""
+
+    def __post_init__(self) -> None:
+        if (self.provenance is None) == (self.rejection is None):
+            raise ValueError("exactly one of provenance and refusal must be set")
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the bundle may be installed."""
+        return self.rejection is None
 
 
 def accept(request: AcceptanceRequest) -> AcceptanceResult:
@@ -77,7 +117,7 @@ def _accept(request: AcceptanceRequest) -> AcceptanceResult:
     # 6. At least one valid attestation is from a trusted key.
     attestations = valid_attestations(pointer, request)
     # 7. The attestations meet the registry's requirements.
-    requirements = _check_requirements(pointer, attestations, literal=literal)
+    requirements = check_requirements(pointer, attestations, literal=literal)
     # 8. The installer policy allows the requested permissions.
     check_permissions(descriptor, request.policy, literal=literal)
     documents = None if literal else _check_types_and_name(document, pointer, descriptor, manifest)
@@ -326,68 +366,6 @@ def _refuse_path(path: Any, problem: str) -> NoReturn:
     )
 
 
-# Step 7: requirements of the registry
-
-
-class MetRequirements(Record):
-    """The registry's requirements that the attestations meet, for the provenance."""
-
-    require_verifier_attestation: bool
-    min_attestations: int
-
-
-def _check_requirements(
-    pointer: dict[str, Any], attestations: list[ValidAttestation], *, literal: bool
-) -> MetRequirements:
-    """A requirement that cannot be understood counts as not met."""
-    constraints = pointer.get("constraints")
-    _check_signers(member(constraints, "require_signers"), attestations)
-    verifier_required = member(constraints, "require_verifier_attestation") not in (None, False)
-    if verifier_required:
-        _check_verifier(attestations)
-    return MetRequirements(
-        require_verifier_attestation=verifier_required,
-        min_attestations=_check_count(member(constraints, "min_attestations"), attestations, literal=literal),
-    )
-
-
-def _check_signers(required: Any, attestations: list[ValidAttestation]) -> None:
-    if required is None or required == []:
-        return
-    issuers = [attestation.key_id for attestation in attestations]
-    if type(required) is list and any(issuer in required for issuer in issuers):
-        return
-    why: dict[str, Any] = {"required_signers": required, "attestation_issuer": issuers[0]}
-    if len(issuers) > 1:
-        why["attestation_issuers"] = issuers
-    raise PinwardenError(
-        "REQUIRED_SIGNER_MISSING", "no attestation is from a signer that the registry requires", data=why
-    )
-
-
-def _check_verifier(attestations: list[ValidAttestation]) -> None:
-    roles = sorted({attestation.role for attestation in attestations})
-    if "verifier" not in roles:
-        raise PinwardenError(
-            "VERIFIER_ATTESTATION_REQUIRED",
-            f"the registry requires an attestation by a verifier; found only {' and '.join(roles)[:80]}",
-            data={"required": "verifier", "found": ", ".join(roles)},
-        )
-
-
-def _check_count(required: Any, attestations: list[ValidAttestation], *, literal: bool) -> int:
-    """Literal mode counts claims; hardened, each issuer counts once."""
-    least = 1 if required is None else required
-    count = len(attestations) if literal else len({attestation.key_id for attestation in attestations})
-    if type(least) is not int or count < least:
-        raise PinwardenError(
-            "INSUFFICIENT_ATTESTATIONS",
-            "the bundle has fewer attestations than the registry requires",
-            data={"attestations_found": count, "attestations_required": required},
-        )
-    return least
-
-
 # Step 8: permissions
 
 
@@ -425,7 +403,43 @@ def _block(kind: str, request: str, requested: Any, allowed: str) -> NoReturn:
     )
 
 
+# The result as JSON
+
+
+def rejection_from_error(err: PinwardenError) -> Rejection:
+    """Turn the error of a failed step into a rejection; the error's data becomes ``why``."""
+    return Rejection(code=err.code, what=err.message, why=dict(err.data), fix=err.hint)
+
+
+def result_to_json(result: AcceptanceResult) -> dict[str, Any]:
+    """The JSON of the rulebook: ``result``, and either ``error`` or ``provenance``."""
+    rejection = result.rejection
+    if rejection is None:
+        provenance = result.provenance
+        return {"result": ACCEPT, "provenance": provenance and provenance_to_json(provenance)}
+    return {
+        "result": REJECT,
+        "error": {"code": rejection.code, "what": rejection.what, "why": dict(rejection.why), "fix": rejection.fix},
+    }
+
+
+def provenance_to_json(provenance: Provenance) -> dict[str, Any]:
+    """The JSON of a provenance, as it is written to locks and ``.provenance.json`` files."""
+    return {
+        "tool": provenance.tool,
+        "channel": provenance.channel,
+        "root_cid": provenance.root_cid,
+        "descriptor_cid": provenance.descriptor_cid,
+        "attestations_used": list(provenance.attestations_used),
+        "constraints_enforced": {
+            "require_verifier_attestation": provenance.require_verifier_attestation,
+            "min_attestations": provenance.min_attestations,
+        },
+    }
+
+
 # The steps as a report: which passed, which one failed
+
 
 PASSED, FAILED, NOT_REACHED = "passed", "failed", "not reached"
 _PARSE_CODES = ("JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR")

@@ -1,21 +1,30 @@
-"""A bundle's archive (CAR or tar+zstd): written from files, read back with every blob verified, and unpacked."""
+"""A bundle's archive (CAR or tar+zstd): written from files, and read back with every blob verified.
+
+A CARv1 archive has a header that names the root, then blocks, each prefixed with the CID of its bytes. The first block
+is the DAG-CBOR of the unlinked manifest, so the archive's root is the bundle's root CID. The blobs follow in manifest
+order, each once. ``tar_zstd.py`` has the other format.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+import libipld
 from libipld import encode_multibase
 
-from pinwarden.artifacts.archives.rules import ArchiveLimits, check_all_portable
+from pinwarden.artifacts.archives.rules import ArchiveLimits
 from pinwarden.artifacts.archives.tar import BLOCK, tar_in_memory
 from pinwarden.bundle import tar_zstd
-from pinwarden.bundle.car import read_car, write_car
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, Descriptor
-from pinwarden.bundle.manifest import DEFAULT_LIMITS, BundleLimits, Manifest, ManifestEntry
+from pinwarden.bundle.bundle_documents import (
+    CAR_MEDIA_TYPE,
+    DEFAULT_LIMITS,
+    BundleLimits,
+    Descriptor,
+    Manifest,
+    ManifestEntry,
+)
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.bundle.tar_zstd import TarFile, max_tar_bytes, tar_headers, write_tar
 from pinwarden.core.cid import BLOB_PREFIX, Cid, blob_cid, document_cbor
@@ -169,44 +178,91 @@ def _missing(entry: ManifestEntry) -> NoReturn:
     )
 
 
-def unpack(entries: Iterable[ManifestEntry], contents: FileContents, destination: Path) -> None:
-    """Write verified files into a new folder, all or none: they appear under `destination` in one rename.
+# CARv1
 
-    ``contents`` comes from `check_archive`. The paths are checked again here, where they reach the file system.
+
+_CID_BYTES = 36
+_MAX_VARINT = 9
+
+
+def write_car(root: Cid, root_block: bytes, blobs: Iterable[tuple[Cid, bytes]]) -> bytes:
+    """Write an archive. Identical blobs are written once."""
+    blocks = {bytes(root): root_block}
+    for cid, data in blobs:
+        blocks.setdefault(bytes(cid), data)
+    parts = [_framed(_header(bytes(root)))]
+    for name, data in blocks.items():
+        parts += [_varint(_CID_BYTES + len(data)), name, data]
+    return b"".join(parts)
+
+
+def read_car(data: bytes, root: Cid, wanted: Collection[str]) -> dict[str, memoryview]:
+    """Read and verify the wanted blobs, by CID.
+
+    An archive with a duplicate or unlisted block is refused: another reader might use that block instead.
     """
-    from tempfile import mkdtemp
-
-    from pinwarden.artifacts.environments.store import remove_tree
-
-    files = list(entries)
-    check_all_portable([entry.path for entry in files])
-    if destination.exists() or destination.is_symlink():
-        raise PinwardenError("FILE_EXISTS", f"{destination} already exists")
-    try:
-        # A private folder, so that no other user can plant a symlink in it.
-        fresh = Path(mkdtemp(dir=destination.parent, prefix=f".{destination.name}."))
-    except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{destination.parent}: {err.strerror or err}") from err
-    try:
-        created: set[str] = set()
-        for entry in files:
-            _write(fresh, entry, contents[entry.path], created)
-        fresh.chmod(0o755)
-        fresh.rename(destination)
-    except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{destination}: {err.strerror or err}") from err
-    finally:
-        remove_tree(fresh)
+    blobs: dict[str, memoryview] = {}
+    names, first, root_seen = set(wanted), bytes(root), False
+    sha256, encode = hashlib.sha256, libipld.encode_multibase
+    for name, content in _blocks(data, first):
+        if sha256(content).digest() != name[4:]:
+            raise PinwardenError("ARTIFACT_MISMATCH", f"block {len(blobs) + 1} of the archive does not match its CID")
+        text = encode("b", name)
+        if text in names and text not in blobs:
+            blobs[text] = content
+        elif name != first or blobs or root_seen:
+            _refuse_archive(f"contains a block twice, or one that is not a file of the bundle: {text}")
+        else:
+            root_seen = True
+    return blobs
 
 
-def _write(folder: Path, entry: ManifestEntry, data: memoryview | bytes, created: set[str]) -> None:
-    path = folder / entry.path
-    parent = entry.path.rpartition("/")[0]
-    if parent and parent not in created:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        created.add(parent)
-    mode = 0o755 if entry.executable else 0o644
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
-    with os.fdopen(descriptor, "wb") as stream:
-        os.fchmod(descriptor, mode)  # regardless of the umask
-        stream.write(data)
+def _blocks(data: bytes, root: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    header = _framed(_header(root))
+    if not data.startswith(header):
+        _refuse_archive("does not start with a CARv1 header whose only root is the bundle's root CID")
+    view, offset, end = memoryview(data), len(header), len(data)
+    while offset < end:
+        # Most blocks have a length of two bytes; decoding it inline is the fast path.
+        if data[offset] > 0x7F and offset + 1 < end and 0 < data[offset + 1] <= 0x7F:
+            size, offset = data[offset] & 0x7F | data[offset + 1] << 7, offset + 2
+        else:
+            size, offset = _read_varint(data, offset)
+        start, stop = offset + _CID_BYTES, offset + size
+        if start > stop or stop > end:
+            _refuse_archive("is truncated, or states a wrong block length")
+        yield data[offset:start], view[start:stop]
+        offset = stop
+
+
+def _header(root: bytes) -> bytes:
+    """``{"roots": [root], "version": 1}`` in DAG-CBOR, where a CID is tag 42 over a zero byte and its bytes."""
+    return b"\xa2\x65roots\x81\xd8\x2a\x58\x25\x00" + root + b"\x67version\x01"
+
+
+def _framed(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    value = 0
+    for count, byte in enumerate(data[offset : offset + _MAX_VARINT]):
+        value |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            if byte == 0 and count:
+                _refuse_archive("contains a length that is not minimally encoded")
+            return value, offset + count + 1
+    _refuse_archive("is truncated inside a length, or contains an impossible length")
+
+
+def _refuse_archive(problem: str) -> NoReturn:
+    raise PinwardenError("ARCHIVE_UNSAFE", f"the archive {problem}")

@@ -1,17 +1,25 @@
-"""A bundle on disk: archive, descriptor and manifest. Opens, inspects, verifies and accepts it."""
+"""A bundle on disk: archive, descriptor and manifest. Opens, unpacks, inspects, verifies and accepts it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle.acceptance import accept, check_documents
-from pinwarden.bundle.acceptance_result import AcceptanceRequest, AcceptanceResult, BundleDocuments, result_to_json
+from pinwarden.artifacts.archives.rules import check_all_portable
+from pinwarden.bundle.acceptance import AcceptanceResult, accept, check_documents, result_to_json
 from pinwarden.bundle.bundle_archive import FileContents, check_archive
-from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE, Descriptor
+from pinwarden.bundle.bundle_documents import (
+    CAR_MEDIA_TYPE,
+    DEFAULT_LIMITS,
+    TAR_ZSTD_MEDIA_TYPE,
+    BundleDocuments,
+    Descriptor,
+    ManifestEntry,
+)
 from pinwarden.bundle.document import DOCUMENT_LIMITS
-from pinwarden.bundle.manifest import DEFAULT_LIMITS
+from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.trust import parse_installer_policy, parse_trust
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
@@ -86,6 +94,52 @@ def open_bundle(documents: BundleDocuments, archive: bytes) -> OpenedBundle:
     """Verify an archive against its documents; `bundle_archive.unpack` writes the files."""
     contents = check_archive(documents.descriptor, documents.manifest, archive)
     return OpenedBundle(documents=documents, contents=contents, archive=archive)
+
+
+def unpack(entries: Iterable[ManifestEntry], contents: FileContents, destination: Path) -> None:
+    """Write verified files into a new folder, all or none: they appear under `destination` in one rename.
+
+    ``contents`` comes from `check_archive`. The paths are checked again here, where they reach the file system.
+    """
+    from tempfile import mkdtemp
+
+    from pinwarden.artifacts.environments.store import remove_tree
+
+    files = list(entries)
+    check_all_portable([entry.path for entry in files])
+    if destination.exists() or destination.is_symlink():
+        raise PinwardenError("FILE_EXISTS", f"{destination} already exists")
+    try:
+        # A private folder, so that no other user can plant a symlink in it.
+        fresh = Path(mkdtemp(dir=destination.parent, prefix=f".{destination.name}."))
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{destination.parent}: {err.strerror or err}") from err
+    try:
+        created: set[str] = set()
+        for entry in files:
+            _write(fresh, entry, contents[entry.path], created)
+        fresh.chmod(0o755)
+        fresh.rename(destination)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{destination}: {err.strerror or err}") from err
+    finally:
+        remove_tree(fresh)
+
+
+def _write(folder: Path, entry: ManifestEntry, data: memoryview | bytes, created: set[str]) -> None:
+    path = folder / entry.path
+    parent = entry.path.rpartition("/")[0]
+    if parent and parent not in created:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        created.add(parent)
+    mode = 0o755 if entry.executable else 0o644
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+    with os.fdopen(descriptor, "wb") as stream:
+        os.fchmod(descriptor, mode)  # regardless of the umask
+        stream.write(data)
+
+
+# Commands
 
 
 def inspect_bundle(files: BundleFiles) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pinwarden.bundle.descriptor import RUNTIMES, SecurityPolicy
+from pinwarden.bundle.bundle_documents import RUNTIMES, SecurityPolicy
 from pinwarden.core.cid import Cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -9,12 +9,11 @@ from pathlib import Path
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.artifacts.environments.tree import TREE, Row, audit_tree, write_manifest
-from pinwarden.bundle import descriptor as descriptor_document
 from pinwarden.bundle.acceptance import check_documents
-from pinwarden.bundle.bundle_archive import check_archive, unpack
+from pinwarden.bundle.bundle_archive import check_archive
+from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
+from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.bundle_pin import BundlePin
-from pinwarden.bundle.descriptor import SecurityPolicy
-from pinwarden.bundle.manifest import ManifestEntry
 from pinwarden.core.cid import Cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
@@ -50,7 +49,7 @@ def check_pinned_descriptor(pin: BundlePin, store: Store) -> None:
 
     Anyone with write access to a repository can edit a lock and seal it again with wider permissions.
     """
-    descriptor = descriptor_document.parse_descriptor(_read_stored(pin.descriptor, store))
+    descriptor = parse_descriptor(_read_stored(pin.descriptor, store))
     if str(document_cid(dict(descriptor.document))) != pin.descriptor_cid:
         raise PinwardenError("ARTIFACT_MISMATCH", "the stored descriptor is of another bundle than the locked one")
     pinned = (pin.tool, pin.version, pin.root_cid, pin.runtime, pin.target, pin.policy)

@@ -1,24 +1,37 @@
-"""The evidence that acceptance decides on: parsed documents, trusted signers and valid attestations."""
+"""What acceptance decides on: the request, parsed documents, trusted signers, and attestations (steps 6 and 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pinwarden.bundle.acceptance_result import AcceptanceRequest
 from pinwarden.bundle.attestation import ATTESTATION_SIGNED_FIELDS, INTEGRITY_CLAIM, ROLES
 from pinwarden.bundle.document import read_json
-from pinwarden.bundle.trust import TrustedKey
+from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.timestamps import parse_timestamp
 
-_MAX_CLAIMS = 256
-"""Claims read per attestation; one is enough to attest a bundle."""
-_MAX_SIGNATURES = 64
-"""Signatures verified per document. Each takes about 0.1 ms, and a document of a megabyte could contain thousands."""
+
+class AcceptanceRequest(Record):
+    """The downloaded documents, and the trust and policy of the installer."""
+
+    pointer: bytes = field(repr=False)
+    descriptor: bytes = field(repr=False)
+    manifest: bytes = field(repr=False)
+    attestations: tuple[bytes, ...] = field(default=(), repr=False)
+    policy: InstallerPolicy
+    trust: Trust
+    now: str
+    """The time of the install, as a timestamp with a time zone."""
+    tool: str | None = None
+    """The requested tool. Without it the first pointer in the document is used."""
+    channel: str | None = None
+    literal: bool = False
+    """Follow the letter of the rulebook, with its gaps. For comparison with other verifiers, not for installs."""
+
 
 # Documents
 
@@ -61,6 +74,10 @@ def same_json(left: Any, right: Any) -> bool:
 # Signatures
 
 
+_MAX_SIGNATURES = 64
+"""Signatures verified per document. Each takes about 0.1 ms, and a document of a megabyte could contain thousands."""
+
+
 def trusted_signers(
     document: Any, find_key: Callable[[Any], TrustedKey | None], required_fields: Sequence[str], *, literal: bool
 ) -> list[TrustedKey]:
@@ -86,7 +103,11 @@ def _covers(signature: Any, required_fields: Sequence[str]) -> bool:
     return type(fields) is list and all(pointer in fields for pointer in required_fields)
 
 
-# Attestations
+# Step 6: attestations
+
+
+_MAX_CLAIMS = 256
+"""Claims read per attestation; one is enough to attest a bundle."""
 
 
 class ValidAttestation(Record):
@@ -204,3 +225,65 @@ def _check_expiry(claim: Any, request: AcceptanceRequest) -> None:
             "an attestation of this bundle by a key that you trust has expired",
             data={"expires_at_utc": stated, "now_utc": request.now},
         )
+
+
+# Step 7: requirements of the registry
+
+
+class MetRequirements(Record):
+    """The registry's requirements that the attestations meet, for the provenance."""
+
+    require_verifier_attestation: bool
+    min_attestations: int
+
+
+def check_requirements(
+    pointer: dict[str, Any], attestations: list[ValidAttestation], *, literal: bool
+) -> MetRequirements:
+    """A requirement that cannot be understood counts as not met."""
+    constraints = pointer.get("constraints")
+    _check_signers(member(constraints, "require_signers"), attestations)
+    verifier_required = member(constraints, "require_verifier_attestation") not in (None, False)
+    if verifier_required:
+        _check_verifier(attestations)
+    return MetRequirements(
+        require_verifier_attestation=verifier_required,
+        min_attestations=_check_count(member(constraints, "min_attestations"), attestations, literal=literal),
+    )
+
+
+def _check_signers(required: Any, attestations: list[ValidAttestation]) -> None:
+    if required is None or required == []:
+        return
+    issuers = [attestation.key_id for attestation in attestations]
+    if type(required) is list and any(issuer in required for issuer in issuers):
+        return
+    why: dict[str, Any] = {"required_signers": required, "attestation_issuer": issuers[0]}
+    if len(issuers) > 1:
+        why["attestation_issuers"] = issuers
+    raise PinwardenError(
+        "REQUIRED_SIGNER_MISSING", "no attestation is from a signer that the registry requires", data=why
+    )
+
+
+def _check_verifier(attestations: list[ValidAttestation]) -> None:
+    roles = sorted({attestation.role for attestation in attestations})
+    if "verifier" not in roles:
+        raise PinwardenError(
+            "VERIFIER_ATTESTATION_REQUIRED",
+            f"the registry requires an attestation by a verifier; found only {' and '.join(roles)[:80]}",
+            data={"required": "verifier", "found": ", ".join(roles)},
+        )
+
+
+def _check_count(required: Any, attestations: list[ValidAttestation], *, literal: bool) -> int:
+    """Literal mode counts claims; hardened, each issuer counts once."""
+    least = 1 if required is None else required
+    count = len(attestations) if literal else len({attestation.key_id for attestation in attestations})
+    if type(least) is not int or count < least:
+        raise PinwardenError(
+            "INSUFFICIENT_ATTESTATIONS",
+            "the bundle has fewer attestations than the registry requires",
+            data={"attestations_found": count, "attestations_required": required},
+        )
+    return least

@@ -1,14 +1,22 @@
-"""The transparency log's documents: ``registry.pointerlog.event`` (one pointer change, a leaf of the log) and
-``registry.pointerlog.checkpoint`` (the head of the log as signed JSON)."""
+"""The documents that a registry signs: pointers, and the transparency log of their changes.
+
+- ``registry.pointer``: the bundle that the registry serves for a tool and channel.
+- ``registry.pointerlog.event``: one change of a pointer, a leaf of the log.
+- ``registry.pointerlog.checkpoint``: the head of the log as signed JSON.
+- ``pinwarden.registry.key-change``: the leaf after which another key signs. Both keys sign it. The old key names its
+  successor, so trust in the old key is enough to find the new one. The new key proves that its holder made the change,
+  and confirms the entries before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pinwarden.bundle.document import (
     DocumentReader,
     Signature,
+    add_signature,
     read_json,
     read_profile,
     read_signatures,
@@ -16,8 +24,124 @@ from pinwarden.bundle.document import (
 )
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import decode_base64url, encode_base64url
+from pinwarden.core.keys import PublicKey, Signer, decode_base64url, encode_base64url
 from pinwarden.core.record import Record, field
+from pinwarden.core.signing import document_signature_valid
+
+# Pointers
+
+POINTER_SCHEMA = "registry.pointer.v0.1"
+POINTER_SIGNED_FIELDS = ("/pointers", "/registry")
+LEGACY_PREFIX = "legacy-"
+
+
+class Constraints(Record):
+    """The registry's requirements on a bundle's attestations."""
+
+    require_signers: tuple[str, ...] = ()
+    """Key ids; at least one of them must have attested. Compared as text."""
+    require_verifier_attestation: bool = False
+    min_attestations: int = 1
+
+
+class Pointer(Record):
+    """The bundle of one tool on one channel."""
+
+    tool: str
+    channel: str
+    root_cid: str
+    descriptor_cid: str
+    cid_profile: Mapping[str, Any]
+    updated_at_utc: str
+    constraints: Constraints = Constraints()
+
+
+class PointerDocument(Record):
+    """Pointers that a registry signed together."""
+
+    registry: str
+    generated_at_utc: str
+    issuer: str
+    pointers: tuple[Pointer, ...]
+    signatures: tuple[Signature, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The whole document, including members that Pinwarden does not know."""
+
+
+def parse_pointers(data: bytes) -> PointerDocument:
+    """Parse a pointer document. Its signatures are not verified."""
+    return pointers_from_json(read_json(data))
+
+
+def pointers_from_json(document: Any) -> PointerDocument:
+    """Build a pointer document from a strictly parsed value. Its signatures are not verified."""
+    reader = DocumentReader.for_schema(document, POINTER_SCHEMA)
+    registry = reader.object("registry")
+    return PointerDocument(
+        registry=registry.text("name"),
+        generated_at_utc=registry.timestamp("generated_at_utc"),
+        issuer=registry.text("issuer"),
+        pointers=tuple(_read_pointer(pointer) for pointer in reader.objects("pointers")),
+        signatures=read_signatures(reader),
+        document=document,
+    )
+
+
+def _read_pointer(reader: DocumentReader) -> Pointer:
+    return Pointer(
+        tool=reader.text("tool"),
+        channel=reader.text("channel"),
+        root_cid=reader.cid("root_cid"),
+        descriptor_cid=reader.cid("descriptor_cid"),
+        cid_profile=read_profile(reader),
+        updated_at_utc=reader.timestamp("updated_at_utc"),
+        constraints=_read_constraints(reader.object("constraints")) if "constraints" in reader.value else Constraints(),
+    )
+
+
+def _read_constraints(reader: DocumentReader) -> Constraints:
+    return Constraints(
+        require_signers=reader.texts("require_signers"),
+        require_verifier_attestation=reader.boolean("require_verifier_attestation", default=False),
+        min_attestations=reader.integer("min_attestations", least=1) if "min_attestations" in reader.value else 1,
+    )
+
+
+def unsigned_pointers(registry: str, issuer: str, generated_at_utc: str, pointers: Iterable[Pointer]) -> dict[str, Any]:
+    """The document without signatures; sign it with ``add_signature(..., POINTER_SIGNED_FIELDS, signer)``."""
+    return {
+        "schema_version": POINTER_SCHEMA,
+        "registry": {"name": registry, "generated_at_utc": generated_at_utc, "issuer": issuer},
+        "pointers": [_pointer_to_json(pointer) for pointer in pointers],
+    }
+
+
+def _pointer_to_json(pointer: Pointer) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "tool": pointer.tool,
+        "channel": pointer.channel,
+        "root_cid": pointer.root_cid,
+        "descriptor_cid": pointer.descriptor_cid,
+        "cid_profile": dict(pointer.cid_profile),
+        "updated_at_utc": pointer.updated_at_utc,
+    }
+    constraints = _constraints_to_json(pointer.constraints)
+    return {**value, "constraints": constraints} if constraints else value
+
+
+def _constraints_to_json(constraints: Constraints) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    if constraints.require_signers:
+        value["require_signers"] = list(constraints.require_signers)
+    if constraints.require_verifier_attestation:
+        value["require_verifier_attestation"] = True
+    if constraints.min_attestations != 1:
+        value["min_attestations"] = constraints.min_attestations
+    return value
+
+
+# Events
+
 
 LOG_EVENT_SCHEMA = "registry.pointerlog.event.v0.1"
 LOG_EVENT_SIGNED_FIELDS = (
@@ -108,6 +232,9 @@ def leaf_bytes(document: Mapping[str, Any]) -> bytes:
     return canonicalize(dict(document), "rulebook")
 
 
+# Checkpoints
+
+
 CHECKPOINT_SCHEMA = "registry.pointerlog.checkpoint.v0.1"
 CHECKPOINT_SIGNED_FIELDS = ("/log_id", "/size", "/root_hash", "/hash_alg", "/issued_at_utc")
 HASH_ALGORITHM = "sha2-256"
@@ -166,3 +293,104 @@ def unsigned_checkpoint(checkpoint: CheckpointDocument) -> dict[str, Any]:
         "hash_alg": HASH_ALGORITHM,
         "issued_at_utc": checkpoint.issued_at_utc,
     }
+
+
+# Key changes
+
+
+KEY_CHANGE_SCHEMA = "pinwarden.registry.key-change.v1"
+KEY_CHANGES_SCHEMA = "pinwarden.registry.key-changes.v1"
+KEY_CHANGE_SIGNED_FIELDS = (
+    "/schema_version",
+    "/log_id",
+    "/seq",
+    "/old_key_id",
+    "/new_key_id",
+    "/reason",
+    "/issued_at_utc",
+)
+MAX_KEY_CHANGES_BYTES = 1024 * 1024
+MAX_KEY_CHANGES = 500
+"""A new key every month for forty years."""
+
+
+class KeyChange(Record):
+    """The entry of the log after which another key signs."""
+
+    log_id: str
+    seq: int
+    """The index of this entry. Later entries and heads are signed by the new key."""
+    old: PublicKey
+    new: PublicKey
+    reason: str
+    issued_at_utc: str
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def leaf(self) -> bytes:
+        """The leaf of the log."""
+        return canonicalize(dict(self.document), "rulebook")
+
+
+def key_change_from_json(document: Any) -> KeyChange:
+    """Build a key change from a parsed value and verify both signatures."""
+    shape = DocumentReader.for_schema(document, KEY_CHANGE_SCHEMA)
+    old, new = (PublicKey.from_did(shape.text(name)) for name in ("old_key_id", "new_key_id"))
+    signatures = read_signatures(shape)
+    if old == new or {each.key_id for each in signatures} != {old.did, new.did} or len(signatures) != 2:
+        refuse_document(f"{shape.path}/signatures", "must be one by the old key and one by the new key")
+    for signature, given in zip(signatures, document["signatures"], strict=True):
+        if signature.signed_fields != KEY_CHANGE_SIGNED_FIELDS or not document_signature_valid(
+            document, given, [old, new]
+        ):
+            raise PinwardenError("SIGNATURE_INVALID", f"the key change is not signed by {signature.key_id}")
+    return KeyChange(
+        log_id=shape.text("log_id"),
+        seq=shape.integer("seq"),
+        old=old,
+        new=new,
+        reason=shape.text("reason"),
+        issued_at_utc=shape.timestamp("issued_at_utc"),
+        document=document,
+    )
+
+
+def sign_key_change(change: KeyChange, old: Signer, new: Signer) -> KeyChange:
+    """Sign a key change with both keys."""
+    value = {
+        "schema_version": KEY_CHANGE_SCHEMA,
+        "log_id": change.log_id,
+        "seq": change.seq,
+        "old_key_id": change.old.did,
+        "new_key_id": change.new.did,
+        "reason": change.reason,
+        "issued_at_utc": change.issued_at_utc,
+    }
+    return key_change_from_json(
+        add_signature(add_signature(value, KEY_CHANGE_SIGNED_FIELDS, old), KEY_CHANGE_SIGNED_FIELDS, new)
+    )
+
+
+def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, Any]:
+    """The document that lists all key changes, for followers that know an earlier key."""
+    return {
+        "schema_version": KEY_CHANGES_SCHEMA,
+        "log_id": log_id,
+        "changes": [dict(each.document) for each in changes],
+    }
+
+
+def parse_key_changes(data: bytes, log_id: str) -> tuple[KeyChange, ...]:
+    """Parse a log's key changes, and verify their signatures and that each continues the one before."""
+    shape = DocumentReader.for_schema(read_json(data), KEY_CHANGES_SCHEMA)
+    shown = shape.objects("changes")
+    if len(shown) > MAX_KEY_CHANGES:
+        refuse_document(f"{shape.path}/changes", f"has more than {MAX_KEY_CHANGES} items")
+    changes = tuple(key_change_from_json(each.value) for each in shown)
+    seen: set[PublicKey] = set()
+    for before, change in zip((None, *changes), changes, strict=False):
+        follows = before is None or (before.new == change.old and before.seq < change.seq)
+        if change.log_id != log_id or not follows or change.new in seen:
+            refuse_document(f"{shape.path}/changes", "do not form one sequence, or belong to another log")
+        seen.add(change.old)
+    return changes

@@ -16,15 +16,13 @@ from pinwarden.artifacts.oci_manifest import Descriptor as Layer
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
 from pinwarden.artifacts.oci_reference import DEFAULT_TAG, ImageReference, parse_reference
 from pinwarden.artifacts.oci_registry import OciPushRegistry, OciRegistry
-from pinwarden.bundle.acceptance import accept, check_documents
-from pinwarden.bundle.acceptance_result import AcceptanceRequest, Provenance, provenance_to_json, rejection_from_error
+from pinwarden.bundle.acceptance import Provenance, accept, check_documents, provenance_to_json, rejection_from_error
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES, parse_attestation
-from pinwarden.bundle.bundle_archive import unpack
-from pinwarden.bundle.bundle_files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files
-from pinwarden.bundle.descriptor import MEDIA_TYPES, Descriptor
+from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, MEDIA_TYPES, Descriptor
+from pinwarden.bundle.bundle_files import SUFFIXES, BundleFiles, OpenedBundle, open_bundle, open_files, unpack
 from pinwarden.bundle.document import DOCUMENT_LIMITS, document_bytes
-from pinwarden.bundle.manifest import DEFAULT_LIMITS
-from pinwarden.bundle.pointer import parse_pointers
+from pinwarden.bundle.evidence import AcceptanceRequest
+from pinwarden.bundle.log_documents import parse_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError

@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle import descriptor as descriptor_document
-from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle import server_manifest
 from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
+from pinwarden.bundle.bundle_documents import (
+    CAR_MEDIA_TYPE,
+    DEFAULT_LIMITS,
+    describe,
+    descriptor_extras,
+    descriptor_from_json,
+    descriptor_to_json,
+)
 from pinwarden.bundle.bundle_files import SUFFIXES
-from pinwarden.bundle.descriptor import describe, descriptor_extras
 from pinwarden.bundle.document import document_bytes
-from pinwarden.bundle.manifest import DEFAULT_LIMITS
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle.source_tree import SourceTree, read_tree
 from pinwarden.core.cid import document_cid, manifest_root_cid
@@ -30,7 +35,7 @@ class PackOptions(Record):
     folder: Path
     output: Path
     """The folder for the three files."""
-    media_type: str = descriptor_document.CAR_MEDIA_TYPE
+    media_type: str = CAR_MEDIA_TYPE
     permissions: Mapping[str, str] = field(default_factory=dict)
     """Network, filesystem and exec permissions that override the server's own manifest."""
     compress: bool = False
@@ -100,10 +105,10 @@ def pack_folder(options: PackOptions) -> PackedBundle:
             hint="Remove files that the server does not need, and pack the folder again.",
         )
     described = describe(server, options.permissions, str(root), options.media_type, len(archive))
-    descriptor = descriptor_document.descriptor_to_json(described)
+    descriptor = descriptor_to_json(described)
     for member, more in descriptor_extras(server).items():
         descriptor[member].update(more)
-    descriptor_document.descriptor_from_json(descriptor)  # raises if the descriptor could not be read back
+    descriptor_from_json(descriptor)  # raises if the descriptor could not be read back
     descriptor_cid = str(document_cid(descriptor))
     return PackedBundle(
         descriptor=descriptor,

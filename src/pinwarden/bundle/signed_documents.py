@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle import attestation, log_documents, pointer
-from pinwarden.bundle.acceptance_result import BundleDocuments
+from pinwarden.bundle import attestation, log_documents
 from pinwarden.bundle.attestation import CLAIM_PREFIX, Claim
+from pinwarden.bundle.bundle_documents import BundleDocuments
 from pinwarden.bundle.bundle_files import BundleFiles, open_files
 from pinwarden.bundle.document import DOCUMENT_LIMITS, add_signature, document_bytes, read_json
+from pinwarden.bundle.log_documents import POINTER_SCHEMA, POINTER_SIGNED_FIELDS, pointers_from_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import Signer
 from pinwarden.core.record import Record, field
@@ -94,13 +95,13 @@ def _claim(kind: str, documents: BundleDocuments, options: AttestOptions) -> Cla
 
 
 FIELDS = {
-    pointer.POINTER_SCHEMA: pointer.POINTER_SIGNED_FIELDS,
+    POINTER_SCHEMA: POINTER_SIGNED_FIELDS,
     attestation.ATTESTATION_SCHEMA: attestation.ATTESTATION_SIGNED_FIELDS,
     log_documents.LOG_EVENT_SCHEMA: log_documents.LOG_EVENT_SIGNED_FIELDS,
     log_documents.CHECKPOINT_SCHEMA: log_documents.CHECKPOINT_SIGNED_FIELDS,
 }
 _READERS = {
-    pointer.POINTER_SCHEMA: pointer.pointers_from_json,
+    POINTER_SCHEMA: pointers_from_json,
     attestation.ATTESTATION_SCHEMA: attestation.attestation_from_json,
     log_documents.LOG_EVENT_SCHEMA: log_documents.log_event_from_json,
     log_documents.CHECKPOINT_SCHEMA: log_documents.checkpoint_from_json,

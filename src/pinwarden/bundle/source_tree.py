@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pinwarden.artifacts.archives.rules import PathSet, check_portable
-from pinwarden.bundle.manifest import DEFAULT_LIMITS, BundleLimits
+from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS, BundleLimits
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 

@@ -1,16 +1,29 @@
-"""What an installer trusts (registry keys, attestation keys with roles) and which permissions it allows."""
+"""What an installer trusts: keys with roles, the permissions it allows, and the user's trust store.
+
+The trust store lists trusted registries, attestation keys with roles, and revocations. Its file is also a valid trust
+file (`parse_trust`): its ``trusted_registry_keys`` and ``known_keys`` list the keys that are trusted now, and none that
+was revoked. ``trust_files.py`` reads and writes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from pinwarden.bundle.document import read_json
+from pinwarden.bundle.attestation import ROLES
+from pinwarden.bundle.document import DocumentReader, read_json
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, replace
+from pinwarden.core.signed_note import NoteKey, WitnessKey
+from pinwarden.core.strict_json import encode_json_file
 
 REGISTRY_ROLE = "registry"
+ALL_ROLES = (*ROLES, REGISTRY_ROLE)
+
+
+# Trusted keys
 
 
 class TrustedKey(Record):
@@ -104,6 +117,9 @@ def _invalid(problem: str) -> NoReturn:
     raise PinwardenError("TRUST_INVALID", problem)
 
 
+# Permissions
+
+
 _WORDS = {
     "network": ("deny", "allow"),
     "filesystem": ("deny", "read_only", "read_write", "allow"),  # the last two are synonyms
@@ -143,3 +159,331 @@ def installer_policy_from_json(document: Any) -> InstallerPolicy:
 
 def _refuse_policy(problem: str) -> NoReturn:
     raise PinwardenError("POLICY_INVALID", problem)
+
+
+# The trust store
+
+
+FORMAT = "pinwarden-trust/1"
+MAX_AGE_DAYS = 14
+"""The age up to which a signed log head is accepted. Static exports are renewed every few days."""
+_MOST_DAYS = 3650
+_ENDED = "the registry replaced this key"
+
+
+class EndedKey(Record):
+    """A key that a registry replaced, and the log entry that records it."""
+
+    key_id: str
+    seq: int
+    seen_at: str
+    """When this installation first saw the entry."""
+
+
+class TrustedRegistry(Record):
+    """A trusted registry: the key of its pointers, and the key and origin of its log."""
+
+    key: TrustedKey
+    log: NoteKey
+    url: str | None = None
+    """The default address for commands. It is no proof of identity."""
+    witnesses: tuple[WitnessKey, ...] = ()
+    witnesses_needed: int = 0
+    max_age_days: int = MAX_AGE_DAYS
+    added_at: str
+    ended: tuple[EndedKey, ...] = ()
+    """Its former keys, which are not trusted any more."""
+
+
+class KnownKey(Record):
+    """A key whose attestations are trusted."""
+
+    key: TrustedKey
+    added_at: str
+
+
+class RevokedKey(Record):
+    """A revoked key. It cannot be trusted again."""
+
+    key_id: str
+    name: str
+    roles: tuple[str, ...]
+    revoked_at: str
+    why: str
+
+
+class TrustStore(Record):
+    """All keys that are or were trusted."""
+
+    registries: tuple[TrustedRegistry, ...] = ()
+    keys: tuple[KnownKey, ...] = ()
+    revoked: tuple[RevokedKey, ...] = ()
+
+    @property
+    def trust(self) -> Trust:
+        """The keys that are trusted now."""
+        return Trust(
+            registry_keys=tuple(root.key for root in self.registries),
+            known_keys=tuple(known.key for known in self.keys),
+        )
+
+    def find_registry(self, key_id: str) -> TrustedRegistry | None:
+        """The registry whose pointers this key signs, without revoked witnesses.
+
+        ``witnesses_needed`` stays the same: revoking a witness must not lower the quorum.
+        """
+        root = next((root for root in self.registries if root.key.key_id == key_id), None)
+        return None if root is None else replace(root, witnesses=self.without_revoked(root.witnesses))
+
+    def without_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
+        """The witnesses whose key is not revoked.
+
+        A signer sets the time of a cosignature, so a stolen key could backdate it: earlier ones do not count either.
+        """
+        return tuple(witness for witness in witnesses if not self.find_revoked(witness.key.did))
+
+    def find_witness(self, text: str) -> WitnessKey | None:
+        """The witness with this key or name; None if there is none or the name is ambiguous."""
+        witnesses = {witness for root in self.registries for witness in root.witnesses}
+        matches = [witness for witness in witnesses if text in (str(witness), witness.key.did, witness.name)]
+        return matches[0] if len(matches) == 1 else None
+
+    def find_entry(self, text: str) -> TrustedRegistry | KnownKey | None:
+        """The registry or key with this key id or name; None if there is none or the name is ambiguous."""
+        entries: tuple[TrustedRegistry | KnownKey, ...] = (*self.registries, *self.keys)
+        matches = [entry for entry in entries if text in (entry.key.key_id, entry.key.name)]
+        return matches[0] if len(matches) == 1 else None
+
+    def find_ended(self, key_id: str) -> EndedKey | None:
+        """The record of a replaced key; None if no registry replaced it."""
+        return next((ended for root in self.registries for ended in root.ended if ended.key_id == key_id), None)
+
+    def find_revoked(self, key_id: str) -> RevokedKey | None:
+        """The record of a revoked key; None if it is not revoked."""
+        return next((revoked for revoked in self.revoked if revoked.key_id == key_id), None)
+
+
+# Changes to the trust store
+
+
+def add_registry(store: TrustStore, root: TrustedRegistry) -> TrustStore:
+    """Trust a registry. Its key must not be revoked, replaced, or trusted for attestations."""
+    check_not_revoked(store, root.key.key_id, root.log.key.did, *(witness.key.did for witness in root.witnesses))
+    _refuse_ended(store, root.key.key_id, root.log.key.did)
+    if any(known.key.key_id == root.key.key_id for known in store.keys):
+        _usage(f"{root.key.key_id} is already trusted for attestations; a registry needs a key of its own")
+    _refuse_name(store, root.key)
+    before = next((other for other in store.registries if other.key.key_id == root.key.key_id), None)
+    others = tuple(other for other in store.registries if other is not before)
+    return replace(store, registries=(*others, replace(root, ended=before.ended if before else root.ended)))
+
+
+def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey], present: PublicKey) -> TrustStore:
+    """Move a registry to the key that its log leads to, along with its pointer key if that was the same.
+
+    Raises if the new key is revoked or already trusted for something else.
+    """
+    check_not_revoked(store, present.did)
+    old = next((root for root in store.registries if root.log == log), None)
+    if old is None:
+        return store  # another process did it first, or the registry was removed
+    key = replace(old.key, key=present) if old.key.key == log.key else old.key
+    if any(key.key_id == known.key_id for known in store.trust.known_keys) or any(
+        root is not old and key.key_id == root.key.key_id for root in store.registries
+    ):
+        _usage(
+            f"{key.key_id} is already trusted for something else; it cannot be the new key of "
+            f"{old.key.name or log.name}"
+        )
+    recorded = {record.key_id: record for record in old.ended}
+    all_ended = tuple(recorded.get(record.key_id, record) for record in ended)
+    moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), ended=all_ended)
+    return replace(store, registries=tuple(moved if root is old else root for root in store.registries))
+
+
+def add_key(store: TrustStore, known: KnownKey) -> TrustStore:
+    """Trust a key for attestations in its roles. Replaces an earlier entry of the same key."""
+    check_not_revoked(store, known.key.key_id)
+    _refuse_ended(store, known.key.key_id)
+    unknown = [role for role in known.key.roles if role not in ROLES]
+    if unknown or not known.key.roles:
+        _usage(f"an attestation key needs one or more of the roles {', '.join(ROLES)}")
+    if store.find_registry(known.key.key_id):
+        _usage(f"{known.key.key_id} is the key of a registry; attestations need a key of their own")
+    _refuse_name(store, known.key)
+    others = tuple(other for other in store.keys if other.key.key_id != known.key.key_id)
+    return replace(store, keys=(*others, known))
+
+
+def remove_key(store: TrustStore, key_id: str) -> TrustStore:
+    """Remove a key without revoking it."""
+    return replace(
+        store,
+        registries=tuple(root for root in store.registries if root.key.key_id != key_id),
+        keys=tuple(known for known in store.keys if known.key.key_id != key_id),
+    )
+
+
+def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
+    """Revoke a key in every role, and remember it."""
+    removed = [root for root in store.registries if key.key in (root.key.key, root.log.key)]
+    remaining = tuple(root for root in store.registries if root not in removed)
+    left = replace(remove_key(store, key.key_id), registries=remaining)
+    revoked = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
+    revoked += [  # removing the registry must not make its replaced keys usable again
+        RevokedKey(key_id=ended.key_id, name=root.key.name, roles=root.key.roles, revoked_at=now, why=_ENDED)
+        for root in removed
+        for ended in root.ended
+        if not store.find_revoked(ended.key_id)
+    ]
+    return replace(left, revoked=(*left.revoked, *revoked))
+
+
+def check_not_revoked(store: TrustStore, *key_ids: str) -> None:
+    """Raise if any of these keys is revoked."""
+    for key_id in key_ids:
+        revoked = store.find_revoked(key_id)
+        if revoked is not None:
+            raise PinwardenError(
+                "KEY_REVOKED",
+                f"{key_id} was revoked at {revoked.revoked_at}: {revoked.why[:200]}",
+                data={"key_id": key_id, "revoked_at": revoked.revoked_at, "why": revoked.why},
+            )
+
+
+def _refuse_ended(store: TrustStore, *key_ids: str) -> None:
+    for key_id in key_ids:
+        ended = store.find_ended(key_id)
+        if ended is not None:
+            raise PinwardenError(
+                "REGISTRY_KEY_ENDED",
+                f"the registry replaced the key {key_id} in entry {ended.seq} of its log",
+                hint="Use the registry's present key; pinwarden trust list shows it.",
+                data={"key_id": key_id, "seq": ended.seq},
+            )
+
+
+def _refuse_name(store: TrustStore, key: TrustedKey) -> None:
+    entries: tuple[TrustedRegistry | KnownKey, ...] = (*store.registries, *store.keys)
+    if key.name and any(entry.key.name == key.name and entry.key.key_id != key.key_id for entry in entries):
+        _usage(f"the name {key.name[:80]!a} is taken; choose another --name, or use --replaces if this is a new key")
+
+
+def _usage(problem: str) -> NoReturn:
+    raise PinwardenError("USAGE", problem)
+
+
+# The file of the trust store
+
+
+def trust_store_bytes(store: TrustStore) -> bytes:
+    """The file's bytes, including a digest that detects damage."""
+    document = {
+        "format": FORMAT,
+        "trusted_registry_keys": [_registry_to_json(root) for root in store.registries],
+        "known_keys": [{**trusted_key_to_json(known.key), "added_at_utc": known.added_at} for known in store.keys],
+        "revoked_keys": [
+            {
+                "key_id": revoked.key_id,
+                "name": revoked.name,
+                "roles": list(revoked.roles),
+                "revoked_at_utc": revoked.revoked_at,
+                "why": revoked.why,
+            }
+            for revoked in store.revoked
+        ],
+    }
+    return encode_json_file({**document, "integrity": _integrity(document)})
+
+
+def _registry_to_json(root: TrustedRegistry) -> dict[str, Any]:
+    return {
+        **trusted_key_to_json(root.key),
+        "checkpoint_key": str(root.log),
+        "url": root.url,
+        "witnesses": [str(witness) for witness in root.witnesses],
+        "witnesses_needed": root.witnesses_needed,
+        "max_age_days": root.max_age_days,
+        "added_at_utc": root.added_at,
+        "ended_keys": [
+            {"key_id": ended.key_id, "log_index": ended.seq, "seen_at_utc": ended.seen_at} for ended in root.ended
+        ],
+    }
+
+
+def parse_trust_store(data: bytes) -> TrustStore:
+    """Parse the file. Raises ``TRUST_INVALID`` if it is damaged; it is never treated as empty."""
+    try:
+        return _read(read_json(data))
+    except PinwardenError as err:
+        if err.code == "TRUST_INVALID":
+            raise
+        raise PinwardenError("TRUST_INVALID", f"the trust store is invalid: {err.message}") from err
+
+
+def _read(document: Any) -> TrustStore:
+    if type(document) is not dict or document.get("format") != FORMAT:
+        _damaged(f"its format is not {FORMAT}")
+    content = {name: value for name, value in document.items() if name != "integrity"}
+    if document.get("integrity") != _integrity(content):
+        _damaged("its integrity digest does not match its content")
+    reader = DocumentReader(document, "trust")
+    store = TrustStore(
+        registries=tuple(_read_registry(row) for row in reader.objects("trusted_registry_keys")),
+        keys=tuple(
+            KnownKey(key=trusted_key_from_json(row.value, row.path), added_at=row.timestamp("added_at_utc"))
+            for row in reader.objects("known_keys")
+        ),
+        revoked=tuple(_read_revoked(row) for row in reader.objects("revoked_keys")),
+    )
+    trusted = [key.key_id for key in (*store.trust.registry_keys, *store.trust.known_keys)]
+    if len(set(trusted)) != len(trusted):
+        _damaged("it lists a key twice")
+    for key_id in (*trusted, *(root.log.key.did for root in store.registries)):
+        if store.find_revoked(key_id) or store.find_ended(key_id):
+            _damaged(f"{key_id} is both trusted and revoked")
+    return store
+
+
+def _read_registry(reader: DocumentReader) -> TrustedRegistry:
+    url = reader.value.get("url")
+    needed, age = reader.integer("witnesses_needed"), reader.integer("max_age_days", 1)
+    witnesses = tuple(WitnessKey.parse(text) for text in reader.texts("witnesses"))
+    if needed > len(witnesses) or age > _MOST_DAYS or not isinstance(url, str | None):
+        _damaged(f"{reader.path}: witnesses_needed exceeds the witnesses, max_age_days is too large, or url is invalid")
+    return TrustedRegistry(
+        key=trusted_key_from_json(reader.value, reader.path),
+        log=NoteKey.parse(reader.text("checkpoint_key")),
+        url=url,
+        witnesses=witnesses,
+        witnesses_needed=needed,
+        max_age_days=age,
+        added_at=reader.timestamp("added_at_utc"),
+        ended=tuple(_read_ended(row) for row in reader.objects("ended_keys")) if "ended_keys" in reader.value else (),
+    )
+
+
+def _read_ended(reader: DocumentReader) -> EndedKey:
+    return EndedKey(
+        key_id=PublicKey.from_did(reader.text("key_id")).did,
+        seq=reader.integer("log_index"),
+        seen_at=reader.timestamp("seen_at_utc"),
+    )
+
+
+def _read_revoked(reader: DocumentReader) -> RevokedKey:
+    return RevokedKey(
+        key_id=PublicKey.from_did(reader.text("key_id")).did,
+        name=str(reader.value.get("name", "")),
+        roles=reader.texts("roles"),
+        revoked_at=reader.timestamp("revoked_at_utc"),
+        why=str(reader.value.get("why", "")),
+    )
+
+
+def _integrity(document: Mapping[str, Any]) -> str:
+    return str(Digest.of_bytes(encode_json_file(document)))
+
+
+def _damaged(problem: str) -> NoReturn:
+    raise PinwardenError("TRUST_INVALID", f"the trust store is damaged: {problem}")

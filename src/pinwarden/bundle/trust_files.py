@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pinwarden.bundle import trust_store
 from pinwarden.bundle.document import DOCUMENT_LIMITS
-from pinwarden.bundle.trust_store import TrustStore
+from pinwarden.bundle.trust import TrustStore, parse_trust_store, trust_store_bytes
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.signed_note import NoteKey
@@ -44,7 +43,7 @@ def load_trust(path: Path) -> TrustStore:
     """Load the trust store; empty if there is no file. Raises if the file is damaged."""
     if not path.exists() and not path.is_symlink():
         return TrustStore()
-    return trust_store.parse_trust_store(read_file(path, DOCUMENT_LIMITS.max_bytes))
+    return parse_trust_store(read_file(path, DOCUMENT_LIMITS.max_bytes))
 
 
 def change_trust(path: Path, change: Callable[[TrustStore], TrustStore]) -> TrustStore:
@@ -55,5 +54,5 @@ def change_trust(path: Path, change: Callable[[TrustStore], TrustStore]) -> Trus
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
     with exclusive(path):
         changed = change(load_trust(path))
-        write_atomically(path, trust_store.trust_store_bytes(changed))
+        write_atomically(path, trust_store_bytes(changed))
     return changed

@@ -14,8 +14,7 @@ from pinwarden.core.errors import PinwardenError
 if TYPE_CHECKING:
     from pinwarden.bundle.bundle_files import BundleFiles
     from pinwarden.bundle.oci_transfer import OciNetwork
-    from pinwarden.bundle.trust import InstallerPolicy
-    from pinwarden.bundle.trust_store import TrustStore
+    from pinwarden.bundle.trust import InstallerPolicy, TrustStore
     from pinwarden.install.sources import Locations
     from pinwarden.install.staging import RegistryBundleFetcher
 

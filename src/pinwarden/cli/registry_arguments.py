@@ -172,8 +172,8 @@ def log_requirements_from(args: Namespace) -> FollowOptions:
 
 def _refuse_revoked(keys: list[PublicKey]) -> None:
     """Refuse keys that this user revoked, even if a script still names them."""
+    from pinwarden.bundle.trust import check_not_revoked
     from pinwarden.bundle.trust_files import load_trust
-    from pinwarden.bundle.trust_store import check_not_revoked
     from pinwarden.cli.bundle_arguments import trust_file
 
     if keys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.oci_reference import parse_reference
-from pinwarden.bundle.acceptance_result import REJECT, rejection_from_error
+from pinwarden.bundle.acceptance import REJECT, rejection_from_error
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report

@@ -15,23 +15,20 @@ from pinwarden.bundle.acceptance import (
     ACCEPTED,
     FAILED,
     PASSED,
+    AcceptanceResult,
     CheckResult,
+    Provenance,
+    Rejection,
     accept,
     check_documents,
     check_pointer,
+    rejection_from_error,
     step_results,
 )
-from pinwarden.bundle.acceptance_result import (
-    AcceptanceRequest,
-    AcceptanceResult,
-    BundleDocuments,
-    Provenance,
-    Rejection,
-    rejection_from_error,
-)
+from pinwarden.bundle.bundle_documents import BundleDocuments
 from pinwarden.bundle.bundle_files import OpenedBundle, open_bundle
-from pinwarden.bundle.trust import InstallerPolicy
-from pinwarden.bundle.trust_store import TrustedRegistry, TrustStore
+from pinwarden.bundle.evidence import AcceptanceRequest
+from pinwarden.bundle.trust import InstallerPolicy, TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace

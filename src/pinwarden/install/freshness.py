@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.bundle.trust import EndedKey, TrustedRegistry, TrustStore, apply_key_changes, check_not_revoked
 from pinwarden.bundle.trust_files import change_trust, load_trust, log_state_path
-from pinwarden.bundle.trust_store import EndedKey, TrustedRegistry, TrustStore, apply_key_changes, check_not_revoked
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
@@ -23,8 +23,8 @@ from pinwarden.registry.log_client import (
     load_log_state,
     save_log_state,
 )
-from pinwarden.registry.log_state import LogState
 from pinwarden.registry.log_verification import (
+    LogState,
     PointerTarget,
     check_head_age,
     check_newest,
@@ -36,7 +36,7 @@ from pinwarden.registry.registry_client import RegistryReader
 from pinwarden.registry.registry_documents import RegistryIdentity
 
 if TYPE_CHECKING:
-    from pinwarden.registry.log_state import LoggedPointer
+    from pinwarden.registry.log_verification import LoggedPointer
 
 LOG_SECONDS = 120.0
 """How long to wait for another install that reads the same log."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.bundle import acceptance_result as provenance_document
-from pinwarden.bundle.acceptance_result import ACCEPT, REJECT, Rejection, rejection_from_error
+from pinwarden.bundle.acceptance import ACCEPT, REJECT, Rejection, provenance_to_json, rejection_from_error
 from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
 from pinwarden.clients.files import install_entry
 from pinwarden.clients.launch.parse import PROGRAM
@@ -179,7 +178,7 @@ def _installed_report(
         notes=tuple(notes),
         facts={
             "result": ACCEPT,
-            "provenance": provenance_document.provenance_to_json(accepted.provenance),
+            "provenance": provenance_to_json(accepted.provenance),
             "plan": [line.to_json() for line in decision.plan],
             "literal": request.literal,
             "version": pin.version,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pinwarden.bundle import oci_transfer
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES
+from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS
 from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, read_json
-from pinwarden.bundle.manifest import DEFAULT_LIMITS
 from pinwarden.core.cid import Cid, blob_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.bundle import acceptance_result as provenance_document
 from pinwarden.bundle import environment as bundle_environment
-from pinwarden.bundle.acceptance import check_permissions
+from pinwarden.bundle.acceptance import check_permissions, provenance_to_json
 from pinwarden.bundle.bundle_pin import BundlePin
 from pinwarden.bundle.document import document_bytes, read_json
 from pinwarden.core.digest import Digest
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pinwarden.bundle.trust import InstallerPolicy
-    from pinwarden.bundle.trust_store import TrustStore
+    from pinwarden.bundle.trust import InstallerPolicy, TrustStore
     from pinwarden.install.sources import Locations
     from pinwarden.project.project import Project
 
@@ -81,7 +79,7 @@ def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None
         floor=floor,
         oci_digest=source.digest if isinstance(source, OciSource) else None,
         literal=literal,
-        provenance=provenance_document.provenance_to_json(accepted.provenance),
+        provenance=provenance_to_json(accepted.provenance),
     )
 
 

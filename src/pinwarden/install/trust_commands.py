@@ -5,10 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pinwarden.bundle import trust_store
-from pinwarden.bundle.trust import REGISTRY_ROLE, TrustedKey
+from pinwarden.bundle.trust import (
+    MAX_AGE_DAYS,
+    REGISTRY_ROLE,
+    KnownKey,
+    RevokedKey,
+    TrustedKey,
+    TrustedRegistry,
+    TrustStore,
+    add_key,
+    add_registry,
+    remove_key,
+    revoke_key,
+)
 from pinwarden.bundle.trust_files import change_trust, load_trust
-from pinwarden.bundle.trust_store import MAX_AGE_DAYS, KnownKey, RevokedKey, TrustedRegistry, TrustStore
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
@@ -43,12 +53,12 @@ def add_trust(path: Path, request: TrustRequest, now: str) -> Report:
         old = _find_trusted(store, request.replaces) if request.replaces else None
         after = store
         if old is not None:
-            after = trust_store.revoke_key(store, old.key, now, request.why or "replaced by a new key")
+            after = revoke_key(store, old.key, now, request.why or "replaced by a new key")
         made = _new_trust(request, old, now)
         facts.update(_facts(made))
         if isinstance(made, TrustedRegistry):
-            return trust_store.add_registry(after, made)
-        return trust_store.add_key(after, made)
+            return add_registry(after, made)
+        return add_key(after, made)
 
     store = change_trust(path, change)
     who = facts["name"] or facts["key_id"]
@@ -97,10 +107,10 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
         if not revoked:
             trusted = _find_trusted(store, text)
             names["who"] = trusted.key.name or trusted.key.key_id
-            return trust_store.remove_key(store, trusted.key.key_id)
+            return remove_key(store, trusted.key.key_id)
         key = _revocable(store, text)
         names["who"] = key.name or key.key_id
-        return store if store.find_revoked(key.key_id) else trust_store.revoke_key(store, key, now, why or "revoked")
+        return store if store.find_revoked(key.key_id) else revoke_key(store, key, now, why or "revoked")
 
     store = change_trust(path, change)
     state = "revoked, and cannot be trusted again" if revoked else "no longer trusted"

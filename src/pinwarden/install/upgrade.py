@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pinwarden.artifacts.environments.store import Store
-    from pinwarden.bundle.trust_store import TrustStore
+    from pinwarden.bundle.trust import TrustStore
     from pinwarden.install.sources import Locations
     from pinwarden.install.staging import RegistryBundleFetcher
     from pinwarden.lock.entry import Entry

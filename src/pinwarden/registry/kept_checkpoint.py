@@ -13,13 +13,12 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
+from pinwarden.bundle.log_documents import KeyChange, key_change_from_json
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey
 from pinwarden.core.tlog import EMPTY_ROOT, TileNodes, root_hash
-from pinwarden.registry import key_change
-from pinwarden.registry.key_change import KeyChange
 from pinwarden.registry.store import pointer_log
 from pinwarden.registry.store.pointer_log import LogHead
 from pinwarden.system.files import read_file, write_atomically
@@ -82,8 +81,7 @@ def check_not_behind(step: Transaction, path: Path | None, log_id: str, key: Pub
 def load_key_changes(step: Transaction) -> list[KeyChange]:
     """All changes of the registry's key, in log order."""
     return [
-        key_change.key_change_from_json(strict_json.parse_json(each))
-        for each in pointer_log.channel_entries(step, NO_TOOL, KEYS)
+        key_change_from_json(strict_json.parse_json(each)) for each in pointer_log.channel_entries(step, NO_TOOL, KEYS)
     ]
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pinwarden.bundle import log_documents as checkpoint_document
-from pinwarden.bundle.log_documents import CheckpointDocument, LogEvent
+from pinwarden.bundle.log_documents import (
+    CHECKPOINT_SIGNED_FIELDS,
+    MAX_KEY_CHANGES_BYTES,
+    CheckpointDocument,
+    KeyChange,
+    LogEvent,
+    parse_checkpoint,
+    parse_key_changes,
+)
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, replace
@@ -14,10 +21,21 @@ from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, WitnessKey
 from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import TILE_WIDTH, TileNodes, entries_path, root_hash, tile_path, tile_width, unpack_entries
-from pinwarden.registry import key_change, log_state, names
-from pinwarden.registry.key_change import KeyChange, check_not_ended, expected_key_changes, is_note_signed
-from pinwarden.registry.log_state import LOG_STATE_LIMITS, LogState
-from pinwarden.registry.log_verification import VerifiedHead, check_growth, follow_entries, verify_event, verify_head
+from pinwarden.registry import names
+from pinwarden.registry.log_verification import (
+    LOG_STATE_LIMITS,
+    LogState,
+    VerifiedHead,
+    check_growth,
+    check_not_ended,
+    expected_key_changes,
+    follow_entries,
+    is_note_signed,
+    log_state_bytes,
+    parse_log_state,
+    verify_event,
+    verify_head,
+)
 from pinwarden.registry.names import is_inside
 from pinwarden.registry.registry_client import RegistryReader
 from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
@@ -88,10 +106,10 @@ def _key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[Lo
         return known, ()
     if not signed:
         check_not_ended(known, note)
-    data = files.find(names.KEY_CHANGES, key_change.MAX_KEY_CHANGES_BYTES)
+    data = files.find(names.KEY_CHANGES, MAX_KEY_CHANGES_BYTES)
     if data is None:
         return known, ()
-    shown = key_change.parse_key_changes(data, known.log_id)
+    shown = parse_key_changes(data, known.log_id)
     return expected_key_changes(known, shown, Checkpoint.parse(note.text).size)
 
 
@@ -135,13 +153,13 @@ def fetch_event(files: RegistryReader, followed: FollowedLog, seq: int) -> LogEv
 
 def load_log_state(path: Path) -> LogState | None:
     """Load a saved state; None if there is none. Raises if the file is damaged."""
-    return log_state.parse_log_state(read_file(path, LOG_STATE_LIMITS.max_bytes)) if path.exists() else None
+    return parse_log_state(read_file(path, LOG_STATE_LIMITS.max_bytes)) if path.exists() else None
 
 
 def save_log_state(path: Path, state: LogState) -> None:
     """Save a state atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(path, log_state.log_state_bytes(state))
+    write_atomically(path, log_state_bytes(state))
 
 
 # Commands
@@ -193,9 +211,9 @@ def fetch_signed_checkpoint(
     files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
 ) -> CheckpointDocument:
     """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
-    view = checkpoint_document.parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
+    view = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
-        set(checkpoint_document.CHECKPOINT_SIGNED_FIELDS) <= set(each.signed_fields)
+        set(CHECKPOINT_SIGNED_FIELDS) <= set(each.signed_fields)
         and document_signature_valid(view.document, given, [identity.key])
         for each, given in zip(view.signatures, view.document["signatures"], strict=True)
     )

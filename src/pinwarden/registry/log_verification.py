@@ -1,22 +1,27 @@
 """Verification of a registry's log: heads, new entries, events, and whether a pointer is the latest of its channel.
 
-Appending all new entries to the saved edge of the Merkle tree proves two things: the old log is a prefix of the new
-one, and no entry was skipped. A pointer that is not its channel's latest event is a replay; one without an event was
-never published in the log.
+Appending all new entries to the saved edge of the Merkle tree (`LogState`) proves two things: the old log is a prefix
+of the new one, and no entry was skipped. A pointer that is not its channel's latest event is a replay; one without an
+event was never published in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from base64 import b64decode, b64encode
+from binascii import Error as BinasciiError
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from hmac import compare_digest
+from typing import Any, NoReturn
 
 from pinwarden.bundle import log_documents
-from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, LogEvent, leaf_bytes
+from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, KeyChange, LogEvent, leaf_bytes
 from pinwarden.core import strict_json
+from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
-from pinwarden.core.record import Record, replace
+from pinwarden.core.limits import Limits
+from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signed_note import (
     Checkpoint,
     Cosignature,
@@ -27,10 +32,9 @@ from pinwarden.core.signed_note import (
     verify_cosignatures,
 )
 from pinwarden.core.signing import document_signature_valid
+from pinwarden.core.strict_json import encode_json_file
 from pinwarden.core.timestamps import parse_timestamp
-from pinwarden.core.tlog import leaf_hash
-from pinwarden.registry.key_change import KeyChange, apply_key_change
-from pinwarden.registry.log_state import LoggedPointer, LogState
+from pinwarden.core.tlog import Frontier, leaf_hash
 from pinwarden.registry.names import YANKED_PREFIX
 
 
@@ -85,7 +89,7 @@ def follow_entries(
     """Verify all entries up to the head; return the new state and the events that ``kept`` selects.
 
     The state is valid only if the last entry matches the head. ``changes`` are the key changes that must be among the
-    entries (`key_change.expected_key_changes`).
+    entries (`expected_key_changes`).
     """
     check_growth(state, head)
     edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
@@ -148,6 +152,9 @@ def _forked(state: LogState, head: VerifiedHead, why: str) -> PinwardenError:
 
 def _invalid(index: int, why: str) -> PinwardenError:
     return PinwardenError("LOG_EVENT_INVALID", f"entry {index} of the log {why}", data={"index": index})
+
+
+# Pointers
 
 
 _SKEW = timedelta(minutes=10)
@@ -237,3 +244,181 @@ def check_head_age(issued_at: str, now: str, max_age_days: int) -> None:
             f"the registry signed the head of its log at {issued_at}, more than {max_age_days} days ago",
             data={"issued_at_utc": issued_at, "now_utc": now, "max_age_days": max_age_days},
         )
+
+
+# Key changes
+
+
+def is_note_signed(note: Note, key: NoteKey) -> bool:
+    """Whether the key signed the note."""
+    try:
+        note.verify([key])
+    except PinwardenError:
+        return False
+    return True
+
+
+def check_not_ended(state: LogState, note: Note) -> None:
+    """Raise if a replaced key signed the head: it is a replay of an old head, or was signed with a stolen key."""
+    for change in state.key_changes:
+        if not is_note_signed(note, NoteKey(name=state.log_id, key=change.old)):
+            continue
+        size = Checkpoint.parse(note.text).size
+        ended = f"entry {change.seq} of the log replaced the key {change.old.did}"
+        data = {"seen": state.checkpoint, "shown": note.text, "ended_by": change.seq}
+        if size < state.edge.size:
+            problem = f"the log had {state.edge.size} entries and now has {size}; {ended}"
+            raise PinwardenError("LOG_ROLLBACK", problem, data=data)
+        raise PinwardenError("REGISTRY_KEY_ENDED", f"{ended}, but the head of the log is signed by it", data=data)
+
+
+def expected_key_changes(
+    state: LogState, shown: Sequence[KeyChange], size: int
+) -> tuple[LogState, tuple[KeyChange, ...]]:
+    """The key changes between a state and a head of ``size`` entries, and the state with the key to start from.
+
+    They are only expectations: each must be found in the log at its index.
+    """
+    within = tuple(each for each in shown if each.seq < size)
+    if state.edge.size:
+        known, coming = within[: len(state.key_changes)], within[len(state.key_changes) :]
+        same = tuple(map(_logged, known)) == state.key_changes
+        if not same or any(each.seq < state.edge.size for each in coming) or not _goes_on(state, coming):
+            raise PinwardenError(
+                "LOG_PROOF_INVALID", "the registry's list of key changes contradicts the ones already seen"
+            )
+        return state, coming
+    keys = [each.old for each in within] + [each.new for each in within[-1:]]
+    if not within or state.key not in keys:
+        return state, ()  # the head must be signed by the known key
+    # A key also confirms its predecessors, so a follower may start with any of them.
+    return replace(state, key=within[0].old), within
+
+
+def _goes_on(state: LogState, coming: Sequence[KeyChange]) -> bool:
+    return not coming or coming[0].old == state.key
+
+
+def apply_key_change(state: LogState, change: KeyChange) -> LogState:
+    """The state after a key change was found in the log."""
+    return replace(state, key=change.new, key_changes=(*state.key_changes, _logged(change)))
+
+
+def _logged(change: KeyChange) -> LoggedKeyChange:
+    return LoggedKeyChange(seq=change.seq, old=change.old, new=change.new)
+
+
+# The saved state of a follower
+
+
+FORMAT = "pinwarden-log-state/1"
+LOG_STATE_LIMITS = Limits(max_bytes=256 * 1024 * 1024, max_depth=10)
+
+
+class LoggedPointer(Record):
+    """The latest event of a tool's channel."""
+
+    seq: int
+    root_cid: str | None
+    """None if the pointer was removed."""
+    descriptor_cid: str | None
+    reason: str | None = None
+    """The reason; stored only for yanked versions."""
+
+
+class LoggedKeyChange(Record):
+    """A key rotation and the index of its entry."""
+
+    seq: int
+    old: PublicKey
+    new: PublicKey
+
+
+class LogState(Record):
+    """How far a log was read. All entries up to there were verified against the root of ``edge``."""
+
+    log_id: str
+    key: PublicKey
+    """The key of the head and of later entries."""
+    key_changes: tuple[LoggedKeyChange, ...] = ()
+    """The rotations that led to ``key``."""
+    edge: Frontier = field(default_factory=Frontier)
+    checkpoint: str = ""
+    """The last verified checkpoint note, kept as evidence."""
+    pointers: Mapping[tuple[str, str], LoggedPointer] = field(default_factory=dict, repr=False)
+    """By tool and channel."""
+
+    def pointer(self, tool: str, channel: str) -> LoggedPointer | None:
+        """The latest event of a channel; None if there is none."""
+        return self.pointers.get((tool, channel))
+
+    @property
+    def keys(self) -> tuple[PublicKey, ...]:
+        """All keys of the log, the current one last."""
+        return (*(each.old for each in self.key_changes), self.key)
+
+    def key_for(self, size: int) -> PublicKey:
+        """The key that signs a head of ``size`` entries and the next entry."""
+        return next((each.old for each in self.key_changes if size <= each.seq), self.key)
+
+
+def log_state_bytes(state: LogState) -> bytes:
+    """The file's bytes, including a digest that detects edits."""
+    pointers: dict[str, dict[str, Any]] = {}
+    for (tool, channel), each in sorted(state.pointers.items()):
+        row = {"seq": each.seq, "root_cid": each.root_cid, "descriptor_cid": each.descriptor_cid}
+        if each.reason is not None:
+            row["reason"] = each.reason
+        pointers.setdefault(tool, {})[channel] = row
+    document = {
+        "format": FORMAT,
+        "log_id": state.log_id,
+        "key_id": state.key.did,
+        "size": state.edge.size,
+        "edge": b64encode(bytes(state.edge)).decode(),
+        "checkpoint": state.checkpoint,
+        "pointers": pointers,
+        "key_changes": [
+            {"seq": each.seq, "old_key_id": each.old.did, "new_key_id": each.new.did} for each in state.key_changes
+        ],
+    }
+    return encode_json_file({**document, "integrity": str(Digest.of_bytes(encode_json_file(document)))})
+
+
+def parse_log_state(data: bytes) -> LogState:
+    """Parse the file. Raises if it is damaged: starting over would lose the proof that the log was not rewritten."""
+    try:
+        document = strict_json.parse_json(data, LOG_STATE_LIMITS)
+    except PinwardenError as err:
+        _corrupt(err.message)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        _corrupt(f"its format is not {FORMAT}")
+    content = {name: value for name, value in document.items() if name != "integrity"}
+    if document.get("integrity") != str(Digest.of_bytes(encode_json_file(content))):
+        _corrupt("its integrity digest does not match its content")
+    try:
+        pointers = {
+            (tool, channel): LoggedPointer(**row)
+            for tool, channels in content["pointers"].items()
+            for channel, row in channels.items()
+        }
+        return LogState(
+            log_id=content["log_id"],
+            key=PublicKey.from_did(content["key_id"]),
+            key_changes=tuple(_key_change(each) for each in content.get("key_changes", [])),
+            edge=Frontier.from_bytes(content["size"], b64decode(content["edge"], validate=True)),
+            checkpoint=content["checkpoint"],
+            pointers=pointers,
+        )
+    except (KeyError, TypeError, AttributeError, BinasciiError, PinwardenError) as err:
+        raise PinwardenError("LOG_STATE_CORRUPT", "the saved log state is damaged") from err
+
+
+def _key_change(row: dict[str, Any]) -> LoggedKeyChange:
+    return LoggedKeyChange(
+        seq=row["seq"], old=PublicKey.from_did(row["old_key_id"]), new=PublicKey.from_did(row["new_key_id"])
+    )
+
+
+def _corrupt(why: str) -> NoReturn:
+    raise PinwardenError("LOG_STATE_CORRUPT", f"the saved log state is damaged: {why}")

@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pinwarden.bundle import log_documents
-from pinwarden.bundle import pointer as pointer_document
+from pinwarden.bundle import log_documents as pointer_document
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes, read_json
-from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, LogEvent
-from pinwarden.bundle.pointer import Constraints, Pointer
+from pinwarden.bundle.log_documents import (
+    HARDENED_LOG_EVENT_FIELDS,
+    Constraints,
+    KeyChange,
+    LogEvent,
+    Pointer,
+    sign_key_change,
+)
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, plural
 from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import Frontier
-from pinwarden.registry import key_change
 from pinwarden.registry.kept_checkpoint import KEYS, NO_TOOL, append_transaction, load_key_changes
-from pinwarden.registry.key_change import KeyChange
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.registry import Registry, check_current_key, store_key
 from pinwarden.registry.registry_documents import PublishedVersion
@@ -149,7 +153,7 @@ def _logged(step: Transaction, old: Registry, renewed: Registry, reason: str) ->
         reason=reason,
         issued_at_utc=old.now(),
     )
-    change = key_change.sign_key_change(change, old.signer, renewed.signer)
+    change = sign_key_change(change, old.signer, renewed.signer)
     edge = pointer_log.append(step, head.edge, NO_TOOL, KEYS, change.leaf)
     note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().sign(log_id, renewed.signer)
     pointer_log.move_head(step, head.edge, edge, bytes(note))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NoReturn
 
-from pinwarden.bundle.descriptor import MAX_TOOL_NAME, TOOL_NAME_PATTERN, VERSION_PATTERN
+from pinwarden.bundle.bundle_documents import MAX_TOOL_NAME, TOOL_NAME_PATTERN, VERSION_PATTERN
 from pinwarden.core.errors import PinwardenError
 
 DEFAULT_CHANNEL = "stable"

@@ -10,12 +10,12 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from pinwarden.bundle import attestation as attestation_document
-from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.bundle.acceptance import check_documents
-from pinwarden.bundle.bundle_archive import FileContents, check_archive, unpack
-from pinwarden.bundle.descriptor import Descriptor
+from pinwarden.bundle.bundle_archive import FileContents, check_archive
+from pinwarden.bundle.bundle_documents import BundleLimits, Descriptor, Manifest
+from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_bytes, read_json
-from pinwarden.bundle.manifest import BundleLimits, Manifest
 from pinwarden.core.cid import blob_cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError

@@ -7,17 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from pinwarden.bundle import attestation as attestation_document
-from pinwarden.bundle import log_documents as checkpoint_document
 from pinwarden.bundle.attestation import current_attestations
 from pinwarden.bundle.document import add_signature, document_bytes
-from pinwarden.bundle.log_documents import CheckpointDocument
+from pinwarden.bundle.log_documents import (
+    CHECKPOINT_SIGNED_FIELDS,
+    CheckpointDocument,
+    key_changes_to_json,
+    unsigned_checkpoint,
+)
 from pinwarden.core.cid import Cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint, Note, TlogProof
 from pinwarden.core.tlog import TILE_WIDTH
 from pinwarden.registry.kept_checkpoint import load_key_changes
-from pinwarden.registry.key_change import key_changes_to_json
 from pinwarden.registry.official_api import latest_release
 from pinwarden.registry.registry import Registry, check_current_key
 from pinwarden.registry.registry_documents import VERSION_SIGNED_FIELDS, identity_to_json, version_to_json
@@ -166,9 +169,7 @@ def _signed_checkpoint(registry: Registry, step: Transaction) -> RegistryFile:
     check_current_key(step, registry)
     head = Checkpoint.parse(head_note(registry, step).text)
     view = CheckpointDocument(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())
-    value = add_signature(
-        checkpoint_document.unsigned_checkpoint(view), checkpoint_document.CHECKPOINT_SIGNED_FIELDS, registry.signer
-    )
+    value = add_signature(unsigned_checkpoint(view), CHECKPOINT_SIGNED_FIELDS, registry.signer)
     return RegistryFile(body=document_bytes(value))
 
 

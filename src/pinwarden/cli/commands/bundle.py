@@ -54,7 +54,7 @@ def bundle_pack(args: Namespace) -> int:
     Examples:
       pinwarden bundle pack notes --output dist
     """
-    from pinwarden.bundle.descriptor import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
+    from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE
     from pinwarden.bundle.pack import PackOptions, pack
 
     if args.compress and args.archive == "car":

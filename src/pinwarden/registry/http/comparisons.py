@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pinwarden.bundle import manifest as manifest_document
+from pinwarden.bundle import bundle_documents as manifest_document
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
