@@ -15,7 +15,7 @@ from benchmarks.measure import Goal, Row, table
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, entry_key, with_integrity
 from pinwarden.lock.install_plan import install_plan
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from pinwarden.lock.server_entry import from_value
 
 REPOSITORY = Path(__file__).resolve().parents[1]

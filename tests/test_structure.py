@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pinwarden.cli.commands import COMMANDS, load_command
 from pinwarden.core.errors import CODES
-from pinwarden.lock.verification import PROBLEMS
+from pinwarden.lock.lockfile import PROBLEMS
 from tools import architecture
 
 REPOSITORY = Path(__file__).resolve().parents[1]

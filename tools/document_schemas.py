@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 
 from pinwarden.core.digest import DIGEST_SIZES
+from pinwarden.lock import entry as lock_shape
 from pinwarden.lock import extension as lock_extension
 from pinwarden.lock import lockfile
-from pinwarden.lock import shape as lock_shape
-from pinwarden.lock.shape import TIERS_WORST_FIRST
+from pinwarden.lock.entry import TIERS_WORST_FIRST
 from pinwarden.surface import surface
 from tools.schema_words import (
     ANYTHING,

@@ -11,8 +11,8 @@ from pinwarden.contract.denials import CONTRACT_KINDS
 from pinwarden.contract.diff_report import CONTRACT_CHANGE_KINDS
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKind, FindingKinds
+from pinwarden.lock.lockfile import NOTES, PROBLEMS
 from pinwarden.lock.toolpin_pins import PIN_FINDINGS, UNDECIDED
-from pinwarden.lock.verification import NOTES, PROBLEMS
 from pinwarden.project.client_install import REINSTALLING_KINDS
 from pinwarden.project.doctor import ISSUE_KINDS, MACHINE_KINDS
 from pinwarden.project.gate.check import LOCK_REQUIRED_KINDS, POLICY_KINDS

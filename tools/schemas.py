@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pinwarden.lock import policy
 from pinwarden.lock import signature as lock_signature
-from pinwarden.lock.shape import TIERS_WORST_FIRST
+from pinwarden.lock.entry import TIERS_WORST_FIRST
 from tools.document_schemas import lock_body, lock_definitions, surface_body
 from tools.output_schemas import OUTPUTS
 from tools.schema_words import (

@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from pinwarden.artifacts.environments.tree import MANIFEST, TREE, audit_tree, hash_tree, write_file, write_manifest
-from pinwarden.lock.closure import tree_text
+from pinwarden.artifacts.environments.tree import (
+    MANIFEST,
+    TREE,
+    audit_tree,
+    hash_tree,
+    tree_text,
+    write_file,
+    write_manifest,
+)
 
 SECTION = "files"
 COUNT = 2100  # enough for several processes

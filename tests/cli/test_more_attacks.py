@@ -27,8 +27,8 @@ from pinwarden.core.visible import neutralize_log_commands, show_invisible
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lockfile, signature
 from pinwarden.lock.extension import extended, extension_of
+from pinwarden.lock.lockfile import relock
 from pinwarden.lock.policy_table import Pattern, _fits
-from pinwarden.lock.relock import relock
 from pinwarden.surface.probe.secret_mask import refuse_echoed_secrets
 from pinwarden.surface.surface import TOOL, Item, Surface
 from pinwarden.system.masking import is_secret_name, looks_secret, mask_text, mask_url, mask_words

@@ -12,7 +12,7 @@ import pytest
 
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, with_integrity
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from tests.cli.test_lock_and_gate import World
 
 NAME = "io.github.acme/notes"

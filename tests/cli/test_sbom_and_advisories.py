@@ -17,7 +17,7 @@ from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.lock.extension import Artifact, ClosurePin, Extension, ImagePin, extended, extension_of
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from tests.cli.project import ProjectFolder
 
 NOW = "2026-07-20T12:00:00.000Z"

@@ -13,7 +13,7 @@ from pinwarden.core.record import replace
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension, extended, extension_of, pin_surface, surface_path
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from pinwarden.project.approvable import assign_surface_files, scan_candidate
 from pinwarden.surface.surface import Surface, encode_surface, parse_surface, surface_from_listing
 from tests.cli.run import Outcome, pinwarden

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pinwarden import PinwardenError
 from pinwarden.clients.config import ConfigFile, read_config, read_document, servers_in
 from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, Place, client_of, installation_place
-from pinwarden.lock.shape import LOCK_CLIENTS
+from pinwarden.lock.entry import LOCK_CLIENTS
 from pinwarden.system.target import HttpTarget, StdioTarget, Target
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pinwarden.lock.entry import LOCK_CLIENTS
 from pinwarden.lock.install_plan import fragment
-from pinwarden.lock.shape import LOCK_CLIENTS
 from tests.conformance.toolpin_world import assert_prints, entry, files
 from tests.conformance.vectors import load
 

@@ -8,9 +8,7 @@ import pytest
 
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import Entry, integrity_of
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.relock import relock
-from pinwarden.lock.verification import verify
+from pinwarden.lock.lockfile import Lock, relock, verify
 from tests.conformance.vectors import load, vectors_dir
 from tests.support.locks import InstallPlan, backwards, new_entry
 

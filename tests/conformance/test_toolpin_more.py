@@ -11,9 +11,10 @@ from pinwarden import PinwardenError, canonicalize
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lockfile, server_entry
 from pinwarden.lock.install_plan import Installation, fragment, install_plan
+from pinwarden.lock.lockfile import verify
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
-from pinwarden.lock.trust_tiers import judge, verdict_of
-from pinwarden.lock.verification import verify
+from pinwarden.lock.trust_explanation import verdict_of
+from pinwarden.lock.trust_tiers import judge
 from pinwarden.surface.foreign_digests import toolpin_hashes
 from tests.conformance.test_toolpin_scan import scanned
 from tests.conformance.toolpin_world import assert_prints

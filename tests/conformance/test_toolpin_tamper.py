@@ -11,8 +11,7 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock import lockfile
-from pinwarden.lock.lockfile import sealed
-from pinwarden.lock.verification import verify
+from pinwarden.lock.lockfile import sealed, verify
 from tests.conformance.test_toolpin_locks import case, files
 from tests.conformance.vectors import REPOSITORY, vectors_dir
 

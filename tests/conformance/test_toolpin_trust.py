@@ -16,7 +16,8 @@ from pinwarden.lock import server_entry
 from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.server_entry import Remote, ServerEntry
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, tool_scan
-from pinwarden.lock.trust_tiers import judge, verdict_of
+from pinwarden.lock.trust_explanation import verdict_of
+from pinwarden.lock.trust_tiers import judge
 from pinwarden.project.verify import verify_server
 from tests.conformance.toolpin_world import LIVE, clock, entry, files, verification
 from tests.conformance.vectors import cases, load

@@ -21,8 +21,7 @@ from pinwarden.lock.target_verification import (
     VerificationReport,
     verify_metadata,
 )
-from pinwarden.lock.trust_report import Issue
-from pinwarden.lock.trust_tiers import ARTIFACT_CODES
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES, Issue
 from tests.conformance.vectors import load, vectors_dir
 
 ARTIFACT_ISSUES = ("npm_", "oci_digest_", "mcpb_sha256_")

@@ -15,9 +15,7 @@ from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import Entry, integrity_of
 from pinwarden.lock.extension import extended, extension_of
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.relock import relock, without
-from pinwarden.lock.verification import verify
+from pinwarden.lock.lockfile import Lock, relock, verify, without
 from tests.conformance.vectors import vectors_dir
 from tests.judge.toolpin import ToolPin
 from tests.support.locks import LATER, NOON, InstallPlan, backwards, deep_copy, new_entry, record

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pinwarden import PinwardenError
+from pinwarden.lock.entry import LOCK_CLIENTS
 from pinwarden.lock.install_plan import fragment
 from pinwarden.lock.launch_choice import choose_target
-from pinwarden.lock.shape import LOCK_CLIENTS
 from tests.support.lock_entries import entry, package, remote
 
 SECRET = {"name": "TOKEN", "isSecret": True}

@@ -7,25 +7,16 @@ from typing import Any
 
 import pytest
 
+from pinwarden.artifacts.environments.tree import tree_digest
 from pinwarden.artifacts.npm_package import parse_npm_lock, strongest_digests
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.lock.closure import (
-    Closure,
-    ClosureFile,
-    ClosurePackage,
-    closure_path,
-    is_node_path,
-    parse,
-    to_bytes,
-    tree_digest,
-)
+from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage, closure_path, is_node_path, parse, to_bytes
 from pinwarden.lock.extension import ClosurePin, extended, extension_of
 from pinwarden.lock.lockfile import parse as parse_lock
+from pinwarden.lock.lockfile import relock, verify, verify_files
 from pinwarden.lock.lockfile import to_bytes as lock_bytes
-from pinwarden.lock.relock import relock
-from pinwarden.lock.verification import verify, verify_files
 from tests.support.locks import NOON, entry, record
 
 

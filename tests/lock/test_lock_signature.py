@@ -14,7 +14,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.record import replace
 from pinwarden.lock import lockfile
 from pinwarden.lock import signature as lock_signature
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from pinwarden.lock.signature import Envelope, RequiredSigners, verify_signatures
 from tests.support.locks import LATER, NOON, entry, our_entry
 

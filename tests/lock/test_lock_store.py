@@ -28,9 +28,7 @@ from pinwarden.lock.lock_store import (
     surfaces_folder,
     update,
 )
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.relock import relock, without
-from pinwarden.lock.verification import verify, verify_files
+from pinwarden.lock.lockfile import Lock, relock, verify, verify_files, without
 from pinwarden.surface.surface import encode_surface, surface_from_listing
 from pinwarden.system.clock import now
 from tests.conformance.vectors import REPOSITORY
@@ -196,7 +194,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from pinwarden.lock.lock_store import LockWrite, update
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from tests.support.locks import NOON, entry
 
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

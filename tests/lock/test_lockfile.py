@@ -28,9 +28,7 @@ from pinwarden.lock.extension import (
     pin_surface,
     surface_path,
 )
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.relock import relock, without
-from pinwarden.lock.verification import PROBLEMS, Problem, refuse_if_tampered, verify, verify_files
+from pinwarden.lock.lockfile import PROBLEMS, Lock, Problem, refuse_if_tampered, relock, verify, verify_files, without
 from pinwarden.surface.surface import encode_surface, surface_from_listing
 from tests.support.javascript import needs_node
 from tests.support.locks import LATER, NOON, SURFACE, deep_copy, entry, our_entry, record

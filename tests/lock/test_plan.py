@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pinwarden import PinwardenError
+from pinwarden.lock.entry import check_shape
 from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.launch_choice import choose_target
-from pinwarden.lock.shape import check_shape
 from pinwarden.lock.target_verification import LiveOutcome, verify_metadata
 from tests.support.lock_entries import NOW, entry, package, remote
 

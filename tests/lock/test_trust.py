@@ -10,9 +10,8 @@ from pinwarden.core.record import replace
 from pinwarden.core.versions import are_comparable, compare_versions, is_exact, is_floating_for_toolpin
 from pinwarden.lock.server_entry import OFFICIAL_META
 from pinwarden.lock.target_verification import ArtifactOutcome, LiveOutcome, verify_metadata
-from pinwarden.lock.trust_explanation import explain, own_findings
-from pinwarden.lock.trust_report import TrustReport
-from pinwarden.lock.trust_tiers import Grounds, Verified, decide, judge, verdict_of, with_evidence, with_verification
+from pinwarden.lock.trust_explanation import Grounds, decide, explain, own_findings, verdict_of
+from pinwarden.lock.trust_tiers import TrustReport, Verified, judge, with_evidence, with_verification
 from tests.support.lock_entries import HEX, NOW, entry, package, remote
 
 PROOF = {

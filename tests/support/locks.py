@@ -8,7 +8,15 @@ from typing import Any
 from pinwarden.core.digest import Digest
 from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record
-from pinwarden.lock.entry import EXTENSION, LOCK_INTEGRITY_EVIDENCE, Entry, entry_key, in_order, with_integrity
+from pinwarden.lock.entry import (
+    EXTENSION,
+    LOCK_INTEGRITY_EVIDENCE,
+    Entry,
+    check_shape,
+    entry_key,
+    in_order,
+    with_integrity,
+)
 from pinwarden.lock.extension import (
     Approval,
     Artifact,
@@ -18,7 +26,6 @@ from pinwarden.lock.extension import (
     pin_surface,
     surface_path,
 )
-from pinwarden.lock.shape import check_shape
 from pinwarden.surface.surface import Surface, surface_from_listing
 
 NOON = "2026-07-20T12:00:00.000Z"

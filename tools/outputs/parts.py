@@ -8,9 +8,9 @@ from typing import get_args
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.clients.table import CLIENTS, Scope
 from pinwarden.core.report import ROW_SEVERITIES
-from pinwarden.lock import shape as lock_shape
-from pinwarden.lock.shape import TIERS_WORST_FIRST
-from pinwarden.lock.verification import PROBLEMS
+from pinwarden.lock import entry as lock_shape
+from pinwarden.lock.entry import TIERS_WORST_FIRST
+from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.surface import surface
 from pinwarden.surface.drift.changes import CHANGE_KINDS, SEVERITIES
 from tools.schema_words import (

@@ -12,7 +12,7 @@ from typing import Any
 from pinwarden.artifacts.artifact import ArtifactFacts, ArtifactFile, PackageRef
 from pinwarden.core.digest import Digest
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, ArtifactOutcome, bundle_anchor, image_host
-from pinwarden.lock.trust_report import Evidence, Issue
+from pinwarden.lock.trust_tiers import Evidence, Issue
 
 # By ecosystem: evidence code, source of the bytes, verification method, and the issue code for other bytes. The first
 # three are ToolPin's.

@@ -19,7 +19,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, field_names
-from pinwarden.lock.shape import invalid
+from pinwarden.lock.entry import invalid
 
 Kind = Literal[
     "slsa-provenance/v1",

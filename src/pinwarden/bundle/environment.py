@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, Row, audit_tree, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, Row, audit_tree, tree_digest, write_manifest
 from pinwarden.bundle.acceptance import check_documents
 from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
@@ -17,7 +17,6 @@ from pinwarden.bundle.bundle_pin import BundlePin
 from pinwarden.core.cid import Cid, document_cid
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.closure import tree_digest
 from pinwarden.system.files import find_program, read_file
 
 BUILDER = "bundle/1"

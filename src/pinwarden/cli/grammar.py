@@ -9,7 +9,7 @@ from typing import Literal
 
 from pinwarden.cli.dispatch import command_parser
 from pinwarden.core.record import Record
-from pinwarden.lock.shape import LOCK_CLIENTS
+from pinwarden.lock.entry import LOCK_CLIENTS
 
 Kind = Literal["words", "files", "folders", "free"]
 

@@ -74,7 +74,7 @@ def read_approved_surface(lock: LockFile, path: Path, server: str, client: str |
     """The approved surface of a server, and the digest of its file."""
     from pinwarden.lock import lock_store
     from pinwarden.lock.extension import extension_of
-    from pinwarden.lock.verification import refuse_if_tampered, verify
+    from pinwarden.lock.lockfile import refuse_if_tampered, verify
 
     refuse_if_tampered(verify(lock))
     for entry in lock.entries:

@@ -13,7 +13,7 @@ from pinwarden.gateway.state import FIRST_USE, GatewayState
 from pinwarden.gateway.store.reviews import storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import extension_of
-from pinwarden.lock.verification import refuse_if_tampered, verify, verify_files
+from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
 from pinwarden.project.approvable import ApprovalCandidate
 from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.surface.surface import Surface, parse_surface

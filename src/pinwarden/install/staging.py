@@ -188,7 +188,7 @@ class RegistryBundleFetcher:
 
     def follow(self, pin: BundlePin) -> None:
         """Follow the log of a bundle's registry to its head, and save the state."""
-        from pinwarden.install.freshness import follow_registry_log
+        from pinwarden.install.decision import follow_registry_log
 
         trusted = self._trusted()
         root = next((root for root in trusted.registries if root.log.name == pin.log_id), None)

@@ -7,7 +7,6 @@ without the archive.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NoReturn
@@ -89,17 +88,6 @@ class Closure(Record):
             if package.name == self.name and package.version == self.version:
                 return package
         _invalid("does not hold the package that it is about")
-
-
-def tree_digest(rows: Iterable[tuple[str, bool, str]]) -> Digest:
-    """The digest of an archive's content: path, whether it is executable, and the SHA-256 of each file, in hex."""
-    return Digest(hashlib.sha256(tree_text(rows)).digest())
-
-
-def tree_text(rows: Iterable[tuple[str, bool, str]]) -> bytes:
-    """The text that is hashed: one line per file in the order of their paths."""
-    lines = sorted((path, f"{digest} {'x' if executable else '-'} {path}\n") for path, executable, digest in rows)
-    return "".join(line for _, line in lines).encode("utf-8", "strict")
 
 
 def closure_path(lock_stem: str, surface_path: str) -> str:

@@ -1,26 +1,25 @@
 """One entry of a lockfile: a server, for a client, with the bytes and the configuration that were approved.
 
-An entry keeps every member of the file in its order. What ToolPin 0.5.4 hashes is a *view* of it: known members
-only, defaults filled in. ``integrity_payload`` is that view, ``uncovered`` says what it leaves out.
+An entry keeps every member of the file in its order. ToolPin 0.5.4 hashes only a *view* of it: known members, with
+defaults filled in. `integrity_payload` is that view, and `uncovered` lists what it leaves out. `check_shape` refuses
+entries that ToolPin could not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
-from pinwarden.core.canonical import canonicalize
+from pinwarden.core.canonical import canonicalize, is_number
 from pinwarden.core.digest import Digest
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, replace
-from pinwarden.lock.shape import LOCK_CLIENTS, TOOL_HASHES, all_text, is_manifest
 
 EXTENSION = "pinwarden"
 """Our member of ``capabilityManifest``: the one place in an entry that ToolPin neither hashes nor drops."""
-
 LOCK_LIMITS = Limits(max_bytes=256 * 1024 * 1024)
 """An entry has about 4 kB, so this reads fifty thousand of them; a lockfile is our own file, not a server's answer."""
-
 LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
     "code": "lock_integrity",
     "status": "passed",
@@ -31,9 +30,30 @@ LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
     "verifiedByToolPin": True,
 }
 """What ToolPin adds to the evidence of every entry it writes; the sentence is part of what is hashed."""
-
+Tier = Literal["verified", "conditional", "unverified", "blocked"]
+TIERS_WORST_FIRST: tuple[Tier, ...] = ("blocked", "unverified", "conditional", "verified")
+LOCK_CLIENTS = (
+    "claude",
+    "cursor",
+    "vscode",
+    "codex",
+    "opencode",
+    "windsurf",
+    "cline",
+    "continue",
+    "gemini",
+    "zed",
+    "roo",
+    "generic",
+)
+LOCK_SCOPES = ("project", "global")
+TOOL_HASHES = {
+    "toolDescriptionHash": ("algorithm", "value", "toolCount"),
+    "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
+    "toolManifestHash": ("algorithm", "value", "toolCount"),
+}
+"""Which parts of the three tool hashes in a manifest are hashed."""
 _EPOCH = "1970-01-01T00:00:00.000Z"  # what ToolPin hashes for an entry without resolvedAt
-
 _ENTRY_ORDER = (
     "name",
     "version",
@@ -178,6 +198,14 @@ def entry_key(name: str, client: str) -> str:
     return f"{name}:{client}"
 
 
+def tier_rank(tier: object) -> int:
+    """Higher is better; what is no tier at all is below the worst."""
+    return next((rank for rank, known in enumerate(TIERS_WORST_FIRST) if known == tier), -1)
+
+
+# Digests
+
+
 def with_integrity(entry: Entry) -> Entry:
     """The entry with the integrity value of its content, in the place where the member stood or belongs."""
     stated = {**entry.document, "integrity": integrity_of(entry.document)}
@@ -219,6 +247,27 @@ def integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
     if all_text(original, _ORIGINAL_ORDER) and original["client"] in LOCK_CLIENTS:
         payload["original"] = _only(original, _ORIGINAL_ORDER)
     return payload
+
+
+def _hashed_trust(trust: Mapping[str, Any]) -> dict[str, Any]:
+    hashed = _only(trust, _TRUST_ORDER)
+    hashed["issues"] = [_only(row, _ISSUE_ORDER) for row in trust["issues"]]
+    if "evidence" in trust:
+        hashed["evidence"] = [_only(row, _EVIDENCE_ORDER) for row in trust["evidence"]]
+    return hashed
+
+
+def _hashed_locked(locked: Any) -> dict[str, Any]:
+    if not isinstance(locked, dict):
+        return {}
+    if "capabilityManifest" not in locked:
+        return _only(locked, ("selectedTarget", "config"))
+    if not is_manifest(locked["capabilityManifest"]):
+        return {}  # ToolPin forgets the whole copy then
+    return {
+        **_only(locked, ("selectedTarget", "config")),
+        "capabilityManifest": hashed_manifest(locked["capabilityManifest"]),
+    }
 
 
 def hashed_manifest(manifest: Any) -> dict[str, Any]:
@@ -265,6 +314,35 @@ def _not_in(document: Any, covered: Any) -> Iterator[tuple[str, ...]]:
                 yield (str(place), *rest)
     elif document != covered:
         yield ()
+
+
+def whole_digest(entry: Entry) -> str:
+    """The digest of an entry, its key and everything in it."""
+    content = {"key": entry.key, "entry": entry.document}
+    return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
+
+
+def seal_of(entry: Entry) -> str:
+    """The digest of an entry, its key and everything in it, except the seal itself."""
+    record = {member: value for member, value in entry.manifest[EXTENSION].items() if member != "integrity"}
+    return whole_digest(with_record(entry, record))
+
+
+# Rewriting
+
+
+def with_record(entry: Entry, record: Mapping[str, Any]) -> Entry:
+    """The entry with another record of ours in it."""
+    manifest = {**entry.manifest, EXTENSION: record}
+    return replace(entry, document={**entry.document, "capabilityManifest": manifest})
+
+
+def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Our record without what changes when the same thing is approved again: the seal and the time."""
+    rest = {member: value for member, value in record.items() if member != "integrity"}
+    if isinstance(rest.get("approval"), dict):
+        rest["approval"] = {member: value for member, value in rest["approval"].items() if member != "at"}
+    return rest
 
 
 def as_reread(entry: Entry) -> Entry:
@@ -314,27 +392,6 @@ def in_order(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
     return {**known, **{member: inner for member, inner in value.items() if member not in known}}
 
 
-def _hashed_trust(trust: Mapping[str, Any]) -> dict[str, Any]:
-    hashed = _only(trust, _TRUST_ORDER)
-    hashed["issues"] = [_only(row, _ISSUE_ORDER) for row in trust["issues"]]
-    if "evidence" in trust:
-        hashed["evidence"] = [_only(row, _EVIDENCE_ORDER) for row in trust["evidence"]]
-    return hashed
-
-
-def _hashed_locked(locked: Any) -> dict[str, Any]:
-    if not isinstance(locked, dict):
-        return {}
-    if "capabilityManifest" not in locked:
-        return _only(locked, ("selectedTarget", "config"))
-    if not is_manifest(locked["capabilityManifest"]):
-        return {}  # ToolPin forgets the whole copy then
-    return {
-        **_only(locked, ("selectedTarget", "config")),
-        "capabilityManifest": hashed_manifest(locked["capabilityManifest"]),
-    }
-
-
 def _only(value: Mapping[str, Any], members: Iterable[str]) -> dict[str, Any]:
     return {member: value[member] for member in members if member in value}
 
@@ -347,27 +404,153 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def seal_of(entry: Entry) -> str:
-    """The digest of an entry, its key and everything in it, except the seal itself."""
-    record = {member: value for member, value in entry.manifest[EXTENSION].items() if member != "integrity"}
-    return whole_digest(with_record(entry, record))
+# Shape: what ToolPin 0.5.4 requires of an entry, member by member
 
 
-def whole_digest(entry: Entry) -> str:
-    """The digest of an entry, its key and everything in it."""
-    content = {"key": entry.key, "entry": entry.document}
-    return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
+def check_shape(document: Any, path: str) -> None:
+    """Raise LOCK_INVALID, naming the place, if an entry could not be read."""
+    if not isinstance(document, dict):
+        invalid(path, "is not an object")
+    for member in ("name", "version"):
+        _demand(isinstance(document.get(member), str), f"{path}/{member}", "is not text")
+    client = document.get("client")
+    if client not in LOCK_CLIENTS:
+        known = ", ".join(LOCK_CLIENTS)
+        invalid(f"{path}/client", f"names the unknown client {str(client)[:40]!a}; known: {known}")
+    if "scope" in document and document["scope"] not in LOCK_SCOPES:
+        invalid(f"{path}/scope", "is neither project nor global")
+    _demand(isinstance(document.get("selectedTarget"), dict), f"{path}/selectedTarget", "is not an object")
+    _check_trust(document.get("trust"), f"{path}/trust")
+    _demand(isinstance(document.get("notes"), list), f"{path}/notes", "is not a list")
+    if "capabilityManifest" in document:
+        _check_manifest(document["capabilityManifest"], f"{path}/capabilityManifest")
+    if "integrity" in document:
+        _demand(isinstance(document["integrity"], str), f"{path}/integrity", "is not text")
 
 
-def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Our record without what changes when the same thing is approved again: the seal and the time."""
-    rest = {member: value for member, value in record.items() if member != "integrity"}
-    if isinstance(rest.get("approval"), dict):
-        rest["approval"] = {member: value for member, value in rest["approval"].items() if member != "at"}
-    return rest
+TRUST_SHAPE = {
+    "score": "number",
+    "overallScore": "number",
+    "metadataCompleteness": "number",
+    "tier": "tier",
+    "capReason": "text",
+    "verifiedProvenance": "truth",
+    "vetoes": "gates",
+    "gates": "gates",
+    "gatedBy": "texts",
+    "badges": "texts",
+    "pillars": "pillars",
+    "evidence": "rows",
+    "issues": "rows",
+}
+EVIDENCE_SHAPE = {
+    "verifiedByToolPin": "truth",
+    "trustedAnchor": "truth",
+    "required": "truth",
+    **dict.fromkeys(("source", "claim", "verificationMethod", "trustAnchor", "verifiedAt", "failureReason"), "text"),
+}
+PILLARS = ("provenance", "integrity", "reputation", "metadataCompleteness")
 
 
-def with_record(entry: Entry, record: Mapping[str, Any]) -> Entry:
-    """The entry with another record of ours in it."""
-    manifest = {**entry.manifest, EXTENSION: record}
-    return replace(entry, document={**entry.document, "capabilityManifest": manifest})
+def _check_trust(trust: Any, path: str) -> None:
+    if not isinstance(trust, dict):
+        invalid(path, "is not an object")
+    for member in ("score", "badges", "issues"):
+        _demand(member in trust, f"{path}/{member}", "is missing")
+    for member, kind in TRUST_SHAPE.items():
+        if member in trust and not _is_kind(trust[member], kind):
+            invalid(f"{path}/{member}", f"is not what a trust report holds there ({kind})")
+    for place, row in enumerate(trust["issues"]):
+        good = all_text(row, ("code", "message")) and row.get("severity") in ("info", "warning", "critical")
+        _demand(good, f"{path}/issues/{place}", "is not an issue")
+    for place, row in enumerate(trust.get("evidence", [])):
+        statuses = ("passed", "declared", "failed", "unavailable")
+        good = all_text(row, ("code", "message")) and row.get("status") in statuses
+        good = good and all(_is_kind(row[member], kind) for member, kind in EVIDENCE_SHAPE.items() if member in row)
+        _demand(good, f"{path}/evidence/{place}", "is not evidence")
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    match kind:
+        case "number":
+            return is_number(value)
+        case "tier":
+            return value in TIERS_WORST_FIRST
+        case "text":
+            return isinstance(value, str)
+        case "truth":
+            return isinstance(value, bool)
+        case "texts":
+            return isinstance(value, list) and all(isinstance(text, str) for text in value)
+        case "rows":
+            return isinstance(value, list)
+        case "pillars":
+            return isinstance(value, dict) and all(is_number(value.get(pillar)) for pillar in PILLARS)
+        case _:
+            return isinstance(value, list) and all(
+                all_text(gate, ("code", "message")) and gate.get("tier") in ("unverified", "blocked") for gate in value
+            )
+
+
+def _check_manifest(manifest: Any, path: str) -> None:
+    if not isinstance(manifest, dict):
+        invalid(path, "is not an object")
+    wrong = _wrong_in_manifest(manifest)
+    if wrong is not None:
+        invalid(f"{path}/{wrong}", "is not what a capability manifest of version 1 holds there")
+
+
+def is_manifest(manifest: Any) -> bool:
+    """Whether a value is a capability manifest as ToolPin reads it."""
+    return isinstance(manifest, dict) and _wrong_in_manifest(manifest) is None
+
+
+def _wrong_in_manifest(manifest: dict[str, Any]) -> str | None:
+    """The first member of a manifest that is not as it should be."""
+    if not is_number(manifest.get("version")) or manifest["version"] != 1:
+        return "version"
+    for member in ("serverName", "serverVersion", "registrySource", "generatedAt"):
+        if not isinstance(manifest.get(member), str):
+            return member
+    for member in ("packageTypes", "transports", "remoteHosts", "secrets"):
+        if not isinstance(manifest.get(member), list):
+            return member
+    for member, parts in TOOL_HASHES.items():
+        if member in manifest and not _is_tool_hash(manifest[member], parts):
+            return member
+    scanned = "toolDescriptionScan"
+    return scanned if scanned in manifest and not _is_scan(manifest[scanned]) else None
+
+
+def _is_scan(scan: Any) -> bool:
+    return (
+        all_text(scan, ("generatedAt",))
+        and is_number(scan.get("version"))
+        and scan["version"] == 1
+        and is_number(scan.get("scannedDescriptions"))
+        and isinstance(scan.get("findings"), list)
+    )
+
+
+def _is_tool_hash(value: Any, parts: Sequence[str]) -> bool:
+    if not all_text(value, ("algorithm", "value", "generatedAt")) or value["algorithm"] != "sha256":
+        return False
+    coverage = value.get("coverage", []) if "coverage" in parts else []
+    fields = ("name", "description", "inputSchema")
+    covered = isinstance(coverage, list) and all(field in fields for field in coverage)
+    return is_number(value.get("toolCount")) and covered and ("coverage" in value or "coverage" not in parts)
+
+
+def all_text(value: Any, members: Iterable[str]) -> bool:
+    """Whether a value is an object whose named members are all text."""
+    return isinstance(value, dict) and all(isinstance(value.get(member), str) for member in members)
+
+
+def _demand(holds: bool, path: str, why: str) -> None:
+    if not holds:
+        invalid(path, why)
+
+
+def invalid(path: str, why: str) -> NoReturn:
+    """Raise LOCK_INVALID about one place of a lockfile."""
+    raise PinwardenError("LOCK_INVALID", f"{path[:300]!a} {why}", data={"path": path})

@@ -14,8 +14,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field, replace
-from pinwarden.lock.entry import EXTENSION, Entry, in_order, seal_of, with_record
-from pinwarden.lock.shape import invalid
+from pinwarden.lock.entry import EXTENSION, Entry, in_order, invalid, seal_of, with_record
 
 if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface

@@ -15,7 +15,7 @@ from pinwarden.clients.config import config_with, nested
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.entry import LOCK_INTEGRITY_EVIDENCE
+from pinwarden.lock.entry import LOCK_CLIENTS, LOCK_INTEGRITY_EVIDENCE
 from pinwarden.lock.launch_choice import (
     REMOTE_NOTE,
     Command,
@@ -29,9 +29,8 @@ from pinwarden.lock.launch_choice import (
     toolpin_command,
     variable_name,
 )
-from pinwarden.lock.server_entry import Input, Remote, ServerEntry, installable_problem
-from pinwarden.lock.shape import LOCK_CLIENTS
-from pinwarden.lock.target_verification import VerificationReport, capability_manifest
+from pinwarden.lock.server_entry import Input, Remote, ServerEntry, capability_manifest, installable_problem
+from pinwarden.lock.target_verification import VerificationReport
 from pinwarden.lock.trust_tiers import judge, with_evidence
 
 _STREAMABLE = "streamable-http"

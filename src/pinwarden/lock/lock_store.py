@@ -27,8 +27,7 @@ from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.verification import file_pins
+from pinwarden.lock.lockfile import Lock, file_pins
 from pinwarden.system.files import read_file, try_lock_file, write_atomically
 
 if TYPE_CHECKING:

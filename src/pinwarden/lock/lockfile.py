@@ -1,15 +1,20 @@
-"""``mcp-lock.json``, lockfileVersion 2: which server, for which client, from which bytes, showing which tools.
+"""``mcp-lock.json``, lockfileVersion 2: parse, write, update and verify it.
 
 The file is ToolPin's, byte for byte, plus two members that ToolPin ignores: ``capabilityManifest.pinwarden`` in an
-entry (see ``lock_extension``) and ``pinwarden`` at the top, the *seal*. The seal lists the digest of every entry and
-its own ``integrity`` covers that list and all else in the file, so that nothing is outside some integrity value and
-an entry cannot be removed unseen. ToolPin drops the seal when it rewrites the file; then the file says so.
+entry (``extension.py``) and ``pinwarden`` at the top, the *seal*. The seal lists the digest of every entry, and its
+``integrity`` covers that list and everything else in the file, so no part of the file is without an integrity value and
+removing an entry is detected. ToolPin drops the seal when it rewrites the file; `verify` reports that.
+
+Anyone can compute an unkeyed digest, so a clean result of `verify` means that the file is complete and consistent, not
+who wrote it. Signatures show that (``signature.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
+from unicodedata import normalize
 
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
@@ -18,9 +23,24 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import encode_javascript_json
 from pinwarden.core.json_pointer import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
+from pinwarden.core.timestamps import parse_timestamp
 from pinwarden.lock import entry as lock_entry
-from pinwarden.lock.entry import EXTENSION, LOCK_LIMITS, Entry, integrity_payload, whole_digest
-from pinwarden.lock.shape import check_shape, invalid
+from pinwarden.lock.entry import (
+    EXTENSION,
+    LOCK_LIMITS,
+    Entry,
+    as_reread,
+    check_shape,
+    entry_key,
+    integrity_of_payload,
+    integrity_payload,
+    invalid,
+    seal_of,
+    uncovered,
+    whole_digest,
+    without_approval_time,
+)
+from pinwarden.lock.extension import ClosurePin, FilePin, SurfacePin, extension_of, pin_surface
 
 FILE_NAME = "mcp-lock.json"
 VERSION = 2
@@ -55,7 +75,7 @@ class Lock(Record):
 
 
 def parse(data: bytes) -> Lock:
-    """Read a lockfile strictly. Reading does not verify: see ``lock_verification.verify``."""
+    """Read a lockfile strictly. Reading does not verify: see `verify`."""
     document = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(document, dict):
         invalid("", "is not an object")
@@ -136,3 +156,413 @@ def seal_integrity(lock: Lock) -> str:
     seal = {member: value for member, value in (lock.seal or {}).items() if member != "integrity"}
     content = {**_header(lock), EXTENSION: seal, "others": lock.others}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
+
+
+# Update
+
+
+# Locking again writes a missing seal, and an empty file holds nothing that could be tampered with.
+_HEALED_BY_LOCKING = frozenset({"no_entries", "seal_missing"})
+_TIMES = frozenset({"generatedAt", "verifiedAt"})
+
+
+def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2: bool = False) -> Lock:
+    """The lock with these entries in it. If they say nothing new, the result *is* ``old``.
+
+    An entry that differs only in its times is kept as it was approved. Entries that are not mentioned stay. A lock
+    that is not whole is refused, unless all that is wrong with it is replaced here: to seal it again would turn what
+    somebody else wrote into what was approved.
+    """
+    finish = plain if plain_v2 else sealed
+    fresh = {entry.key: lock_entry.plain(entry) if plain_v2 else entry for entry in new_entries}
+    if old is None:
+        return finish(Lock(generated_at=now, updated_at=now, entries=tuple(fresh.values())))
+    _refuse_tampered(verify(old), replaced=fresh)
+    if plain_v2:
+        old_plain = plain(old)
+        old = old if old_plain == old else old_plain
+    kept = {entry.key: entry for entry in old.entries}
+    changed = {key: entry for key, entry in fresh.items() if key not in kept or not _says_the_same(kept[key], entry)}
+    if not changed and (plain_v2 or old.seal is not None or not old.is_extended):
+        return old
+    entries = {key: as_reread(entry) for key, entry in kept.items()} | changed  # a replaced entry keeps its place
+    return finish(replace(old, updated_at=now, entries=tuple(entries.values())))
+
+
+def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
+    """The lock without these entries; the result is ``old`` if it has none of them."""
+    gone = frozenset(keys)
+    _refuse_tampered(verify(old), replaced=gone)
+    rest = tuple(as_reread(entry) for entry in old.entries if entry.key not in gone)
+    if len(rest) == len(old.entries):
+        return old
+    lock = replace(old, updated_at=now, entries=rest)
+    return sealed(lock) if old.is_extended else lock
+
+
+def _refuse_tampered(problems: Iterable[Problem], replaced: Iterable[str]) -> None:
+    """By place and not by server: a forged entry under another key is not replaced by the honest one."""
+    places = tuple(
+        f"{parent}/{escape_pointer_token(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
+    )
+    refuse_if_tampered(
+        problem
+        for problem in problems
+        if problem.code not in _HEALED_BY_LOCKING
+        and not any(problem.path == place or problem.path.startswith(place + "/") for place in places)
+    )
+
+
+def _says_the_same(old: Entry, new: Entry) -> bool:
+    try:
+        return _timeless(old) == _timeless(new)
+    except PinwardenError:
+        return False
+
+
+def _timeless(entry: Entry) -> bytes:
+    """An entry without all that changes when the same thing is locked again."""
+    document = {
+        member: value
+        for member, value in entry.document.items()
+        if member not in ("resolvedAt", "lockedAt", "integrity", "locked")
+    }
+    document["trust"] = _without_times(entry.trust)
+    manifest = {member: value for member, value in entry.manifest.items() if member != EXTENSION}
+    document["capabilityManifest"] = _without_times(manifest)
+    if EXTENSION in entry.manifest:
+        document[EXTENSION] = without_approval_time(entry.manifest[EXTENSION])
+    return canonicalize(document, "jcs", LOCK_LIMITS)
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {member: _without_times(inner) for member, inner in value.items() if member not in _TIMES}
+    if isinstance(value, list):
+        return [_without_times(inner) for inner in value]
+    return value
+
+
+# Verify
+
+
+PROBLEMS: Mapping[str, str] = {
+    "no_entries": "the lockfile locks nothing",
+    "entry_key_mismatch": "the entry stands under a key that is not its name and client",
+    "integrity_missing": "the entry has no integrity value",
+    "integrity_mismatch": "the entry is not what its integrity value was computed over",
+    "locked_copy_differs": "the locked copy is not the same as the entry",
+    "entry_inconsistent": "the entry names one server or version here and another there",
+    "member_unprotected": "no integrity value covers this member",
+    "timestamps_inconsistent": "the file claims to be older than what is in it",
+    "not_canonical": "the entry or its key has no single canonical form",
+    "entry_seal_missing": "the extension of the entry has no seal",
+    "entry_seal_mismatch": "the entry is not what our seal of it was computed over",
+    "seal_missing": "entries are ours, but the seal of the file is gone: another tool rewrote the file",
+    "seal_format_unknown": "the seal of the file is of another format",
+    "seal_mismatch": "the seal of the file does not fit its members",
+    "sealed_entry_changed": "the entry is not the one that the file was sealed with",
+    "sealed_entry_removed": "an entry that the file was sealed with is gone",
+    "sealed_entry_added": "the entry was added after the file was sealed",
+    "not_extended": "the Pinwarden extension is required and missing",
+    "surface_conflict": "two entries pin different texts in one file",
+    "surface_missing": "the approved text of the server is not there",
+    "surface_mismatch": "the approved text of the server is not the one that was pinned",
+    "closure_conflict": "two entries pin different dependency closures in one file",
+    "closure_missing": "the dependency closure of the server is not there",
+    "closure_mismatch": "the dependency closure of the server is not the one that was pinned",
+}
+NOTES: frozenset[str] = frozenset({"timestamps_inconsistent"})
+"""Problems that are information: a clock that was wrong explains them, and no integrity value depends on them."""
+_MAX_CLOCK_SKEW = timedelta(days=1)  # machines that write one file do not agree on the time to the minute
+
+
+class Problem(Record):
+    """One thing that is wrong, and where: ``path`` is a JSON Pointer into the lockfile."""
+
+    code: str
+    path: str
+    detail: str = ""
+    server: str | None = None
+    client: str | None = None
+
+    @property
+    def level(self) -> str:
+        """How much it matters: critical, or info for what does not keep anyone from using the lock."""
+        return "info" if self.code in NOTES else "critical"
+
+    @property
+    def message(self) -> str:
+        """The problem in words."""
+        return PROBLEMS[self.code] + (f": {self.detail}" if self.detail else "")
+
+
+def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...]:
+    """Every problem of a lock; none means that it is whole.
+
+    Our record can be stripped from a file without a trace, and what is left is a good v2 file. Where all entries
+    are known to be ours, ``require_extension`` refuses that.
+    """
+    problems: list[Problem] = []
+    if not lock.entries:
+        problems.append(Problem(code="no_entries", path="/servers"))
+    seal_holds = _check_seal(lock, problems)
+    for entry in lock.entries:
+        problems += _entry_problems(entry, seal_holds=seal_holds, required=require_extension)
+    if not seal_holds:
+        problems += (
+            Problem(code="member_unprotected", path=f"/{escape_pointer_token(member)}", detail=repr(member)[:80])
+            for member in lock.others
+        )
+    problems += _equal_keys(lock.entries)
+    problems += _timestamp_problems(lock)
+    problems += _file_conflicts(lock.entries)
+    return tuple(problems)
+
+
+def critical(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The problems for which a lock is not used."""
+    return tuple(problem for problem in problems if problem.level == "critical")
+
+
+def refuse_if_tampered(problems: Iterable[Problem]) -> None:
+    """Raise LOCK_TAMPERED if there is any critical problem."""
+    critical_problems = critical(problems)
+    if critical_problems:
+        first = critical_problems[0]
+        more = f" (and {len(critical_problems) - 1} more)" if len(critical_problems) > 1 else ""
+        rows = [
+            {"code": problem.code, "path": problem.path, "message": problem.message} for problem in critical_problems
+        ]
+        only_seal = all(problem.code == "seal_missing" for problem in critical_problems)
+        raise PinwardenError(
+            "LOCK_TAMPERED",
+            f"{first.path[:200]}: {first.message}{more}",
+            hint="Review what the other tool changed, then lock again: that seals the file." if only_seal else None,
+            data={"problems": rows},
+        )
+
+
+# Verify one entry
+
+
+def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterator[Problem]:
+    path = f"/servers/{escape_pointer_token(entry.key)}"
+
+    def problem(code: str, step: str = "", detail: str = "") -> Problem:
+        return Problem(code=code, path=path + step, detail=detail, server=entry.name, client=entry.client)
+
+    if entry.key != entry_key(entry.name, entry.client):
+        yield problem("entry_key_mismatch", detail=f"{entry_key(entry.name, entry.client)[:120]!a}")
+    payload = integrity_payload(entry.document)
+    try:
+        if entry.integrity is None:
+            yield problem("integrity_missing", "/integrity")
+        elif entry.integrity != integrity_of_payload(payload):
+            yield problem("integrity_mismatch", "/integrity")
+        record_holds = False
+        if EXTENSION in entry.manifest:
+            code = _entry_seal_problem(entry)
+            record_holds = code is None
+            if code is not None:
+                yield problem(code, f"/capabilityManifest/{EXTENSION}/integrity")
+        elif required:
+            yield problem("not_extended", f"/capabilityManifest/{EXTENSION}")
+    except PinwardenError as err:
+        if err.code != "JSON_CANONICALIZATION_ERROR":
+            raise
+        yield problem("not_canonical", detail=err.message)
+        return
+    for member in _differing_copies(entry):
+        yield problem("locked_copy_differs", f"/locked/{member}")
+    for step in _inconsistent(entry):
+        yield problem("entry_inconsistent", step)
+    if not (record_holds or seal_holds):
+        for steps in uncovered(entry.document, payload):
+            yield problem("member_unprotected", "".join("/" + escape_pointer_token(step) for step in steps))
+
+
+def _entry_seal_problem(entry: Entry) -> str | None:
+    extension_of(entry)  # raises if it cannot be read
+    stated = entry.manifest[EXTENSION].get("integrity")
+    if stated is None:
+        return "entry_seal_missing"
+    return None if stated == seal_of(entry) else "entry_seal_mismatch"
+
+
+def _differing_copies(entry: Entry) -> Iterator[str]:
+    locked = entry.document.get("locked")
+    if not isinstance(locked, dict):
+        return
+    originals = {
+        "selectedTarget": entry.selected_target,
+        "config": entry.config,
+        "capabilityManifest": {name: value for name, value in entry.manifest.items() if name != EXTENSION},
+    }
+    for member, original in originals.items():
+        if not same_json(locked.get(member), original if member in entry.document else None):
+            yield member
+
+
+def _inconsistent(entry: Entry) -> Iterator[str]:
+    """The same fact stated in several members must agree, although each is hashed."""
+    identity = {"name": entry.name, "version": entry.version, "client": entry.client}
+    for member, names in (
+        ("resolved", {"name": "name", "version": "version"}),
+        ("original", {"name": "name", "client": "client"}),
+    ):
+        claims = entry.document.get(member)
+        for claim, fact in names.items():
+            if isinstance(claims, dict) and claim in claims and claims[claim] != identity[fact]:
+                yield f"/{member}/{claim}"
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Equality of JSON values; Python alone would take 1 for true. Most copies are the same text to begin with."""
+    if left != right:
+        return False
+    if repr(left) == repr(right):
+        return True
+    return canonicalize(left, "jcs", LOCK_LIMITS) == canonicalize(right, "jcs", LOCK_LIMITS)
+
+
+# Verify the whole file
+
+
+def _check_seal(lock: Lock, problems: list[Problem]) -> bool:
+    """Whether the seal covers the file; an entry that was changed after it is a problem of its own."""
+    path = f"/{EXTENSION}"
+    seal = lock.seal
+    if seal is None:
+        if lock.is_extended:
+            problems.append(Problem(code="seal_missing", path=path))
+        return False
+    digests = seal.get("entries")
+    if seal.get("format") != SEAL_FORMAT or not isinstance(digests, dict):
+        problems.append(Problem(code="seal_format_unknown", path=f"{path}/format"))
+        return False
+    before = len(problems)
+    if seal.get("integrity") != seal_integrity(lock):
+        problems.append(Problem(code="seal_mismatch", path=f"{path}/integrity"))
+    problems += _sealed_entry_problems(lock.entries, digests)
+    return len(problems) == before
+
+
+def _sealed_entry_problems(entries: Iterable[Entry], digests: Mapping[str, Any]) -> Iterator[Problem]:
+    present = set()
+    for entry in entries:
+        present.add(entry.key)
+        where = f"/servers/{escape_pointer_token(entry.key)}"
+        if entry.key not in digests:
+            code = "sealed_entry_added"
+        elif digests[entry.key] != _whole_digest(entry):
+            code = "sealed_entry_changed"
+        else:
+            continue
+        yield Problem(code=code, path=where, server=entry.name, client=entry.client)
+    for key in digests:
+        if key not in present:
+            step = f"/{EXTENSION}/entries/{escape_pointer_token(key)}"
+            yield Problem(code="sealed_entry_removed", path=step, detail=f"{key[:120]!a}")
+
+
+def _whole_digest(entry: Entry) -> str | None:
+    try:
+        return whole_digest(entry)
+    except PinwardenError:
+        return None
+
+
+def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
+    """Keys that look the same and differ only in how their accents are spelt: the file has no whole-lock digest."""
+    seen: set[str] = set()
+    for entry in entries:
+        normal = entry.key if entry.key.isascii() else normalize("NFC", entry.key)
+        if normal in seen:
+            path = f"/servers/{escape_pointer_token(entry.key)}"
+            detail = "another key is equal after Unicode normalisation"
+            yield Problem(code="not_canonical", path=path, detail=detail, server=entry.name, client=entry.client)
+        seen.add(normal)
+
+
+def _timestamp_problems(lock: Lock) -> Iterator[Problem]:
+    """A file that is older than its entries by more than clocks differ. A plain v2 file protects no timestamp."""
+    updated = parse_timestamp(lock.updated_at)
+    newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
+    if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
+        yield Problem(code="timestamps_inconsistent", path="/updatedAt")
+    generated = parse_timestamp(lock.generated_at)
+    if generated and updated and generated - updated > _MAX_CLOCK_SKEW:
+        yield Problem(code="timestamps_inconsistent", path="/generatedAt")
+
+
+def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
+    pinned: dict[str, Any] = {}
+    for entry in entries:
+        record = entry.manifest.get(EXTENSION)
+        extension = extension_of(entry) if record is not None else None
+        if extension is None:
+            continue
+        for member, pin in (("surface", extension.surface), ("closure", extension.closure)):
+            if pin is not None and pinned.setdefault(pin.path, pin.file_digest) != pin.file_digest:
+                path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}/file"
+                code = f"{member}_conflict"
+                yield Problem(code=code, path=path, detail=pin.path, server=entry.name, client=entry.client)
+
+
+# Verify the files beside the lock
+
+
+def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
+    """Every file beside the lock that an entry pins, with the member that pins it."""
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        if extension is not None and extension.surface is not None:
+            yield entry, "surface", extension.surface
+        if extension is not None and extension.closure is not None:
+            yield entry, "closure", extension.closure
+
+
+def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
+    """Whether the files beside the lock, by their path as the lock names it, are those that were pinned."""
+    problems: list[Problem] = []
+    for entry, member, pin in file_pins(lock):
+        detail = ""
+        if pin.path not in files:
+            code = f"{member}_missing"
+        else:
+            detail = _difference(pin, files[pin.path])
+            code = f"{member}_mismatch" if detail else ""
+        if code:
+            path = f"/servers/{escape_pointer_token(entry.key)}/capabilityManifest/{EXTENSION}/{member}"
+            detail = detail or pin.path
+            problems.append(Problem(code=code, path=path, detail=detail, server=entry.name, client=entry.client))
+    return tuple(problems)
+
+
+def _difference(pin: FilePin, data: bytes) -> str:
+    return _closure_difference(pin, data) if isinstance(pin, ClosurePin) else _surface_difference(pin, data)
+
+
+def _closure_difference(pin: ClosurePin, data: bytes) -> str:
+    from pinwarden.lock import closure
+
+    if Digest.of_bytes(data) != pin.file_digest:
+        return f"{pin.path} has other bytes"
+    try:
+        actual = closure.parse(data)
+    except PinwardenError as err:
+        return f"{pin.path}: {err.message}"
+    return "" if len(actual.packages) == pin.packages else f"{pin.path} holds another number of packages"
+
+
+def _surface_difference(pin: SurfacePin, data: bytes) -> str:
+    from pinwarden.surface import surface as surface_document
+
+    if Digest.of_bytes(data) != pin.file_digest:
+        return f"{pin.path} has other bytes"
+    try:
+        actual = pin_surface(surface_document.parse_surface(data), pin.path)
+    except PinwardenError as err:
+        return f"{pin.path}: {err.message}"
+    return "" if actual == pin else f"{pin.path} holds items with other digests"

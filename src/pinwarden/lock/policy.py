@@ -15,11 +15,11 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
+from pinwarden.lock.entry import LOCK_CLIENTS, TIERS_WORST_FIRST
 from pinwarden.lock.gateway_policy import GatewayPolicy, gateway_policy
 from pinwarden.lock.policy_table import Pattern, plain_host
 from pinwarden.lock.policy_table import Table as _Table
 from pinwarden.lock.policy_table import invalid as _invalid
-from pinwarden.lock.shape import LOCK_CLIENTS, TIERS_WORST_FIRST
 
 # ToolPin's policy
 

@@ -13,12 +13,11 @@ from pinwarden.core.canonical import ecmascript_number
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.lock.entry import tier_rank
 from pinwarden.lock.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver
 from pinwarden.lock.policy_table import plain_host
 from pinwarden.lock.server_entry import Status
-from pinwarden.lock.shape import tier_rank
-from pinwarden.lock.trust_report import oci_pin_problem
-from pinwarden.lock.trust_tiers import ARTIFACT_CODES, PIN_CODES, artifact_problem
+from pinwarden.lock.trust_tiers import ARTIFACT_CODES, PIN_CODES, artifact_problem, oci_pin_problem
 
 _DIGITS = frozenset("0123456789abcdefABCDEF")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.javascript import locale_sorted
+from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
 from pinwarden.core.record import Record
 
 OFFICIAL_META = "io.modelcontextprotocol.registry/official"
@@ -19,7 +19,6 @@ SOURCE_META = "dev.toolpin/source"
 ATTESTATIONS_META = "dev.toolpin/attestations"
 CAPABILITIES_META = "dev.toolpin/capabilities"
 EVIDENCE_META = "dev.toolpin/evidence"
-
 Status = Literal["active", "deprecated", "deleted"]
 _STATUSES = ("active", "deprecated", "deleted")
 _Read = TypeVar("_Read")
@@ -198,7 +197,33 @@ def installable_problem(entry: ServerEntry) -> str | None:
     return None
 
 
-# Reading
+def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
+    """What the metadata says a server can do and needs: kinds, transports, hosts and secrets."""
+    addresses = [parse_whatwg_host(remote.url) for remote in entry.remotes]
+    secrets, _ = entry.secrets()
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "serverName": entry.name,
+        "serverVersion": entry.version,
+        "registrySource": entry.source,
+        "packageTypes": _sorted(entry.package_types),
+        "transports": _sorted(entry.transports),
+        "remoteHosts": _sorted(address.host for address in addresses if address is not None),
+        "secrets": secrets,
+        "generatedAt": now,
+    }
+    return {name: member for name, member in manifest.items() if member is not None}
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(dict.fromkeys(names), key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+# Parsing
 
 
 def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
@@ -388,10 +413,6 @@ class _Object:
 
     def refuse(self, member: str, why: str) -> NoReturn:
         _invalid(f"{self.path}.{member}", why)
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 def _invalid(path: str, why: str) -> NoReturn:

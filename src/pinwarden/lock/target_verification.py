@@ -6,28 +6,39 @@ at is ``unavailable``, never ``passed``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
+from pinwarden.lock.entry import is_manifest
 from pinwarden.lock.launch_choice import LaunchTarget, choose_target
-from pinwarden.lock.server_entry import ATTESTATIONS_META, CAPABILITIES_META, Package, Remote, ServerEntry
-from pinwarden.lock.shape import is_manifest
-from pinwarden.lock.trust_report import (
+from pinwarden.lock.server_entry import (
+    ATTESTATIONS_META,
+    CAPABILITIES_META,
+    Package,
+    Remote,
+    ServerEntry,
+    capability_manifest,
+)
+from pinwarden.lock.trust_explanation import Grounds, Verdict, decide
+from pinwarden.lock.trust_tiers import (
     MISSING_FILE_HASH,
     Evidence,
     Issue,
     TrustReport,
+    Verified,
     attestation_badge,
     attestations,
     has_file_hash,
+    judge,
+    metadata_advisories,
     oci_pin_problem,
     pinned_version,
     unique_evidence,
+    with_verification,
 )
-from pinwarden.lock.trust_tiers import Grounds, Verdict, Verified, decide, judge, metadata_advisories, with_verification
 from pinwarden.surface.foreign_digests import toolpin_hashes
 from pinwarden.surface.scan.toolpin import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name
 
@@ -141,24 +152,6 @@ def verify_metadata(
         _judge_package(findings, chosen, artifact, now)
         _judge_live(findings, live, manifest, remote=False, now=now)
     return _report(entry, metadata, findings, manifest, now)
-
-
-def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
-    """What the metadata says a server can do and needs: kinds, transports, hosts and secrets."""
-    addresses = [parse_whatwg_host(remote.url) for remote in entry.remotes]
-    secrets, _ = entry.secrets()
-    manifest: dict[str, Any] = {
-        "version": 1,
-        "serverName": entry.name,
-        "serverVersion": entry.version,
-        "registrySource": entry.source,
-        "packageTypes": _sorted(entry.package_types),
-        "transports": _sorted(entry.transports),
-        "remoteHosts": _sorted(address.host for address in addresses if address is not None),
-        "secrets": secrets,
-        "generatedAt": now,
-    }
-    return {name: member for name, member in manifest.items() if member is not None}
 
 
 def tool_scan(tools: Sequence[Mapping[str, Any]], *, now: str) -> dict[str, Any]:
@@ -450,7 +443,3 @@ def _report(
 
 def _versioned(entry: ServerEntry) -> str:
     return f"{entry.name}@{'undefined' if entry.version is None else entry.version}"
-
-
-def _sorted(names: Iterable[str]) -> list[str]:
-    return sorted(dict.fromkeys(names), key=lambda name: name.encode("utf-16-be", "surrogatepass"))

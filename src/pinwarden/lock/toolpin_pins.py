@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pinwarden.core.record import Record
-from pinwarden.lock.shape import TOOL_HASHES
+from pinwarden.lock.entry import TOOL_HASHES
 from pinwarden.surface.foreign_digests import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_hashes
 
 PIN_FINDINGS: Mapping[str, str] = MappingProxyType(

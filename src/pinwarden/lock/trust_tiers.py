@@ -1,12 +1,14 @@
-"""How far a registry entry can be trusted, by the rules of ToolPin 0.5.4, number for number and word for word.
+"""The trust report of a registry entry: tier, score and evidence, by the rules of ToolPin 0.5.4.
 
-The report is part of what lockfiles hash, so its sentences are ToolPin's, and so are its defects; each is marked.
-Pinwarden's own findings are in ``trust_explanation.py``, under their own codes; they never change these numbers.
+The report is part of what lockfiles hash, so numbers and sentences are exactly ToolPin's, including its defects, which
+are marked. Pinwarden's own findings are in ``trust_explanation.py``, under their own codes; they never change these
+numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import floor
 from typing import Any, Literal
@@ -14,38 +16,117 @@ from typing import Any, Literal
 from pinwarden.core.javascript import parse_whatwg_host
 from pinwarden.core.record import Record, replace
 from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.versions import is_floating_for_toolpin
+from pinwarden.lock.entry import TRUST_REREAD_ORDER, Tier, is_manifest
 from pinwarden.lock.launch_choice import PACKAGE_TYPES
-from pinwarden.lock.server_entry import CAPABILITIES_META, Package, Remote, ServerEntry
-from pinwarden.lock.shape import Tier, is_manifest
-from pinwarden.lock.trust_report import (
-    Evidence,
-    Issue,
-    Pillars,
-    TierCap,
-    TrustReport,
-    attestation_badge,
-    attestation_row,
-    attestations,
-    has_file_hash,
-    oci_pin_problem,
-    package_rows,
-    pinned_version,
-    registry_rows,
-    unique_evidence,
-    unpinned,
+from pinwarden.lock.server_entry import (
+    ATTESTATIONS_META,
+    CAPABILITIES_META,
+    EVIDENCE_META,
+    Package,
+    Remote,
+    ServerEntry,
 )
 from pinwarden.surface.scan.toolpin import advisories_of
 
+Evidence = Mapping[str, Any]
+"""One row of evidence, as it stands in a report: ``code``, ``status`` and ``message``, and where it came from."""
 PIN_CODES = ("package_pin", "digest_present", "file_hash_present")
 ARTIFACT_CODES = (
     *("oci_digest_verified", "mcpb_sha256_verified", "npm_integrity_verified"),
     # Ours, for kinds that ToolPin cannot verify.
     *("pypi_sha256_verified", "nuget_sha512_verified", "cargo_checksum_verified"),
 )
+VETO_CODES = ("no_install_target", "insecure_remote", "invalid_remote_url")
 INCOMPLETE = "automated evidence incomplete"
 NO_PROVENANCE = "no verified provenance"
+MISSING_FILE_HASH = "MCPB package is missing a valid 64-character fileSha256."
 _FRESH_FOR = timedelta(days=7)
 _CLOCK_SKEW = timedelta(seconds=60)
+
+
+# The report
+
+
+class Issue(Record):
+    """Something that speaks against an entry."""
+
+    severity: Literal["critical", "warning", "info"]
+    code: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        """The row of a report."""
+        return {"severity": self.severity, "code": self.code, "message": self.message}
+
+
+class TierCap(Record):
+    """A reason why the tier is no better than ``tier``."""
+
+    code: str
+    message: str
+    tier: Tier
+
+    def to_json(self) -> dict[str, str]:
+        """The row of a report."""
+        return {"code": self.code, "message": self.message, "tier": self.tier}
+
+
+class Pillars(Record):
+    """The four parts of the overall score, 0 to 100 each."""
+
+    provenance: int
+    integrity: int
+    reputation: int
+    metadata_completeness: int
+
+    def to_json(self) -> dict[str, int]:
+        """The object of a report."""
+        return {
+            "provenance": self.provenance,
+            "integrity": self.integrity,
+            "reputation": self.reputation,
+            "metadataCompleteness": self.metadata_completeness,
+        }
+
+
+class TrustReport(Record):
+    """A judgement about one entry."""
+
+    score: int
+    overall_score: int
+    metadata_completeness: int
+    tier: Tier
+    cap_reason: str | None
+    vetoes: tuple[TierCap, ...]
+    gates: tuple[TierCap, ...]
+    gated_by: tuple[str, ...]
+    verified_provenance: bool
+    """ToolPin's word: a repository address is there and the registry is a known one. Nothing was verified."""
+    pillars: Pillars
+    evidence: tuple[Evidence, ...]
+    badges: tuple[str, ...]
+    issues: tuple[Issue, ...]
+
+    def to_json(self, *, reread: bool = False) -> dict[str, Any]:
+        """The report in the order ToolPin writes it first, or after it has read its own file again."""
+        members = {
+            "score": self.score,
+            "overallScore": self.overall_score,
+            "metadataCompleteness": self.metadata_completeness,
+            "tier": self.tier,
+            "capReason": self.cap_reason,
+            "vetoes": [gate.to_json() for gate in self.vetoes],
+            "gates": [gate.to_json() for gate in self.gates],
+            "gatedBy": list(self.gated_by),
+            "verifiedProvenance": self.verified_provenance,
+            "pillars": self.pillars.to_json(),
+            "evidence": [dict(row) for row in self.evidence],
+            "badges": list(self.badges),
+            "issues": [issue.to_json() for issue in self.issues],
+        }
+        order = TRUST_REREAD_ORDER if reread else tuple(members)
+        return {name: members[name] for name in order if members[name] is not None}
 
 
 def judge(entry: ServerEntry, *, now: str) -> TrustReport:
@@ -98,6 +179,17 @@ def with_verification(report: TrustReport, result: Verified, *, now: str) -> Tru
 def with_evidence(report: TrustReport, row: Evidence, *, now: str) -> TrustReport:
     """The report with one more row of evidence."""
     return gated(replace(report, evidence=unique_evidence([*report.evidence, row])), now=now)
+
+
+def unique_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Each row once; rows are the same if code, status, message and claim are."""
+    unique: dict[tuple[Any, ...], Evidence] = {}
+    for row in rows:
+        unique.setdefault((row["code"], row["status"], row["message"], row.get("claim", "")), row)
+    return tuple(unique.values())
+
+
+# Tier and score
 
 
 def gated(report: TrustReport, *, now: str) -> TrustReport:
@@ -190,10 +282,52 @@ def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
     return then is not None and now is not None and now - _FRESH_FOR <= then <= now + _CLOCK_SKEW
 
 
-VETO_CODES = ("no_install_target", "insecure_remote", "invalid_remote_url")
+# Pillars
+
+
 _INTEGRITY_BADGES = ("pinned version", "digest-pinned", "fileSha256", "https remote")
 # Registries that ToolPin takes for sources of provenance: pillar of provenance, pillar of reputation.
 _KNOWN_SOURCES = {"official": (85, 80), "toolpin": (82, 78), "docker": (80, 75)}
+
+
+def pillars(entry: ServerEntry, tally: Tally) -> Pillars:
+    """The four parts of the overall score."""
+    return Pillars(
+        provenance=_provenance(entry),
+        integrity=_integrity(tally),
+        reputation=_reputation(entry),
+        metadata_completeness=tally.score,
+    )
+
+
+def has_provenance(entry: ServerEntry) -> bool:
+    """ToolPin's word: a repository address is there and the registry is a known one. Nothing was verified."""
+    return bool(entry.repository_url) and entry.source in _KNOWN_SOURCES
+
+
+def _provenance(entry: ServerEntry) -> int:
+    if has_provenance(entry):
+        return _KNOWN_SOURCES[entry.source][0]
+    return 55 if entry.repository_url else 20
+
+
+def _integrity(tally: Tally) -> int:
+    """By badges, where the same badge of two packages counts twice, less a penalty for critical issues."""
+    criticals = [issue.code for issue in tally.issues if issue.severity == "critical"]
+    penalty = 60 if any(code in VETO_CODES for code in criticals) else 35 if criticals else 0
+    count = sum(badge in _INTEGRITY_BADGES for badge in tally.badges)
+    return max(0, min(100, 35 + 15 * count - penalty))
+
+
+def _reputation(entry: ServerEntry) -> int:
+    # ToolPin also means to lower this for instructions hidden in descriptions, but looks for codes that its scan never
+    # emits. The rule never fires there and is omitted here.
+    if entry.source in _KNOWN_SOURCES:
+        return _KNOWN_SOURCES[entry.source][1]
+    return 45 if entry.discovery_only else 60
+
+
+# Points, issues and badges
 
 
 class Tally:
@@ -309,116 +443,135 @@ def metadata_advisories(entry: ServerEntry) -> list[Issue]:
     ]
 
 
-def has_provenance(entry: ServerEntry) -> bool:
-    """ToolPin's word: a repository address is there and the registry is a known one. Nothing was verified."""
-    return bool(entry.repository_url) and entry.source in _KNOWN_SOURCES
+# Evidence from metadata
 
 
-def pillars(entry: ServerEntry, tally: Tally) -> Pillars:
-    """The four parts of the overall score."""
-    return Pillars(
-        provenance=_provenance(entry),
-        integrity=_integrity(tally),
-        reputation=_reputation(entry),
-        metadata_completeness=tally.score,
+_HEX_64 = re.compile(r"[0-9a-fA-F]{64}")
+_OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
+
+
+def package_rows(package: Package) -> list[Evidence]:
+    """What the metadata of a package claims about how it is pinned. Nothing of it has been checked."""
+    identifier, version = package.identifier, package.version
+    rows: list[Evidence] = []
+    if pinned_version(package):
+        message = f"Package {identifier} declares exact version {version}."
+        rows.append(_metadata_row("package_pin", "declared", message, f"{identifier}@{version}"))
+    elif package.registry_type != "oci":
+        rows.append(_metadata_row("package_pin", "failed", unpinned(identifier), identifier, "missing exact version"))
+    if package.registry_type == "oci":
+        rows += _oci_rows(identifier)
+    if package.registry_type == "mcpb":
+        if has_file_hash(package):
+            message = "MCPB package declares fileSha256; package bytes were not hashed by ToolPin in metadata scoring."
+            rows.append(_metadata_row("file_hash_present", "declared", message, package.file_sha256 or ""))
+        else:
+            reason = "missing valid 64-character fileSha256"
+            rows.append(_metadata_row("file_hash_present", "failed", MISSING_FILE_HASH, identifier, reason))
+    return rows
+
+
+def _oci_rows(identifier: str) -> list[Evidence]:
+    problem = oci_pin_problem(identifier)
+    if problem is not None:
+        message = f"OCI image {identifier} {problem}."
+        return [_metadata_row("digest_present", "failed", message, identifier, problem)]
+    declared = f"OCI image {identifier} declares a digest pin; image bytes were not resolved by ToolPin."
+    return [
+        _metadata_row("digest_present", "declared", declared, identifier),
+        _metadata_row("package_pin", "declared", f"OCI image {identifier} is pinned by digest.", identifier),
+    ]
+
+
+def _metadata_row(code: str, status: str, message: str, claim: str, failure: str | None = None) -> Evidence:
+    row: dict[str, Any] = {
+        "code": code,
+        "status": status,
+        "message": message,
+        "source": "registry-metadata",
+        "claim": claim,
+        "verificationMethod": "metadata-presence",
+        "verifiedByToolPin": False,
+    }
+    return row if failure is None else {**row, "failureReason": failure}
+
+
+def pinned_version(package: Package) -> bool:
+    """Whether ToolPin holds the package for pinned by its version."""
+    return bool(package.version) and not is_floating_for_toolpin(package.version or "")
+
+
+def oci_pin_problem(identifier: str) -> str | None:
+    """What is wrong with the digest of an image, None if it has a valid one."""
+    if _OCI_DIGEST.search(identifier):
+        return None
+    return "does not contain a valid sha256 digest pin" if "@sha256:" in identifier else "is not pinned by digest"
+
+
+def has_file_hash(package: Package) -> bool:
+    """Whether a bundle declares the SHA-256 of its file."""
+    return _HEX_64.fullmatch(package.file_sha256 or "") is not None
+
+
+def unpinned(identifier: str) -> str:
+    """What is said about a package without an exact version."""
+    return f"Package {identifier} does not declare an exact package version."
+
+
+def attestations(entry: ServerEntry) -> list[str]:
+    """The kinds of attestations that the entry says exist. None of them is fetched or checked here."""
+    rows = entry.extension(ATTESTATIONS_META)
+    if not isinstance(rows, list):
+        return []
+    return [row["type"] for row in rows if isinstance(row, dict) and isinstance(row.get("type"), str)]
+
+
+def attestation_badge(kind: str) -> str:
+    """The badge of a declared attestation."""
+    return f"{kind}-declared"
+
+
+def attestation_row(kind: str) -> Evidence:
+    """The evidence of a declared attestation."""
+    message = f"{kind} attestation metadata is declared but not cryptographically verified."
+    return _metadata_row("attestation_declared", "declared", message, kind)
+
+
+_STATUSES = ("passed", "declared", "failed", "unavailable", "skipped")
+_CARRIED = ("source", "claim", "verificationMethod", "trustedAnchor", "trustAnchor", "verifiedAt", "failureReason")
+
+
+def registry_rows(entry: ServerEntry) -> list[Evidence]:
+    """Evidence that ToolPin's own registry claims; a claim of proof counts as a declaration."""
+    rows = entry.extension(EVIDENCE_META)
+    if entry.source != "toolpin" or not isinstance(rows, list):
+        return []
+    return [_registry_row(row) for row in rows if _is_row(row)]
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("code"), str)
+        and row.get("status") in _STATUSES
+        and isinstance(row.get("message"), str)
     )
 
 
-def _provenance(entry: ServerEntry) -> int:
-    if has_provenance(entry):
-        return _KNOWN_SOURCES[entry.source][0]
-    return 55 if entry.repository_url else 20
-
-
-def _integrity(tally: Tally) -> int:
-    """By badges, where the same badge of two packages counts twice, less a penalty for critical issues."""
-    criticals = [issue.code for issue in tally.issues if issue.severity == "critical"]
-    penalty = 60 if any(code in VETO_CODES for code in criticals) else 35 if criticals else 0
-    count = sum(badge in _INTEGRITY_BADGES for badge in tally.badges)
-    return max(0, min(100, 35 + 15 * count - penalty))
-
-
-def _reputation(entry: ServerEntry) -> int:
-    # ToolPin also means to lower this for instructions hidden in descriptions, but looks for codes that its scan never
-    # emits. The rule never fires there and is omitted here.
-    if entry.source in _KNOWN_SOURCES:
-        return _KNOWN_SOURCES[entry.source][1]
-    return 45 if entry.discovery_only else 60
-
-
-WEAK_PIN_CODES = ("mutable_oci_tag", "missing_mcpb_hash")
-
-
-class Verdict(Record):
-    """The judgement in one word, with its reason."""
-
-    verdict: Literal["verified", "needs-review", "blocked"]
-    reason: str
-    tier: Tier
-
-    def to_json(self) -> dict[str, str]:
-        """The object of a report."""
-        return {"verdict": self.verdict, "reason": self.reason, "detailTier": self.tier}
-
-
-class Grounds(Record):
-    """What a verdict is based on."""
-
-    tier: Tier
-    verified_provenance: bool
-    evidence: Sequence[Evidence]
-    issues: Sequence[Issue]
-    cap_reason: str | None = None
-    ok: bool = True
-    """The outcome of a verification, if there was one."""
-
-
-def verdict_of(report: TrustReport, *, now: str) -> Verdict:
-    """The verdict on a trust report."""
-    grounds = Grounds(
-        tier=report.tier,
-        verified_provenance=report.verified_provenance,
-        evidence=report.evidence,
-        issues=report.issues,
-        cap_reason=report.cap_reason,
-    )
-    return decide(grounds, now=now)
-
-
-def decide(grounds: Grounds, *, now: str) -> Verdict:
-    """One word and the first reason that applies."""
-    tier = grounds.tier
-    if tier == "blocked" or not grounds.ok:
-        return Verdict(verdict="blocked", reason=_why_blocked(grounds), tier=tier)
-    if tier == "verified":
-        return Verdict(verdict="verified", reason="fresh verified artifact proof", tier=tier)
-    return Verdict(verdict="needs-review", reason=_why_review(grounds, now), tier=tier)
-
-
-def _why_blocked(grounds: Grounds) -> str:
-    for issue in grounds.issues:
-        if issue.severity == "critical":
-            return f"pin is weak: {issue.message}" if issue.code in WEAK_PIN_CODES else issue.message
-    for row in grounds.evidence:
-        if row["status"] == "failed" and row.get("required") is True:
-            return f"required evidence failed: {row['message']}"
-    return "command failed"
-
-
-def _why_review(grounds: Grounds, now: str) -> str:
-    for issue in grounds.issues:
-        if issue.severity == "critical" and issue.code in WEAK_PIN_CODES:
-            return f"pin is weak: {issue.message}"
-    for row in grounds.evidence:
-        if row["status"] == "failed":
-            return f"evidence failed: {row['message']}"
-    problem = artifact_problem(grounds.evidence, now=now)
-    if grounds.verified_provenance and problem is not None:
-        return problem
-    if grounds.cap_reason == NO_PROVENANCE:
-        return "verified provenance missing"
-    if grounds.cap_reason == INCOMPLETE:
-        return "artifact proof missing"
-    if any(row["status"] == "declared" for row in grounds.evidence):
-        return "artifact proof declared, not verified"
-    return "review required" if grounds.evidence else "automated evidence missing"
+def _registry_row(row: Mapping[str, Any]) -> Evidence:
+    claimed = row["status"] == "passed"
+    message = f"{row['message']} (registry-declared, not locally recomputed)" if claimed else row["message"]
+    kept: dict[str, Any] = {
+        "code": row["code"],
+        "status": "declared" if claimed else row["status"],
+        "message": message,
+        "verifiedByToolPin": False,
+    }
+    for member in _CARRIED:
+        if member == "trustedAnchor" and isinstance(row.get(member), bool):
+            kept[member] = False
+        elif isinstance(row.get(member), str):
+            kept[member] = row[member]
+    if isinstance(row.get("required"), bool):
+        kept["required"] = row["required"]
+    return kept

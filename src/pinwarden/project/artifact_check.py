@@ -24,7 +24,7 @@ from pinwarden.lock.launch_choice import LaunchTarget
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
 from pinwarden.lock.server_entry import Package, Remote
 from pinwarden.lock.target_verification import ArtifactOutcome
-from pinwarden.lock.trust_report import Evidence
+from pinwarden.lock.trust_tiers import Evidence
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.project import load_policies
 from pinwarden.surface.rows import change_row

@@ -15,13 +15,13 @@ from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
+from pinwarden.lock.entry import LOCK_CLIENTS, tier_rank
 from pinwarden.lock.extension import Extension, extended, extension_of, has_surface, with_optional_members_of
 from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, launch_command, locked_launch, with_bytes_of
+from pinwarden.lock.lockfile import same_json
 from pinwarden.lock.server_entry import from_value
-from pinwarden.lock.shape import LOCK_CLIENTS, tier_rank
-from pinwarden.lock.verification import same_json
 from pinwarden.project.locked_servers import approve_command, locked_server
 from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry

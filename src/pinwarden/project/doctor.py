@@ -13,7 +13,7 @@ from pinwarden.clients.table import client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Report, Row, is_failing, kind_reasons, kind_table, plural, severity_rank
-from pinwarden.lock.verification import PROBLEMS
+from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.config_diagnosis import ConfigIssue, UnknownServer
 from pinwarden.project.configs import (
     ConfigView,

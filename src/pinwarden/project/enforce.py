@@ -25,8 +25,7 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extended, extension_of, has_surface
 from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_launch
-from pinwarden.lock.relock import relock
-from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.lock.lockfile import refuse_if_tampered, relock, verify
 from pinwarden.project.configs import view_of
 from pinwarden.project.configured_entry import resolve_start
 from pinwarden.project.locked_servers import not_locked_error

@@ -18,10 +18,16 @@ from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.launch_choice import choose_target, selected_target
 from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, locked_config
-from pinwarden.lock.trust_explanation import Explanation, explain, explain_bundle, explain_bytes, own_findings
-from pinwarden.lock.trust_report import Issue, Pillars, TierCap, TrustReport
-from pinwarden.lock.trust_tiers import gated, judge, verdict_of
-from pinwarden.lock.verification import PROBLEMS
+from pinwarden.lock.lockfile import PROBLEMS
+from pinwarden.lock.trust_explanation import (
+    Explanation,
+    explain,
+    explain_bundle,
+    explain_bytes,
+    own_findings,
+    verdict_of,
+)
+from pinwarden.lock.trust_tiers import Issue, Pillars, TierCap, TrustReport, gated, judge
 from pinwarden.project.lock_documents import LockDocument, entries_named, problem_facts, problem_rows, read_lock
 from pinwarden.system.masking import mask_text, mask_url
 

@@ -15,7 +15,7 @@ from pinwarden.lock.closure import approved_digests, not_approved
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.fetch_context import FetchContext, fetch_files, with_contents
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle, pinned_closure

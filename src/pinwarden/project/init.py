@@ -21,7 +21,7 @@ from pinwarden.core.report import Report
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import ConfiguredIn, Extension, pin_surface, surface_path
-from pinwarden.lock.relock import relock, without
+from pinwarden.lock.lockfile import relock, without
 from pinwarden.project import approvable as approval_words
 from pinwarden.project.approvable import ApprovalCandidate, assign_surface_files
 from pinwarden.project.configs import view_of

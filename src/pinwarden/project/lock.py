@@ -30,7 +30,7 @@ from pinwarden.lock.locked_launch import (
     still_enforced,
     with_bytes_of,
 )
-from pinwarden.lock.relock import relock, without
+from pinwarden.lock.lockfile import relock, without
 from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import own_findings

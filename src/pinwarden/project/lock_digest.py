@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.report import Report
-from pinwarden.lock.verification import PROBLEMS
+from pinwarden.lock.lockfile import PROBLEMS
 from pinwarden.project.lock_documents import digest_of, problem_facts, problem_rows, read_lock, seal_of_file
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pinwarden.core.record import Record, field
 from pinwarden.core.report import Row
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, entry_key
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.verification import Problem, critical, file_pins, verify, verify_files
+from pinwarden.lock.lockfile import Lock, Problem, critical, file_pins, verify, verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

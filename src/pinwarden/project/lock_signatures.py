@@ -12,8 +12,8 @@ from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_table
 from pinwarden.lock import signature as lock_signature
 from pinwarden.lock.entry import LOCK_LIMITS
+from pinwarden.lock.lockfile import PROBLEMS, refuse_if_tampered
 from pinwarden.lock.signature import ENVELOPE_SCHEMA, RequiredSigners, SignatureReport
-from pinwarden.lock.verification import PROBLEMS, refuse_if_tampered
 from pinwarden.project.lock_documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
 from pinwarden.project.policies import policy_digest
 from pinwarden.system.files import create_file, read_file, write_atomically

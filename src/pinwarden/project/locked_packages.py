@@ -19,8 +19,7 @@ from pinwarden.lock.closure import Closure
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.verification import file_pins, refuse_if_tampered
+from pinwarden.lock.lockfile import Lock, file_pins, refuse_if_tampered
 from pinwarden.project.lock_documents import read_lock
 from pinwarden.project.project import Project
 from pinwarden.project.run import is_bundle

@@ -154,7 +154,7 @@ def policy_digest_report(project: Project, named: Path | None = None) -> Report:
 
 def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
     """The report of ``pinwarden policy check``. A lock that is not whole is not judged."""
-    from pinwarden.lock.verification import refuse_if_tampered
+    from pinwarden.lock.lockfile import refuse_if_tampered
     from pinwarden.project.lock_documents import entries_named, read_lock
 
     document = read_lock(project.lock)

@@ -29,7 +29,7 @@ from pinwarden.lock.extension import (
     extension_of,
     surface_path,
 )
-from pinwarden.lock.relock import relock
+from pinwarden.lock.lockfile import relock
 from pinwarden.project.artifact_check import ExaminedArtifact, examine_artifact
 from pinwarden.project.fetch import chosen_entries
 from pinwarden.project.fetch_context import FetchContext, npm_closure, pypi_closure

@@ -24,7 +24,7 @@ from pinwarden.lock.closure import Closure, approved_digests
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import LockedLaunch, locked_launch
-from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.project import Project, store_folder
 from pinwarden.project.server_environments import ScriptPermissions, ensure_environment, environment_of, is_mcpb
 from pinwarden.system.environment_variables import child_environment

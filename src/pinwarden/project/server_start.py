@@ -158,7 +158,7 @@ def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> Serv
     approved, which is what whoever asks wants to see.
     """
     from pinwarden.lock import lock_store
-    from pinwarden.lock.verification import refuse_if_tampered, verify
+    from pinwarden.lock.lockfile import refuse_if_tampered, verify
     from pinwarden.project.run import prepare_locked
 
     through_us = _starts_through_run(entry, target)

@@ -12,7 +12,7 @@ from typing import NoReturn
 from pinwarden.artifacts.archives.mcpb_archive import bundle_members, open_content, read_bundle_manifest, read_parts
 from pinwarden.artifacts.environments.python import Interpreter
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.artifacts.environments.tree import TREE, audit_tree, write_file, write_manifest
+from pinwarden.artifacts.environments.tree import TREE, audit_tree, tree_digest, write_file, write_manifest
 from pinwarden.artifacts.mcpb_manifest import (
     LIMITS,
     MANIFEST_NAME,
@@ -25,7 +25,6 @@ from pinwarden.artifacts.mcpb_manifest import (
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.lock.closure import tree_digest
 from pinwarden.system.files import read_file
 
 BUILDER = "mcpb/1"

@@ -23,13 +23,14 @@ from pinwarden.artifacts.environments.tree import (
     hash_tree,
     made_here_anchor,
     made_here_digest,
+    tree_digest,
     write_file,
     write_manifest,
 )
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.lock.closure import Closure, ClosurePackage, tree_digest
+from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.system.files import open_regular, read_file
 
 BUILDER = "node/1"

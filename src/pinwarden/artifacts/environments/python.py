@@ -23,6 +23,7 @@ from pinwarden.artifacts.environments.tree import (
     hash_tree,
     made_here_anchor,
     made_here_digest,
+    tree_digest,
     write_file,
     write_manifest,
 )
@@ -31,7 +32,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
-from pinwarden.lock.closure import Closure, ClosurePackage, tree_digest
+from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.system.files import read_file
 
 BUILDER = "python/1"

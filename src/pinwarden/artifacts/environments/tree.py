@@ -22,16 +22,25 @@ from pathlib import Path
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.lock.closure import tree_text
 
 MANIFEST = "manifest"
 TREE = "tree"
 MADE_HERE = "made-here"
 NODE_MODULES = "node_modules/"
 _MARK = b"# "
-
 Row = tuple[str, bool, str]
 """Path, whether it is executable, SHA-256 in hex."""
+
+
+def tree_digest(rows: Iterable[tuple[str, bool, str]]) -> Digest:
+    """The digest of an archive's content: path, whether it is executable, and the SHA-256 of each file, in hex."""
+    return Digest(hashlib.sha256(tree_text(rows)).digest())
+
+
+def tree_text(rows: Iterable[tuple[str, bool, str]]) -> bytes:
+    """The text that is hashed: one line per file in the order of their paths."""
+    lines = sorted((path, f"{digest} {'x' if executable else '-'} {path}\n") for path, executable, digest in rows)
+    return "".join(line for _, line in lines).encode("utf-8", "strict")
 
 
 def write_file(tree: Path, path: str, data: bytes, *, executable: bool) -> Row:
@@ -170,7 +179,6 @@ def _other_files(wanted: Set[str], actual: Set[str]) -> str | None:
 
 Hashed = tuple[bool, str]
 """Whether a file is executable, and its SHA-256 in hex."""
-
 _CHUNK = 1 << 20
 _MAX_WORKERS = 4  # more would wait for the same disk
 _FILES_PER_WORKER = 500  # starting a process takes as long as hashing about 100 files

@@ -244,7 +244,7 @@ def _lock_request(args: Namespace) -> LockRequest:
 def _writable_clients(scope: str) -> list[str]:
     """The clients whose configuration of that scope Pinwarden can write."""
     from pinwarden.clients.table import client_of, installation_place
-    from pinwarden.lock.shape import LOCK_CLIENTS
+    from pinwarden.lock.entry import LOCK_CLIENTS
 
     named = [client for client in LOCK_CLIENTS if client != "generic"]
     return [client for client in named if installation_place(client_of(client), scope)]

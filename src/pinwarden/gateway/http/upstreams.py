@@ -25,7 +25,7 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.lock import lock_store
 from pinwarden.lock.extension import has_surface
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
-from pinwarden.lock.verification import refuse_if_tampered, verify
+from pinwarden.lock.lockfile import refuse_if_tampered, verify
 from pinwarden.project.locked_servers import LockedServer, describe_differences, servers_by_name
 from pinwarden.project.server_start import probe_target
 from pinwarden.system.environment_variables import child_environment

@@ -21,12 +21,10 @@ from pinwarden.core.report import (
     row_facts,
     severity_rank,
 )
-from pinwarden.lock.entry import Entry
+from pinwarden.lock.entry import TOOL_HASHES, Entry
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_config import UNLISTED
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.shape import TOOL_HASHES
-from pinwarden.lock.verification import PROBLEMS
+from pinwarden.lock.lockfile import PROBLEMS, Lock
 
 if TYPE_CHECKING:
     from pinwarden.project.gate.check import GateOptions

@@ -11,8 +11,7 @@ from pinwarden.core.report import FindingKinds, Row, kind_table
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import EXTENSION
 from pinwarden.lock.locked_config import UNLISTED
-from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.verification import verify, verify_files
+from pinwarden.lock.lockfile import Lock, verify, verify_files
 from pinwarden.system.files import find_case_twins
 
 if TYPE_CHECKING:

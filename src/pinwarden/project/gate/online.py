@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import COULD_NOT_CHECK, FindingKinds, Row, kind_table
-from pinwarden.lock.entry import HASHED_MANIFEST, Entry
+from pinwarden.lock.entry import HASHED_MANIFEST, Entry, tier_rank
 from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_config import UNLISTED
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
-from pinwarden.lock.shape import tier_rank
 from pinwarden.lock.toolpin_pins import compare_pins, has_pins
 from pinwarden.project.artifact_check import examine_artifact
 from pinwarden.project.fetch_context import FetchContext
@@ -198,7 +197,7 @@ def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions)
 def _metadata_rows(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
     """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
     from pinwarden.lock.install_plan import Installation, install_plan
-    from pinwarden.lock.verification import same_json
+    from pinwarden.lock.lockfile import same_json
 
     approved = entry.selected_target
     target = _current_target(current, approved)
@@ -227,7 +226,7 @@ def _metadata_rows(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row
 def _current_target(current: ServerEntry, approved: Mapping[str, Any]) -> LaunchTarget | None:
     """The target to compare: the approved one if it still comes first, else the first of its kind, else any."""
     from pinwarden.lock.launch_choice import choose_target, selected_target
-    from pinwarden.lock.verification import same_json
+    from pinwarden.lock.lockfile import same_json
 
     target = choose_target(current)
     if target is not None and same_json(selected_target(target), dict(approved)):
