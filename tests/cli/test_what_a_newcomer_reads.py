@@ -179,7 +179,7 @@ class TestNextSteps:
     def test_a_file_that_is_no_export_of_the_audit_log_is_named(self, world: World) -> None:
         (world.root / "notes.txt").write_text("no log\n")
         outcome = world.run("audit", "verify", "--against", "notes.txt")
-        assert (outcome.code, "notes.txt is no export of an audit log" in outcome.err) == (3, True)
+        assert (outcome.code, "notes.txt is not a valid export" in outcome.err) == (3, True)
 
     def test_an_error_fits_the_terminal_that_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("COLUMNS", raising=False)

@@ -15,7 +15,6 @@ FORBIDDEN = re.compile(
 )
 TO_DO = (
     "docs/reference/api-surface-hash.md",
-    "docs/reference/audit-log.md",
     "docs/reference/entitlements.md",
     "docs/reference/findings.md",
     "docs/reference/fusion-differences.md",

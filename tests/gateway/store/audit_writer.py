@@ -1,4 +1,4 @@
-"""A gateway in miniature, to be killed: records events, and says the number of each one once it is recorded."""
+"""Records events and prints the number of each one once it is recorded. Tests kill it."""
 
 from __future__ import annotations
 

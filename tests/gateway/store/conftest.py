@@ -11,7 +11,7 @@ from tests.support.postgres import Cluster
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database of each kind."""
+    """The address of an empty database, SQLite and PostgreSQL."""
     if request.param == "sqlite":
         return str(tmp_path / "state" / "trial.sqlite")
     running: Cluster = request.getfixturevalue("cluster")

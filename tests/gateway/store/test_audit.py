@@ -15,7 +15,7 @@ from time import monotonic
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.audit.chain import append, audit_schema, head_of, lines, moment_text, newest
+from pinwarden.gateway.audit.chain import append, audit_schema, format_time, head_of, lines, newest
 from pinwarden.gateway.audit.event import EMPTY, AuditEvent, LogEntry, LogHead, encode_entry, entry_hash, parse_entry
 from pinwarden.gateway.audit.journal import Batch, Journal, JournalEvent, pack, unpack
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
@@ -70,8 +70,8 @@ def test_events_of_many_threads_are_one_chain_in_the_order_of_each_thread(
                 log.record(called(f"{name}{number}"))
 
         list(threads.map(work, "abcd"))
-    found = items(database)
-    assert [[each for each in found if each[0] == name] for name in "abcd"] == [
+    recorded = items(database)
+    assert [[item for item in recorded if item[0] == name] for name in "abcd"] == [
         [f"{name}{number}" for number in range(100)] for name in "abcd"
     ]
     assert verify(database).breaks == ()
@@ -125,7 +125,7 @@ def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
 
 
 def test_the_same_events_again_are_not_written_again(database: Database) -> None:
-    events = tuple(JournalEvent(at=number, fact=called(number)) for number in range(5))
+    events = tuple(JournalEvent(at=number, event=called(number)) for number in range(5))
     append(database, Batch(gateway="g", source="s", first=1, events=events[:3]))
     head = append(database, Batch(gateway="g", source="s", first=1, events=events))
     assert append(database, Batch(gateway="g", source="s", first=1, events=events)) == head == head_of(database)
@@ -134,7 +134,7 @@ def test_the_same_events_again_are_not_written_again(database: Database) -> None
 
 def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -> None:
     append(
-        database, Batch(gateway="g", source="s", first=1, events=(JournalEvent(at=1_500_000_000, fact=called("x")),))
+        database, Batch(gateway="g", source="s", first=1, events=(JournalEvent(at=1_500_000_000, event=called("x")),))
     )
     ((number, line),) = lines(database)
     assert (number, line.decode()) == (
@@ -152,7 +152,7 @@ def test_an_entry_says_when_who_and_what_in_canonical_form(database: Database) -
 
 @pytest.fixture
 def written(database: Database) -> Database:
-    events = tuple(JournalEvent(at=number, fact=called(number)) for number in range(1, 7))
+    events = tuple(JournalEvent(at=number, event=called(number)) for number in range(1, 7))
     append(database, Batch(gateway="g", source="s", first=1, events=events))
     return database
 
@@ -164,7 +164,7 @@ def change(database: Database, *statements: str) -> None:
 
 
 def breaks(database: Database, *heads: LogHead) -> list[tuple[int, str]]:
-    return [(each.number, each.code) for each in verify(database, heads).breaks]
+    return [(problem.number, problem.code) for problem in verify(database, heads).breaks]
 
 
 def test_an_edited_event_is_found(written: Database) -> None:
@@ -220,7 +220,7 @@ def test_events_cut_off_under_a_running_gateway_are_found_without_a_head(
     assert breaks(database) == [(3, "lost_event")]
 
 
-def test_a_log_that_was_written_anew_from_an_edited_event_on_is_found_by_a_head(written: Database) -> None:
+def test_a_log_rewritten_from_an_edited_event_on_is_detected_by_a_head(written: Database) -> None:
     head = head_of(written)
     previous, forged = EMPTY.hash, []
     for entry in entries(written):
@@ -256,24 +256,27 @@ def test_what_is_looked_for_is_found_whatever_is_in_its_name(name: str, database
     ]
     append(database, Batch(gateway="g", source="s", first=1, events=tuple(JournalEvent(9, fact) for fact in facts)))
 
-    def found(*holding: list[tuple[str, str]]) -> list[str]:
-        return [entry.fact.item for entry in newest(database, holding)]
+    def newest_items(*members: list[tuple[str, str]]) -> list[str]:
+        return [entry.fact.item for entry in newest(database, members)]
 
-    assert [item for item in found([("server", name)]) if item in ("1", '"kind":"held"')] == ['"kind":"held"', "1"]
-    assert found([("kind", "held")]) == ["4"]
-    assert found([("kind", "blocked")], [("server", "other")]) == []
-    assert found([("kind", "held"), ("kind", "called")], []) == ["4", "1"]
-    assert found() == ["4", '"kind":"held"', "2", "1"]
+    assert [item for item in newest_items([("server", name)]) if item in ("1", '"kind":"held"')] == [
+        '"kind":"held"',
+        "1",
+    ]
+    assert newest_items([("kind", "held")]) == ["4"]
+    assert newest_items([("kind", "blocked")], [("server", "other")]) == []
+    assert newest_items([("kind", "held"), ("kind", "called")], []) == ["4", "1"]
+    assert newest_items() == ["4", '"kind":"held"', "2", "1"]
 
 
-def test_the_newest_are_found_across_gaps_that_nobody_should_have_made(written: Database) -> None:
+def test_the_newest_entries_are_listed_across_gaps(written: Database) -> None:
     change(written, f"UPDATE audit_entry SET number = {1 << 62} WHERE number = 6")
     assert [entry.fact.item for entry in newest(written, [[("kind", "called")]])] == items(written)[::-1]
 
 
 def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
     head = head_of(written)
-    append(written, Batch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, fact=called("more")),)))
+    append(written, Batch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, event=called("more")),)))
     assert breaks(written, head) == []
 
 
@@ -310,7 +313,7 @@ def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and
     change_one: str, database: Database, database_url: str, folder: Path
 ) -> None:
     """Attack: the same, by a row that is part of the chain."""
-    append(database, Batch(gateway="g", source="other", first=1, events=(JournalEvent(at=9, fact=called(0)),)))
+    append(database, Batch(gateway="g", source="other", first=1, events=(JournalEvent(at=9, event=called(0)),)))
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
         change(database, change_one)
@@ -330,7 +333,7 @@ def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
     """Attack: take the next places of a running gateway in the chain, with entries that look like its own."""
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
-        forged = tuple(JournalEvent(at=number, fact=called("forged")) for number in range(5))
+        forged = tuple(JournalEvent(at=number, event=called("forged")) for number in range(5))
         append(database, Batch(gateway="desk", source=log.source, first=2, events=forged))
         log.record_durably(AuditEvent(kind="blocked", item="2"))
         assert log.problem is not None
@@ -347,7 +350,7 @@ def test_a_gateway_killed_ten_times_loses_no_event_that_it_told_of(
     folder = tmp_path / "journals"
     cluster: Cluster | None = request.getfixturevalue("cluster") if kind == "postgresql" else None
     url = cluster.new_database() if cluster else str(tmp_path / "state" / "audit.sqlite")
-    told: list[tuple[str, str]] = []
+    recorded: list[tuple[str, str]] = []
     for kill in range(10 if kind == "sqlite" else 3):
         with subprocess.Popen(
             [sys.executable, "-m", "tests.gateway.store.audit_writer", url, str(folder)],
@@ -358,12 +361,12 @@ def test_a_gateway_killed_ten_times_loses_no_event_that_it_told_of(
             for _ in range(40 + 37 * kill):
                 source, number = writer.stdout.readline().split()
             writer.kill()
-            told += [(source, str(each)) for each in range(int(number) + 1)]
+            recorded += [(source, str(count)) for count in range(int(number) + 1)]
     database = open_database(url, audit_schema())
     recover(database, folder)
     assert verify(database).breaks == ()
-    kept = {(each.source, each.fact.item or each.fact.call.partition("/")[2]) for each in entries(database)}
-    assert set(told) - kept == set()
+    kept = {(entry.source, entry.fact.item or entry.fact.call.partition("/")[2]) for entry in entries(database)}
+    assert set(recorded) - kept == set()
     assert list(folder.glob("*.journal")) == []
     database.close()
 
@@ -394,7 +397,7 @@ def test_a_gateway_that_must_log_lets_nothing_pass_while_postgresql_is_stopped(c
 def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answered(
     tmp_path: Path, folder: Path
 ) -> None:
-    """Nothing waits for the database, so only asking it shows that it is away: at the start, and at each attempt."""
+    """No event waits for the database, so only a query shows that it is unavailable."""
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
     log = AuditLog(place / "audit.sqlite", folder, when_away="refuse", limits=QUICK)
@@ -466,18 +469,18 @@ def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journa
 
     with AuditLog(path, folder, when_away="spool", limits=PATIENT) as log:
         log.record_durably(called(1))
-        for each in files():
-            shutil.copy(each, away)
+        for file in files():
+            shutil.copy(file, away)
         log.record_durably(called(2))
-        for each in files():
-            each.rename(tmp_path / each.name) if how == "moved" else each.unlink()
+        for file in files():
+            file.rename(tmp_path / file.name) if how == "moved" else file.unlink()
         if how == "replaced":
-            for each in away.iterdir():
-                each.rename(path.parent / each.name)
+            for file in away.iterdir():
+                file.rename(path.parent / file.name)
         take = log.record_durably if durably else log.record
         for number in (3, 4, 5):
             take(called(number))
-    assert path.exists() == (how == "replaced"), "a state that is gone is not made anew by whoever had it"
+    assert path.exists() == (how == "replaced"), "a running gateway does not create a deleted database again"
     AuditLog(path, folder, limits=PATIENT).close()
     database = open_database(path, audit_schema())
     assert items(database) == ["1", "2", "3", "4", "5"]
@@ -489,7 +492,7 @@ def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journa
 def test_events_that_were_in_a_file_that_is_gone_are_missed(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "audit.sqlite"
     with AuditLog(path, folder, limits=AuditLimits(gather=60.0, wait=60.0, batch=100)) as log:
-        log.record_durably(*(called(number) for number in range(10)))  # more than a batch: the journal begins anew
+        log.record_durably(*(called(number) for number in range(10)))  # more than a batch, so the journal is reset
         path.unlink()
         log.record_durably(AuditEvent(kind="blocked", item="10"))
     AuditLog(path, folder, limits=PATIENT).close()
@@ -624,18 +627,20 @@ def test_an_edited_journal_is_told_and_kept(old: bytes, new: bytes, tmp_path: Pa
     assert items(database) == []
 
 
-def test_a_tampered_journal_keeps_nobody_else_from_logging_and_is_told_in_the_log(tmp_path: Path, folder: Path) -> None:
+def test_a_damaged_journal_does_not_stop_other_gateways_and_is_reported_in_the_log(
+    tmp_path: Path, folder: Path
+) -> None:
     path = left(folder)
     edited = path.read_bytes().replace(b"called", b"warned", 1)
     path.write_bytes(edited)
     url = tmp_path / "audit.sqlite"
     with AuditLog(url, folder, limits=QUICK) as log:
         log.record(called("goes on"))
-    found = [
+    recorded = [
         (entry.fact.kind, entry.fact.code, entry.fact.item) for entry in entries(open_database(url, audit_schema()))
     ]
-    assert sorted(found) == [("called", "", "goes on"), ("spooled", "journal_damaged", "")]
-    assert [each.read_bytes() for each in folder.iterdir()] == [edited]
+    assert sorted(recorded) == [("called", "", "goes on"), ("spooled", "journal_damaged", "")]
+    assert [file.read_bytes() for file in folder.iterdir()] == [edited]
 
 
 def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path: Path, folder: Path) -> None:
@@ -644,7 +649,7 @@ def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path:
     limits = AuditLimits(gather=0.001, wait=1.0)
     with AuditLog(url, folder, limits=limits) as log:
         log.record_durably(called(0))
-        with database.transaction(exclusive="audit"):  # somebody else holds the database, and does not let go
+        with database.transaction(exclusive="audit"):  # another process keeps the database locked
             log.record_durably(called(1))
             start = monotonic()
             for number in range(2, 42):
@@ -694,7 +699,7 @@ def test_a_journal_is_for_its_owner_alone(folder: Path) -> None:
     ],
 )
 def test_a_name_with_the_journals_own_separators_stays_one_name(fact: AuditEvent) -> None:
-    assert unpack(pack(7, fact)) == JournalEvent(at=7, fact=fact)
+    assert unpack(pack(7, fact)) == JournalEvent(at=7, event=fact)
 
 
 def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:
@@ -702,4 +707,4 @@ def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:
 
 
 def test_moments_are_written_to_the_microsecond() -> None:
-    assert moment_text(1_795_000_000_123_456_789) == "2026-11-18T11:06:40.123456Z"
+    assert format_time(1_795_000_000_123_456_789) == "2026-11-18T11:06:40.123456Z"

@@ -1,4 +1,4 @@
-"""The journal in its map: what a killed gateway leaves is whole, and what somebody changed is told."""
+"""The memory-mapped journal: a killed gateway loses no event, and damage is detected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.chain import audit_schema, lines
 from pinwarden.gateway.audit.event import AuditEvent, LogEntry, parse_entry
-from pinwarden.gateway.audit.journal import Journal, left_behind, pack, text_call
+from pinwarden.gateway.audit.journal import Journal, open_abandoned, pack, pack_text_call
 from pinwarden.gateway.audit.log import AuditLimits, AuditLog, recover
 from pinwarden.system.database import Database, open_database
 from tests.support.audit import verify
@@ -42,9 +42,9 @@ def calls(database: Database) -> list[str]:
 
 
 def killed(folder: Path, count: int = 3) -> Path:
-    """The file of a gateway that was killed after so many calls: with all its room, as nobody could cut it off."""
+    """The file of a gateway that was killed after ``count`` calls, at its full capacity."""
     journal = Journal.create(folder, "desk", "s1")
-    form = journal.add_form(FORM)
+    form = journal.add_template(FORM)
     for number in range(count):
         journal.add_call(form, number, 1000 + number)
     data = journal.path.read_bytes()
@@ -101,7 +101,7 @@ def test_an_event_that_was_copied_in_part_is_no_event_and_costs_no_other(
 ) -> None:
     """Killed in the middle of a copy, whichever end the processor began with."""
     path = killed(folder)
-    with left_behind(path) as journal:
+    with open_abandoned(path) as journal:
         assert journal is not None
         start = journal.end.offset
     data = path.read_bytes()
@@ -152,16 +152,16 @@ class Stores:
 def test_of_a_batch_that_a_kill_interrupts_the_first_events_are_there_and_nothing_is_damaged(
     stores: int, tail_first: bool, database: Database, folder: Path
 ) -> None:
-    """Killed after each single store of four events, of which one is longer than anything that is packed."""
+    """Killed after each single store of four events, one of which is too long to be packed."""
     batch = [pack(7, AuditEvent(kind="observed", item=f"tool-{number}" * 3)) for number in range(4)]
     batch[2] = pack(7, AuditEvent(kind="called", item="tool-2", arguments=b"x" * 60_000))
     path = killed(folder)
-    with left_behind(path) as found:
-        assert found is not None
-        start = found.end
+    with open_abandoned(path) as abandoned:
+        assert abandoned is not None
+        start = abandoned.end
     journal = Journal.create(folder, "desk", "s2")
-    journal.have_room(100_000)
-    journal.size, journal.check = start.offset, start.check
+    journal.ensure_capacity(100_000)
+    journal.size, journal.checksum = start.offset, start.checksum
     assert journal.map is not None
     written = journal.map
     Stores(journal, stores, tail_first)
@@ -180,13 +180,13 @@ def test_of_a_batch_that_a_kill_interrupts_the_first_events_are_there_and_nothin
     assert list(folder.iterdir()) == []
 
 
-def test_what_precedes_the_damage_reaches_the_chain_once_and_the_rest_is_told(database: Database, folder: Path) -> None:
+def test_events_before_damage_reach_the_chain_once_and_the_damage_is_reported(database: Database, folder: Path) -> None:
     path = killed(folder)
     edited = edit(path, call(1), call(9))
     for _ in range(2):
         with pytest.raises(PinwardenError) as caught:
             recover(database, folder)
-        assert (caught.value.code, "from event 2 on" in caught.value.message) == ("AUDIT_TAMPERED", True)
+        assert (caught.value.code, "after event 1" in caught.value.message) == ("AUDIT_TAMPERED", True)
         assert (calls(database), path.read_bytes()) == (["s/0"], edited)
     assert verify(database).breaks == ()
 
@@ -224,7 +224,7 @@ def test_a_record_that_was_wiped_out_with_others_behind_it_is_told(database: Dat
 def test_a_journal_with_right_checksums_that_no_gateway_wrote_is_told_and_blocks_no_gateway(
     text: bytes, database: Database, folder: Path
 ) -> None:
-    """Attack: plant a file whose text cannot be read, so that nobody can bring anything into the log any more."""
+    """Attack: plant a file that cannot be parsed, so that no journal can be recovered any more."""
     journal = Journal.create(folder, "desk", "s1")
     journal.append([pack(1, FORM), text, pack(2, FORM)])
     journal.close(remove=False)
@@ -250,8 +250,8 @@ def test_a_journal_under_the_name_of_another_run_is_told(named: str, database: D
 
 
 @pytest.mark.parametrize("failing", ["ftruncate", "write", "posix_fallocate"])
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is made in another way here")
-def test_a_journal_that_cannot_begin_anew_loses_no_call_and_gives_none_to_another_tool(
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the file is extended in another way here")
+def test_a_journal_that_cannot_be_reset_loses_no_call_and_assigns_none_to_another_tool(
     failing: str, database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk in the moment in which the database has everything and the file is cut off."""
@@ -324,7 +324,7 @@ def test_a_removed_record_is_told(database: Database, folder: Path) -> None:
 
 def test_a_call_of_a_form_that_is_not_in_the_file_is_told(database: Database, folder: Path) -> None:
     journal = Journal.create(folder, "desk", "s1")
-    journal.have_room(1000)
+    journal.ensure_capacity(1000)
     journal.add_call(1 << 63 | 7 << 32, 1, 1)
     journal.close(remove=False)
     with pytest.raises(PinwardenError) as caught:
@@ -368,9 +368,9 @@ def test_calls_with_text_ids_make_a_full_file_start_over_without_losing_one(data
 def test_attack_an_edited_text_id_in_a_journal_that_was_left_behind_is_found(database: Database, folder: Path) -> None:
     """Also in the last record, where it must not be taken for one that was written in part."""
     journal = Journal.create(folder, "desk", "s1")
-    form = journal.add_form(FORM)
+    form = journal.add_template(FORM)
     for request_id in ("first-id", "last-id"):
-        journal.add_text_call(text_call(form, request_id, 1))
+        journal.add_text_call(pack_text_call(form, request_id, 1))
     journal.close(remove=False)
     edited = edit(journal.path, b"last-id", b"fake-id")
     with pytest.raises(PinwardenError) as caught:
@@ -381,18 +381,18 @@ def test_attack_an_edited_text_id_in_a_journal_that_was_left_behind_is_found(dat
 
 def test_a_call_with_a_text_id_that_was_written_in_part_is_no_event(database: Database, folder: Path) -> None:
     journal = Journal.create(folder, "desk", "s1")
-    form = journal.add_form(FORM)
-    journal.add_text_call(text_call(form, "whole", 1))
-    data = text_call(form, "part", 2)
-    journal.have_room(1000)
+    form = journal.add_template(FORM)
+    journal.add_text_call(pack_text_call(form, "whole", 1))
+    data = pack_text_call(form, "part", 2)
+    journal.ensure_capacity(1000)
     journal.map[journal.size + 8 : journal.size + 8 + len(data)] = data  # type: ignore[index]
-    journal.size += 64  # a killed process leaves its room behind
+    journal.size += 64  # a killed process does not truncate the file
     journal.close(remove=False)
     assert recover(database, folder) == 1
     assert calls(database) == ["s/whole"]
 
 
-def test_a_full_file_gets_more_room_and_starts_anew_without_losing_a_call(database: Database, folder: Path) -> None:
+def test_a_full_file_grows_and_is_reset_without_losing_a_call(database: Database, folder: Path) -> None:
     limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
     other = AuditEvent(kind="called", call="t/")
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
@@ -441,17 +441,17 @@ def test_two_gateways_never_share_a_journal(folder: Path) -> None:
     journal.append([pack(1, FORM)])
     before = journal.path.read_bytes()
     taking = "import sys; from pathlib import Path; from pinwarden.gateway.audit.journal import *\n"
-    taking += "with left_behind(Path(sys.argv[1])) as found: print(found)"
+    taking += "with open_abandoned(Path(sys.argv[1])) as abandoned: print(abandoned)"
     other = subprocess.run(
         [sys.executable, "-c", taking, str(journal.path)], capture_output=True, text=True, check=True
     )
     assert other.stdout == "None\n"
-    os.link(journal.path, journal.path.with_suffix(".new"))  # somebody else makes one of the same name
+    os.link(journal.path, journal.path.with_suffix(".new"))  # another process creates one of the same name
     with pytest.raises(PinwardenError) as caught:
         Journal.create(folder, "desk", "s1")
     assert caught.value.code == "AUDIT_UNAVAILABLE"
     assert journal.path.read_bytes() == before
     journal.close(remove=False)
-    with left_behind(journal.path) as found:
-        assert found is not None
-        assert found.end.nth == 1
+    with open_abandoned(journal.path) as abandoned:
+        assert abandoned is not None
+        assert abandoned.end.nth == 1

@@ -36,9 +36,9 @@ def test_what_was_written_is_read_back_exactly(database: Database, database_url:
         step.run_many(ADD, rows)
         assert step.run("UPDATE trial SET name = name WHERE number > ?", (0,)) == 2
     again = open_database(database_url, TRIAL)
-    found = again.rows("SELECT number, name, data FROM trial ORDER BY number")
+    stored = again.rows("SELECT number, name, data FROM trial ORDER BY number")
     again.close()
-    assert [(number, name, None if data is None else bytes(data)) for number, name, data in found] == rows
+    assert [(number, name, None if data is None else bytes(data)) for number, name, data in stored] == rows
     assert database.row("SELECT name FROM trial WHERE number = 3") is None
 
 
@@ -135,19 +135,19 @@ def test_writers_that_want_to_be_alone_count_without_a_gap(database: Database) -
 
 def test_several_kinds_of_tables_are_made_at_once_in_a_new_database(database_url: str) -> None:
     """A gateway opens its log and what it trusts on two threads, in a database that neither has seen."""
-    kinds = [Schema(name=f"trial{each}", sql=f"CREATE TABLE trial{each} (number BIGINT);") for each in range(8)]
+    kinds = [Schema(name=f"trial{index}", sql=f"CREATE TABLE trial{index} (number BIGINT);") for index in range(8)]
     opened = [open_database(database_url, kind) for kind in kinds]
     start = Barrier(len(kinds))
 
-    def use(each: Database) -> int:
+    def use(database: Database) -> int:
         start.wait(60)
-        return len(each.rows("SELECT 1"))
+        return len(database.rows("SELECT 1"))
 
     with ThreadPoolExecutor(len(kinds)) as threads:
         assert list(threads.map(use, opened)) == [1] * len(kinds)
     assert opened[0].row("SELECT COUNT(*) FROM pinwarden_schema") == (len(kinds),)
-    for each in opened:
-        each.close()
+    for database in opened:
+        database.close()
 
 
 def test_tables_of_another_release_are_not_touched(database: Database, database_url: str) -> None:
@@ -170,13 +170,11 @@ def test_a_damaged_file_is_told_and_not_overwritten(tmp_path: Path) -> None:
 def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "state" / "trial.sqlite"
     open_database(path, TRIAL).rows("SELECT 1")
-    assert {each.name: each.stat().st_mode & 0o077 for each in path.parent.iterdir()}.items() >= {("trial.sqlite", 0)}
+    assert {file.name: file.stat().st_mode & 0o077 for file in path.parent.iterdir()}.items() >= {("trial.sqlite", 0)}
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_that_is_moved_away_in_the_moment_in_which_it_is_opened_is_not_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_moved_while_it_is_opened_is_not_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one would be one without tokens, approvals and events."""
     path, away = tmp_path / "a b?#%.sqlite", tmp_path / "away"
     present = open_database(path, TRIAL)
@@ -260,13 +258,13 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
     database = open_database(cluster.new_database(), TRIAL, PATIENT)
     with database.transaction() as step:
         step.run(ADD, (1, "before", None))
-    told: list[str] = []
+    errors: list[str] = []
     with cluster.frozen(), hurried(database, replace(PATIENT, connect_seconds=2, answer_seconds=2)):
         for _ in range(2):
             with pytest.raises(PinwardenError) as caught:
                 database.rows("SELECT 1")
-            told.append(f"{caught.value.code}: {caught.value.message}")
-    assert told == [
+            errors.append(f"{caught.value.code}: {caught.value.message}")
+    assert errors == [
         "DATABASE_UNAVAILABLE: the database did not respond in time (Unanswered)",
         "DATABASE_UNAVAILABLE: could not connect to postgresql://local/postgres (ConnectionTimeout)",
     ]

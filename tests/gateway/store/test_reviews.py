@@ -57,7 +57,7 @@ def change(item: str = "search", digest: str = "sha256:aa", at: str = "2026-01-0
 
 
 def states(reviews: Reviews) -> dict[str, str]:
-    return {each.digest: each.state for each in reviews.listed(STATES)}
+    return {review.digest: review.state for review in reviews.listed(STATES)}
 
 
 def surface(*names: str) -> Surface:
@@ -74,7 +74,7 @@ def test_a_change_waits_once_however_often_it_is_seen(reviews: Reviews) -> None:
 def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
     held = reviews.hold([change(), change(digest="sha256:bb"), change(item="other")])
     held += reviews.hold([replace(change(), expected="sha256:11"), replace(change(), server="mail")])
-    assert len({each.name for each in held}) == 5
+    assert len({review.name for review in held}) == 5
 
 
 def test_another_change_of_the_item_takes_the_place_of_the_one_that_waits(reviews: Reviews) -> None:
@@ -102,13 +102,13 @@ def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) ->
     with pytest.raises(PinwardenError) as caught:
         reviews.decide([first, second], APPROVED, by="me", why="", now="")
     assert caught.value.code == "REVIEW_STALE"
-    assert [each.name for each in reviews.listed()] == [first.name]
+    assert [review.name for review in reviews.listed()] == [first.name]
 
 
 def test_what_is_served_as_approved_no_longer_waits(reviews: Reviews) -> None:
     reviews.hold([change("a"), change("b")])
     reviews.settle("files", "first-use", {("tool", "a")})
-    assert [each.item for each in reviews.listed()] == ["b"]
+    assert [review.item for review in reviews.listed()] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["", "abc", "0000000000000000", "' OR 1=1", "ä" * 16])
@@ -128,7 +128,7 @@ def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
     for number in range(60):
         reviews.hold([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
     assert len(reviews.listed(STATES)) <= 22
-    assert [each.digest for each in reviews.listed()] == ["sha256:59"]
+    assert [review.digest for review in reviews.listed()] == ["sha256:59"]
     observed = ObservedDefinitions(database)
     observed.saw(sighting(digest=f"sha256:{number:02}") for number in range(60))
     assert len(observed.all()) == 20
@@ -151,20 +151,26 @@ def test_of_many_first_uses_at_once_one_counts_for_all(database: Database) -> No
     trusted = TrustedSurfaces(database)
     with ThreadPoolExecutor(6) as threads:
         kept = list(threads.map(lambda number: trusted.first_use("files", surface(f"t{number}"), "now"), range(6)))
-    assert len({each.surface.digest for each in kept}) == 1
+    assert len({surface.surface.digest for surface in kept}) == 1
 
 
 def test_an_approval_counts_only_on_what_it_was_given_for(database: Database) -> None:
     trusted = TrustedSurfaces(database)
     first = trusted.first_use("files", surface("a"), "t0")
     trusted.approve(first, surface("a", "b"), by="me", why="seen", now="t1")
-    found = trusted.find("files")
-    assert found is not None
-    assert (found.generation, found.since, found.changed, found.changed_by, found.why) == (2, "t0", "t1", "me", "seen")
+    stored = trusted.find("files")
+    assert stored is not None
+    assert (stored.generation, stored.since, stored.changed, stored.changed_by, stored.why) == (
+        2,
+        "t0",
+        "t1",
+        "me",
+        "seen",
+    )
     with pytest.raises(PinwardenError) as caught:
         trusted.approve(first, surface("a", "c"), by="you", why="late", now="t2")
     assert caught.value.code == "REVIEW_STALE"
-    assert trusted.find("files") == found
+    assert trusted.find("files") == stored
 
 
 def test_a_surface_that_cannot_be_digested_is_not_trusted(database: Database) -> None:
@@ -222,4 +228,4 @@ def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: D
 def test_a_name_that_no_database_takes_is_kept_in_another_form(name: str, database: Database) -> None:
     observed = ObservedDefinitions(database)
     observed.saw([sighting(storable_name(name)), sighting(storable_name(f"{name}!"))])
-    assert len({each.item for each in observed.all()}) == 2
+    assert len({sighting.item for sighting in observed.all()}) == 2

@@ -163,7 +163,7 @@ def _follow(state: GatewayState, wanted: EntryFilter, last_number: int) -> None:
     while not wait_for_closed_pipe(sys.stdout.fileno(), _POLL_SECONDS):
         for entry in later_entries(state, last_number):
             last_number = entry.number
-            if wanted.fits(entry):
+            if wanted.matches(entry):
                 sys.stdout.write(_format_entry(entry))
         sys.stdout.flush()
 

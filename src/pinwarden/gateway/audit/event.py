@@ -20,30 +20,30 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 OBSERVED = "observed"
-"""A definition was served: an item of a list, or what the server says of itself."""
+"""The server served a definition: an item of a list, or its serverInfo, capabilities or instructions."""
 CALLED = "called"
-"""The client used an item, or the server sent the client a request, and nothing stood against it."""
+"""The client used an item, or the server sent the client a request, and the gateway forwarded it unchanged."""
 ALLOWED = "allowed"
-"""Something that the approved surface does not cover passed, because the policy only watches."""
+"""The gateway forwarded something that is not approved, because the policy only records (``audit``)."""
 WARNED = "warned"
-"""The same, and the client was told."""
+"""The same, and the gateway warned the client."""
 BLOCKED = "blocked"
-"""Something was withheld from a list, or a message was refused."""
+"""The gateway removed an item from a list, or refused a message."""
 HELD = "held"
-"""A change waits for review."""
+"""A change is pending review."""
 TRUSTED = "trusted"
-"""Taken as approved because it was the first thing ever seen of this server."""
+"""Trusted on first use: the gateway had never seen this server before."""
 APPROVED = "approved"
 REJECTED = "rejected"
 POLICY_CHANGED = "policy_changed"
 LOCK_CHANGED = "lock_changed"
-"""The approved surfaces were read anew."""
+"""The gateway reloaded the approved surfaces."""
 STARTED = "started"
-"""A server was started or connected to."""
+"""The gateway started a server or connected to it."""
 STOPPED = "stopped"
-"""A server was ended, or a connection of a client was cut, with the reason."""
+"""A server ended, or the gateway closed a client's connection; ``reason`` says why."""
 SPOOLED = "spooled"
-"""Written by the log itself, about the files in which events wait for the database: one of them is damaged."""
+"""Written by the log itself: a journal, the file in which events wait for the database, is damaged."""
 
 KINDS = (
     OBSERVED,
@@ -63,79 +63,79 @@ KINDS = (
 )
 
 SERVER_ITEM = "server"
-"""The ``item_kind`` of what a server says of itself; ``item`` is then serverInfo, capabilities or instructions."""
+"""The ``item_kind`` of a server's description of itself; ``item`` is serverInfo, capabilities or instructions."""
 
-_TEXT = 1024  # characters of a name or a sentence that are kept; a server may send megabytes
-_ARGUMENTS = 64 * 1024  # of arguments, where they are asked for
-_MANY = 64  # expected digests that are kept
+_MAX_TEXT = 1024  # characters of a name or sentence; a server may send megabytes
+_MAX_ARGUMENTS = 64 * 1024  # characters of recorded arguments
+_MAX_EXPECTED = 64  # digests
 
 _TEXTS = ("server", "client", "session", "call", "method", "item_kind", "item", "observed", "level", "code", "reason")
-_LATER = ("policy", "by")
-_EVENT_MEMBERS = frozenset({"kind", "expected", "arguments", *_TEXTS, *_LATER})
+_DECISION_TEXTS = ("policy", "by")
+_EVENT_MEMBERS = frozenset({"kind", "expected", "arguments", *_TEXTS, *_DECISION_TEXTS})
 
 
 class AuditEvent(Record):
-    """One thing that the gateway saw or did. Empty text means that there is nothing to say."""
+    """One thing that the gateway observed or did. Members that do not apply are empty."""
 
     kind: str
     """One of `KINDS`."""
     server: str = ""
     client: str = ""
-    """The name of the client: of its token, or what it says of itself in the handshake."""
+    """The client: the name of its token, or the name it sent in the handshake."""
     session: str = ""
-    """Names one connection between a client and a server."""
+    """Identifies one connection between a client and a server."""
     call: str = ""
-    """The correlation id. All facts about one message have the same; it is also in the refusal that the client gets."""
+    """The correlation id, the same in all events about one message and in the refusal that the client gets."""
     method: str = ""
     item_kind: str = ""
-    """tool, prompt, resource or resourceTemplate, as in changes; `SERVER_ITEM`; request for one that the server sent;
-    task or method if that is unknown."""
+    """tool, prompt, resource or resourceTemplate; `SERVER_ITEM`; request for a server request; task; method for a
+    method that no revision of MCP defines."""
     item: str = ""
-    """Its key in the list: a name, an address."""
+    """Its key in the list: a name or URI."""
     expected: tuple[str, ...] = ()
-    """The digests that were allowed."""
+    """The approved digests."""
     observed: str = ""
-    """The digest that was seen; empty for an item that has none."""
+    """The digest of what the server served; empty if it has none."""
     level: str = ""
-    """How grave a change is: a level of surface/drift."""
+    """The severity of a change, as in surface/drift."""
     code: str = ""
-    """Why, as stable data."""
+    """The reason as a stable code."""
     reason: str = ""
-    """Why, for people."""
+    """The reason as a sentence."""
     policy: str = ""
     """The digest of the policy that decided."""
     by: str = ""
     """Who approved or rejected."""
     arguments: bytes | None = None
-    """The JSON text of a call's arguments, only if the user asked for it."""
+    """The JSON text of a call's arguments, only if the policy records them."""
 
 
-def event_content(fact: AuditEvent) -> dict[str, Any]:
-    """The fact as JSON members. What is empty is left out, and what is too long is cut off and says so."""
-    members: dict[str, Any] = {"kind": fact.kind}
-    for name in _TEXTS + _LATER:
-        text = getattr(fact, name)
+def event_content(event: AuditEvent) -> dict[str, Any]:
+    """The event as JSON members. Empty ones are omitted; long texts are truncated and state their length."""
+    members: dict[str, Any] = {"kind": event.kind}
+    for name in _TEXTS + _DECISION_TEXTS:
+        text = getattr(event, name)
         if text:
-            members[name] = _bounded(text, _TEXT)
-    if fact.expected:
-        members["expected"] = [_bounded(each, _TEXT) for each in fact.expected[:_MANY]]
-    if fact.arguments is not None:
-        members["arguments"] = _bounded(fact.arguments.decode("utf-8", "backslashreplace"), _ARGUMENTS)
+            members[name] = _truncate(text, _MAX_TEXT)
+    if event.expected:
+        members["expected"] = [_truncate(digest, _MAX_TEXT) for digest in event.expected[:_MAX_EXPECTED]]
+    if event.arguments is not None:
+        members["arguments"] = _truncate(event.arguments.decode("utf-8", "backslashreplace"), _MAX_ARGUMENTS)
     return members
 
 
-def encode_event(fact: AuditEvent) -> bytes:
-    """The fact as one line of canonical JSON (RFC 8785), the same bytes on every machine."""
-    return canonicalize(event_content(fact))
+def encode_event(event: AuditEvent) -> bytes:
+    """The event as canonical JSON (RFC 8785), without a line end."""
+    return canonicalize(event_content(event))
 
 
 def parse_event(data: bytes) -> AuditEvent:
-    """Read what `encode_event` wrote."""
+    """Parse the output of `encode_event`; raises ``AUDIT_INVALID``."""
     return event_from_content(strict_json.parse_json(data))
 
 
 def event_from_content(members: Any) -> AuditEvent:
-    """A fact from its JSON members. What is not one raises; it never becomes a fact that says less."""
+    """An event from its JSON members. Unknown or malformed members raise ``AUDIT_INVALID``; none is ignored."""
     if not isinstance(members, Mapping):
         _invalid_event("it is not an object")
     unknown = sorted(members.keys() - _EVENT_MEMBERS)
@@ -143,16 +143,16 @@ def event_from_content(members: Any) -> AuditEvent:
         _invalid_event(f"it has the unknown member {unknown[0][:80]!a}")
     if members.get("kind") not in KINDS:
         _invalid_event("its kind is unknown")
-    texts = {name: members[name] for name in _TEXTS + _LATER if name in members}
+    texts = {name: members[name] for name in _TEXTS + _DECISION_TEXTS if name in members}
     for name, text in texts.items():
         if not isinstance(text, str) or not text:
-            _invalid_event(f"{name} is not a text")
+            _invalid_event(f"{name} is not a non-empty string")
     expected = members.get("expected", [])
-    if not isinstance(expected, list) or not all(isinstance(each, str) for each in expected):
+    if not isinstance(expected, list) or not all(isinstance(digest, str) for digest in expected):
         _invalid_event("expected is not a list of digests")
     arguments = members.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
-        _invalid_event("arguments is not a text")
+        _invalid_event("arguments is not a string")
     return AuditEvent(
         kind=members["kind"],
         expected=tuple(expected),
@@ -161,10 +161,10 @@ def event_from_content(members: Any) -> AuditEvent:
     )
 
 
-def _bounded(text: str, most: int) -> str:
-    """At most so many characters, and nothing that UTF-8 cannot write: a fact is never refused for its text."""
-    if len(text) > most:
-        text = f"{text[:most]}… ({len(text)} characters)"
+def _truncate(text: str, length: int) -> str:
+    """Truncate a text and escape what UTF-8 cannot encode, so that every event can be recorded."""
+    if len(text) > length:
+        text = f"{text[:length]}… ({len(text)} characters)"
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -176,31 +176,31 @@ def _invalid_event(why: str) -> NoReturn:
 
 FORMAT = "pinwarden-audit/1"
 START = f"sha256:{'0' * 64}"
-"""What the first entry names as the hash before it."""
+"""The ``previous`` hash of the first entry."""
 
 _ENTRY_MEMBERS = frozenset({"format", "number", "previous", "at", "gateway", "source", "nth", "fact"})
 
 
 class LogEntry(Record):
-    """One event in its place."""
+    """An event with its position in the chain."""
 
     number: int
-    """Counts the entries of the log from 1, without a gap."""
+    """Counts the entries of the log from 1, without gaps."""
     previous: str
-    """The hash of the entry before."""
+    """The hash of the previous entry."""
     at: str
-    """When it happened, by the clock of the gateway: UTC, to the microsecond."""
+    """The time of the event by the gateway's clock, in UTC with microseconds."""
     gateway: str
-    """The name that its operator gave the gateway, or its machine's."""
+    """The name of the gateway, or of its machine."""
     source: str
-    """Names one run of one gateway."""
+    """Identifies one run of one gateway."""
     nth: int
-    """Counts the events of that run from 1, without a gap: one that was lost on its way is missed."""
+    """Counts the events of that run from 1, without gaps, so that a lost event is noticed."""
     fact: AuditEvent
 
 
 class LogHead(Record):
-    """The last entry of a log at some time. Kept elsewhere, it proves that nothing before it was touched since."""
+    """The last entry of a log at some time. Kept outside the log, it proves that earlier entries did not change."""
 
     number: int
     hash: str
@@ -213,7 +213,7 @@ EMPTY = LogHead(number=0, hash=START)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
-    """The line of an entry."""
+    """The entry as canonical JSON (RFC 8785), without a line end."""
     return canonicalize(
         {
             "format": FORMAT,
@@ -229,23 +229,23 @@ def encode_entry(entry: LogEntry) -> bytes:
 
 
 def entry_hash(line: bytes) -> str:
-    """The hash by which the next entry names this one."""
+    """The hash of an encoded entry, which the next entry contains."""
     return f"sha256:{sha256(line).hexdigest()}"
 
 
 def parse_entry(line: bytes) -> LogEntry:
-    """Read a line. Only the exact bytes that `encode_event` writes are an entry."""
+    """Parse a line. Raises ``AUDIT_INVALID`` unless it is exactly what `encode_entry` writes."""
     members = strict_json.parse_json(line)
     if not isinstance(members, dict) or members.keys() != _ENTRY_MEMBERS or members["format"] != FORMAT:
         _invalid_entry(f"it is not an entry of format {FORMAT}")
     for name in ("previous", "at", "gateway", "source"):
         if not isinstance(members[name], str):
-            _invalid_entry(f"{name} is not a text")
+            _invalid_entry(f"{name} is not a string")
     for name in ("number", "nth"):
         if type(members[name]) is not int or members[name] < 1:
-            _invalid_entry(f"{name} is not a count")
+            _invalid_entry(f"{name} is not a positive integer")
     if canonicalize(members) != line:
-        _invalid_entry("it is not in its canonical form")
+        _invalid_entry("it is not canonical JSON")
     return LogEntry(
         number=members["number"],
         previous=members["previous"],
@@ -258,10 +258,12 @@ def parse_entry(line: bytes) -> LogEntry:
 
 
 def parse_head(text: str) -> LogHead:
-    """Read a head as people write it down: ``NUMBER:sha256:HEX``."""
+    """Parse ``NUMBER:sha256:HEX``."""
     number, _, rest = text.strip().partition(":")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise PinwardenError("USAGE", f"{text[:120]!a} is no head of an audit log", hint="Write NUMBER:sha256:HEX.")
+        raise PinwardenError(
+            "USAGE", f"{text[:120]!a} is not the head of an audit log", hint="Write NUMBER:sha256:HEX."
+        )
     return LogHead(number=int(number), hash=str(Digest.parse(rest)))
 
 
@@ -270,28 +272,28 @@ def _invalid_entry(why: str) -> NoReturn:
 
 
 MESSAGES = {
-    "unreadable": "is not an entry that a gateway wrote",
-    "gap": "does not follow the entry before it: something was removed",
-    "moved": "stands in another place than the one it was written to",
-    "broken_link": "names another entry before it than the one that is there: one of the two was changed",
-    "misfiled": "is kept under another run or count than the one that it names, where it keeps other events out",
-    "lost_event": "was not preceded by the event that its gateway counted before it",
-    "cut_off": "is not there: the log ends before the head that was kept",
-    "rewritten": "is not the one that was kept: the log was written anew",
+    "unreadable": "was not written by a gateway",
+    "gap": "does not follow the previous entry: entries were removed",
+    "moved": "was written at another position",
+    "broken_link": "contains another hash than that of the previous entry: one of the two was changed",
+    "misfiled": "is stored under another run or count than it states, which could keep other events out",
+    "lost_event": "is not preceded by the previous event of its gateway",
+    "cut_off": "is missing: the log ends before the given head",
+    "rewritten": "differs from the given head or export: the log was rewritten",
 }
-_MOST = 100  # breaks that are told; who finds so many will not read on
+_MAX_BREAKS = 100  # reported ones
 
 
 class Break(Record):
-    """One place where the log is not what was written."""
+    """An entry that shows that the log was changed."""
 
     number: int
     code: str
     message: str
 
 
-class Verified(Record):
-    """What came of following the chain."""
+class ChainResult(Record):
+    """The result of verifying a chain."""
 
     entries: int
     head: LogHead
@@ -299,65 +301,65 @@ class Verified(Record):
 
 
 class ChainCheck:
-    """Follows a chain entry by entry, in constant memory but for a number per run of a gateway."""
+    """Verifies a chain entry by entry. Memory grows only with the number of gateway runs."""
 
     def __init__(self, heads: Iterable[LogHead] = (), start: LogHead = EMPTY) -> None:
-        """``start`` is what the first entry follows: heads before it cannot be checked, and must not be given."""
-        self._kept: dict[int, set[str]] = {}
+        """``start`` is the entry before the first one; ``heads`` must not be older."""
+        self._heads: dict[int, set[str]] = {}
         for head in heads:
-            self._kept.setdefault(head.number, set()).add(head.hash)
+            self._heads.setdefault(head.number, set()).add(head.hash)
         self._head = start
-        self._whole = start == EMPTY
+        self._from_first = start == EMPTY
         self._entries = 0
         self._counts: dict[str, int] = {}
         self._breaks: list[Break] = []
-        self._hold_to_heads(start)
+        self._compare_with_heads(start)
 
     def follow(self, number: int, line: bytes, filed: tuple[str, int] | None = None) -> None:
-        """The next entry, the number under which it is kept, and the run and count, where they are kept beside it."""
-        if number < 1:  # none was ever written there
+        """Check the next entry. ``filed`` is the run and count stored beside it in the database."""
+        if number < 1:  # no gateway writes such an entry
             self._break(number, "moved")
             return
         self._entries += 1
-        before, self._head = self._head, LogHead(number=number, hash=entry_hash(line))
-        self._hold_to_heads(self._head)
+        previous, self._head = self._head, LogHead(number=number, hash=entry_hash(line))
+        self._compare_with_heads(self._head)
         try:
             entry = parse_entry(line)
         except PinwardenError as err:
             self._break(number, "unreadable", err.message)
         else:
-            self._check(number, entry, before)
+            self._check(number, entry, previous)
             if filed is not None and filed != (entry.source, entry.nth):
                 self._break(number, "misfiled")
 
-    def outcome(self) -> Verified:
-        """What was found, when there are no more entries."""
-        for number in sorted(self._kept):
+    def outcome(self) -> ChainResult:
+        """The result, after the last entry."""
+        for number in sorted(self._heads):
             self._break(number, "cut_off")
-        self._kept.clear()
-        return Verified(entries=self._entries, head=self._head, breaks=tuple(self._breaks))
+        self._heads.clear()
+        return ChainResult(entries=self._entries, head=self._head, breaks=tuple(self._breaks))
 
     def differs(self, number: int) -> None:
-        """The entry is not the one that an earlier export has."""
+        """Report that the entry differs from an earlier export."""
         self._break(number, "rewritten")
 
-    def _hold_to_heads(self, here: LogHead) -> None:
-        if self._kept.pop(here.number, {here.hash}) != {here.hash}:
-            self._break(here.number, "rewritten")
+    def _compare_with_heads(self, head: LogHead) -> None:
+        if self._heads.pop(head.number, {head.hash}) != {head.hash}:
+            self._break(head.number, "rewritten")
 
-    def _check(self, number: int, entry: LogEntry, before: LogHead) -> None:
+    def _check(self, number: int, entry: LogEntry, previous: LogHead) -> None:
         if entry.number != number:
             self._break(number, "moved")
-        elif number != before.number + 1:
+        elif number != previous.number + 1:
             self._break(number, "gap")
-        elif entry.previous != before.hash:
+        elif entry.previous != previous.hash:
             self._break(number, "broken_link")
-        expected = self._counts.get(entry.source, 0 if self._whole else entry.nth - 1) + 1
+        expected = self._counts.get(entry.source, 0 if self._from_first else entry.nth - 1) + 1
         if entry.nth != expected:
             self._break(number, "lost_event", f"event {expected} of {entry.source[:40]} is missing")
         self._counts[entry.source] = max(entry.nth, expected)
 
-    def _break(self, number: int, code: str, more: str = "") -> None:
-        if len(self._breaks) < _MOST:
-            told = f"entry {number} {MESSAGES[code]}" + (f" ({more})" if more else "")
-            self._breaks.append(Break(number=number, code=code, message=told))
+    def _break(self, number: int, code: str, detail: str = "") -> None:
+        if len(self._breaks) < _MAX_BREAKS:
+            message = f"entry {number} {MESSAGES[code]}" + (f" ({detail})" if detail else "")
+            self._breaks.append(Break(number=number, code=code, message=message))

@@ -1,12 +1,12 @@
-"""The audit log as a gateway uses it: events go in at the cost of microseconds, and into the chain on another thread.
+"""The audit log as a gateway uses it: recording takes microseconds, and a thread writes to the database.
 
-1. `AuditLog.record` appends to a journal on this machine, and returns. A killed process loses nothing.
-2. A thread of its own takes what is in the journal to the database, many events in one commit.
-3. `AuditLog.record_durably` returns when the event is committed. A refusal is recorded so before it is answered.
+1. `AuditLog.record` appends events to a journal file and returns. A killed process loses none.
+2. A thread writes the journal's events to the hash chain in the database, many in one commit.
+3. `AuditLog.record_durably` returns when the events are committed. The gateway uses it before it answers a refusal.
 
-While the database is away, events wait in the journal and reach the chain in their order when it is back. What the
-gateway may do meanwhile is a choice: with ``when_away="refuse"`` `record` raises, so that nothing passes that the log
-does not have; with ``"spool"`` it goes on until the journal is full. Refusals are recorded in either case.
+While the database is unavailable, events wait in the journal and reach the chain later, in order. Meanwhile `record`
+raises with ``when_away="refuse"``, so that nothing unrecorded passes; with ``"spool"`` it continues until the journal
+is full. Refusals are recorded in either case.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pinwarden.core.record import Record
 from pinwarden.gateway.audit.event import SPOOLED, AuditEvent
 from pinwarden.gateway.audit.journal import (
     CALL,
+    CHECKSUM_MASK,
     STEP,
-    SUM,
     TEXT_CALL,
     WORD,
     Journal,
     JournalPosition,
-    left_behind,
+    open_abandoned,
     pack,
-    text_call,
+    pack_text_call,
 )
 
 if TYPE_CHECKING:
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
     from pinwarden.system.database import Database
 
 WhenAway = Literal["refuse", "spool"]
-_LARGEST = 2**64 - 1  # request id that is a word of the journal
-_pack_text_call = TEXT_CALL.pack
+_MAX_WORD = 2**64 - 1
+_pack_call_start = TEXT_CALL.pack
 
 
 class AuditLimits(Record):
-    """How much, how long, and why."""
+    """Limits of the log, in seconds and bytes."""
 
     gather: float = 0.05
-    """Seconds in which events are gathered for one commit: a call pays for none, and a reader sees them at once."""
+    """Seconds in which events are collected for one commit."""
     batch: int = 1 << 20
-    """Bytes of the journal that become one commit: what the log holds in memory."""
+    """Bytes of the journal in one commit, which are in memory at once."""
     backlog: int = 16 << 20
-    """Bytes that may wait for a database that is there; then `record` waits for it."""
+    """Bytes in the journal above which `record` waits for the database."""
     journal: int = 256 << 20
-    """Bytes that may wait for one that is away; about a million events. Then even "spool" refuses."""
+    """Bytes in the journal while the database is unavailable, about a million events. Beyond that `record` raises."""
     wait: float = 5.0
-    """Seconds that anyone waits for a commit; then the journal is synced instead, which is as durable."""
+    """Seconds to wait for a commit. Then the journal is synced instead, which is as durable."""
     retry: float = 0.2
-    """Seconds between attempts to reach a database that is away, doubled up to `longest_retry`."""
+    """Seconds between attempts to reach the database, doubled up to `longest_retry`."""
     longest_retry: float = 5.0
 
 
 class AuditLog:
-    """Takes facts from any thread. One for each process.
+    """Records events. Thread-safe; one per process.
 
-    ``url`` is that of the database; journals are kept in ``folder``. The database is opened on the log's own thread,
-    so that a gateway starts without waiting for it.
+    ``url`` is the database, ``folder`` has the journals. The database is opened on the log's thread, so that a gateway
+    starts without waiting for it.
     """
 
     def __init__(
@@ -84,29 +84,29 @@ class AuditLog:
         self._limits = limits
         self._refuses = when_away == "refuse"
         self.source = os.urandom(12).hex()
-        """Names this run in the entries of the chain."""
+        """Identifies this run in the chain."""
         step = min(STEP, max(1, limits.batch // 8))
-        self._journal = Journal.create(folder, gateway or _machine(), self.source, step)
+        self._journal = Journal.create(folder, gateway or _host_name(), self.source, step)
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._forms: dict[int, int] = {}
-        """By the address of a form, its number in the journal."""
-        self._free = 0
-        """Up to which size of the journal events are taken without a further look; 0 if a look is due."""
+        self._templates: dict[int, int] = {}
+        """By the ``id()`` of a template, the first word of its calls in the journal."""
+        self._fast_until = 0
+        """The journal size up to which `note` needs no checks; 0 if it needs them now."""
         self._changed = threading.Condition(self._lock)
-        """Told to those who wait for a commit."""
+        """Notified after every commit and failure."""
         self._done = self._journal.start
-        """What the database has."""
-        self._opened = 0
-        """How often it was opened."""
-        self._away: PinwardenError | None = None
+        """The database has all events up to here."""
+        self._open_count = 0
+        """How often the database was opened when `_done` was set."""
+        self._failure: PinwardenError | None = None
         self._tried = False
         self._stuck = False
-        """Somebody waited in vain for a commit: the database neither answers nor fails. The next do not wait."""
+        """A commit timed out: the database neither answers nor fails. Later callers do not wait."""
         self._closing = False
-        self._told_damage = False
+        self._reported_damage = False
         self._asleep = False
-        """The thread waits for events."""
+        """Whether the thread waits for events."""
         self._work = threading.Event()
         self._urgent = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
@@ -114,63 +114,63 @@ class AuditLog:
 
     @property
     def problem(self) -> PinwardenError | None:
-        """Why the database does not take events now; None if it does."""
-        return self._away
+        """Why events cannot be written to the database now; None if they can."""
+        return self._failure
 
     @property
     def refusal(self) -> PinwardenError | None:
-        """Why events are refused now; None if they are taken, if only into the journal."""
+        """Why `record` would raise now; None if it would not."""
         if self._refuses:
-            stuck = PinwardenError("DATABASE_UNAVAILABLE", "the database does not answer") if self._stuck else None
-            return self._away or stuck
-        if self._away is not None and self._journal.size > self._limits.journal:
-            return PinwardenError("AUDIT_UNAVAILABLE", "the audit log has no room for more events")
+            stuck = PinwardenError("DATABASE_UNAVAILABLE", "the database does not respond") if self._stuck else None
+            return self._failure or stuck
+        if self._failure is not None and self._journal.size > self._limits.journal:
+            return PinwardenError("AUDIT_UNAVAILABLE", "the journal of the audit log is full")
         return None
 
     @property
     def waiting(self) -> int:
-        """How many events the database does not have yet."""
+        """The number of events that the database does not have yet."""
         return self._journal.count - self._done.nth
 
-    def record(self, *facts: AuditEvent) -> None:
-        """Take facts about what is let through. Returns at once; raises AUDIT_UNAVAILABLE if it must not pass."""
+    def record(self, *events: AuditEvent) -> None:
+        """Record events before their message is forwarded. ``AUDIT_UNAVAILABLE`` if it must not be."""
         now = time_ns()
-        packed = [pack(now, fact) for fact in facts]
+        packed = [pack(now, event) for event in events]
         with self._lock:
             self._admit()
             self._journal.append(packed)
-            self._look()
+            self._update_fast_path()
         if not self._work.is_set():
             self._work.set()
 
-    def note(self, form: AuditEvent, request_id: int | str) -> None:
-        """`record` for what is recorded most: a fact that is like others but for its moment and its request id.
+    def note(self, template: AuditEvent, request_id: int | str) -> None:
+        """Record a call. Its event is ``template`` with the request id appended to ``call``.
 
-        This is done while a call waits, so it is all in one place: what `record` would look at is known to be well up
-        to the size `_free`, and what `Journal.append` would do is a copy into its map.
+        The call waits for this, so it is inlined: up to the size `_fast_until` the checks of `record` are known to
+        pass, and `Journal.add_call` is a copy into the map.
         """
         self._acquire()  # a with statement takes three times as long
         try:
-            known = self._forms.get(id(form))
+            word = self._templates.get(id(template))
             journal = self._journal
             size = journal.size
-            if known is not None and size < self._free:
+            if word is not None and size < self._fast_until:
                 at = time_ns()
-                words, place = journal.words, size >> 3
+                words, index = journal.words, size >> 3
                 if type(request_id) is int:
-                    words[place + 1] = request_id
-                    words[place + 2] = at
-                    journal.check = check = (journal.check + request_id + at) & SUM
-                    words[place] = known | check
+                    words[index + 1] = request_id
+                    words[index + 2] = at
+                    journal.checksum = checksum = (journal.checksum + request_id + at) & CHECKSUM_MASK
+                    words[index] = word | checksum
                     journal.size = size + CALL
                 elif type(request_id) is str:
-                    data = _pack_text_call(b"@", known, at) + request_id.encode()
+                    data = _pack_call_start(b"@", word, at) + request_id.encode()
                     start, end = size + WORD, size + WORD + len(data)
-                    if end >= self._free:
+                    if end >= self._fast_until:
                         raise ValueError
                     journal.map[start:end] = data  # type: ignore[index]
-                    journal.check = check = (journal.check + adler32(data)) & SUM
-                    words[place] = len(data) << 32 | check
+                    journal.checksum = checksum = (journal.checksum + adler32(data)) & CHECKSUM_MASK
+                    words[index] = len(data) << 32 | checksum
                     journal.size = end + WORD - 1 & -WORD
                 else:
                     raise ValueError
@@ -179,90 +179,91 @@ class AuditLog:
                     self._work.set()
                 return
         except ValueError:
-            pass  # a number that is no word, or a text for which there is no room
+            pass  # an integer above 64 bits, or a string that does not fit
         finally:
             self._release()
-        self.note_all([(form, request_id)])
+        self.note_all([(template, request_id)])
 
     def note_all(self, notes: Sequence[tuple[AuditEvent, int | str]]) -> None:
-        """`note` for several: all of them, or none."""
+        """Record several calls, all or none."""
         now = time_ns()
         with self._lock:
             self._admit()
             journal = self._journal
-            known = [self._form(form) for form, _ in notes]
+            words = [self._template_word(template) for template, _ in notes]
             texts = {
-                place: text_call(known[place], str(request_id), now)
-                for place, (_, request_id) in enumerate(notes)
-                if type(request_id) is not int or not 0 <= request_id <= _LARGEST
+                index: pack_text_call(words[index], str(request_id), now)
+                for index, (_, request_id) in enumerate(notes)
+                if type(request_id) is not int or not 0 <= request_id <= _MAX_WORD
             }
-            journal.have_room(len(notes) * CALL + sum(map(len, texts.values())))  # of a text: its words, and two more
-            for place, ((_, request_id), first) in enumerate(zip(notes, known, strict=True)):
-                if place in texts:
-                    journal.add_text_call(texts[place])
+            journal.ensure_capacity(len(notes) * CALL + sum(map(len, texts.values())))
+            for index, ((_, request_id), word) in enumerate(zip(notes, words, strict=True)):
+                if index in texts:
+                    journal.add_text_call(texts[index])
                 else:
-                    journal.add_call(first, int(request_id), now)
-            self._look()
+                    journal.add_call(word, int(request_id), now)
+            self._update_fast_path()
         self._work.set()
 
-    def _form(self, form: AuditEvent) -> int:
-        """By which number the journal has a form. It keeps the form, so that nothing else can be at its address."""
-        known = self._forms.get(id(form))
-        if known is None:
-            known = self._forms[id(form)] = self._journal.add_form(form)
-        return known
+    def _template_word(self, template: AuditEvent) -> int:
+        """The first word of calls of a template. The journal keeps the template alive, so its ``id()`` stays unique."""
+        word = self._templates.get(id(template))
+        if word is None:
+            word = self._templates[id(template)] = self._journal.add_template(template)
+        return word
 
     def _admit(self) -> None:
-        """Raise if an event must not pass, or wait until there is room for it."""
-        if self._refuses and (self._away is not None or self._stuck or not self._tried):
+        """Wait until an event can be recorded, or raise."""
+        if self._refuses and (self._failure is not None or self._stuck or not self._tried):
             self._refuse_if_away()
         if self._journal.size > self._limits.backlog:
-            self._make_room()
+            self._wait_for_capacity()
 
-    def _look(self) -> None:
-        """Find out how far events may be taken without a look."""
-        well = self._tried and self._away is None and not self._stuck and not self._closing
-        self._free = min(self._journal.room, self._limits.backlog) - CALL if well or not self._refuses else 0
+    def _update_fast_path(self) -> None:
+        """Set up to which size `note` may skip the checks."""
+        is_available = self._tried and self._failure is None and not self._stuck and not self._closing
+        limit = min(self._journal.capacity, self._limits.backlog) - CALL
+        self._fast_until = limit if is_available or not self._refuses else 0
 
     def admit(self) -> None:
-        """Raise AUDIT_UNAVAILABLE if nothing may be let through now."""
+        """Raise ``AUDIT_UNAVAILABLE`` if no message may be forwarded now."""
         with self._lock:
             self._admit()
 
-    def record_durably(self, *facts: AuditEvent) -> None:
-        """Take facts, and return when they survive a power cut: committed, or synced where the database is away."""
+    def record_durably(self, *events: AuditEvent) -> None:
+        """Record events and return when they survive a power cut: committed, or at least synced to the journal."""
         now = time_ns()
-        packed = [pack(now, fact) for fact in facts]
+        packed = [pack(now, event) for event in events]
         with self._lock:
             if self._journal.size > self._limits.backlog:
-                self._make_room()
-            mine = self._journal.append(packed)
+                self._wait_for_capacity()
+            last = self._journal.append(packed)
             self._urgent.set()
             self._work.set()
             in_time = self._changed.wait_for(
-                lambda: self._done.nth >= mine or self._away is not None or self._stuck or self._closing,
+                lambda: self._done.nth >= last or self._failure is not None or self._stuck or self._closing,
                 self._limits.wait,
             )
-            if self._done.nth < mine:
+            if self._done.nth < last:
                 self._stuck = self._stuck or not in_time
                 self._journal.sync()
-            self._look()
+            self._update_fast_path()
 
     def close(self) -> None:
-        """Bring everything into the database, and end. What it cannot take now stays in the journal for the next."""
+        """Write all events to the database and stop. If that fails, they stay in the journal for the next process."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-            self._free = 0
+            self._fast_until = 0
         self._urgent.set()
         self._work.set()
         self._thread.join(self._limits.wait * 2)
-        if self._thread.is_alive():  # the database hangs; the system closes the file with the process
+        if self._thread.is_alive():  # the database hangs; the system closes the file when the process ends
             with self._lock:
                 self._journal.sync()
             return
-        with self._lock:  # what comes now is either in the journal that stays, or refused
+        with self._lock:  # a late event is either in the journal that stays, or refused
             complete = self._done.nth == self._journal.count
             if not complete:
                 self._journal.sync()
@@ -276,18 +277,20 @@ class AuditLog:
 
     def _refuse_if_away(self) -> None:
         self._changed.wait_for(lambda: self._tried, self._limits.wait)
-        if self._away is not None or self._stuck or not self._tried:
-            why = "its database does not answer" if self._away is None else self._away.message
-            raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log takes no events: {why}")
+        if self._failure is not None or self._stuck or not self._tried:
+            why = "the database does not respond" if self._failure is None else self._failure.message
+            raise PinwardenError("AUDIT_UNAVAILABLE", f"the audit log cannot be written: {why}")
 
-    def _make_room(self) -> None:
-        """Wait for the database if it is only slow; while it is away, the journal may grow to its limit."""
-        full = self._limits.backlog
-        if self._away is None:
+    def _wait_for_capacity(self) -> None:
+        """Wait for the database if it is only slow. While it is unavailable, the journal may grow up to its limit."""
+        backlog = self._limits.backlog
+        if self._failure is None:
             self._urgent.set()
-            self._changed.wait_for(lambda: self._journal.size <= full or self._away is not None, self._limits.wait)
-        if self._journal.size > (full if self._away is None else self._limits.journal):
-            raise PinwardenError("AUDIT_UNAVAILABLE", "the audit log has no room for more events")
+            self._changed.wait_for(
+                lambda: self._journal.size <= backlog or self._failure is not None, self._limits.wait
+            )
+        if self._journal.size > (backlog if self._failure is None else self._limits.journal):
+            raise PinwardenError("AUDIT_UNAVAILABLE", "the journal of the audit log is full")
 
     # On the thread
 
@@ -305,11 +308,11 @@ class AuditLog:
         pause = self._limits.retry
         while True:
             try:
-                if not self._tried or self._away is not None:
+                if not self._tried or self._failure is not None:
                     self._recover(database)
                 self._drain(database)
-            except Exception as err:  # noqa: BLE001 - whatever it is, the thread goes on: without it nothing is logged
-                self._tell(_as_ours(err))
+            except Exception as err:  # noqa: BLE001 - the thread must survive: without it nothing is logged
+                self._report(_as_pinwarden_error(err))
                 if self._closing:
                     return
                 self._urgent.clear()
@@ -317,7 +320,7 @@ class AuditLog:
                 pause = min(pause * 2, self._limits.longest_retry)
                 continue
             pause = self._limits.retry
-            self._tell(None)
+            self._report(None)
             if self._closing and self.waiting == 0:
                 return
             self._sleep()
@@ -325,7 +328,7 @@ class AuditLog:
             self._urgent.clear()
 
     def _sleep(self) -> None:
-        """Wait for events. Those that note them need not tell while nobody sleeps."""
+        """Wait for events. `note` sets `_work` only while this thread is asleep."""
         with self._lock:
             self._asleep = self.waiting == 0
         if self._asleep:
@@ -334,10 +337,10 @@ class AuditLog:
         self._work.clear()
 
     def _recover(self, database: Database) -> None:
-        """Take up what killed gateways left. A journal that was tampered with is told in the log, and stays.
+        """Write the journals of killed gateways to the database. A damaged one is reported in the log, and stays.
 
-        Without a journal there is nothing to bring; but if nothing may pass while the database is away, it counts as
-        being there only when it has answered.
+        Without journals this does not contact the database. But if nothing may pass while it is unavailable, it must
+        answer a query first.
         """
         if self._refuses:
             database.row("SELECT 1")
@@ -346,64 +349,64 @@ class AuditLog:
         except PinwardenError as err:
             if err.code != "AUDIT_TAMPERED":
                 raise
-            if not self._told_damage:
-                self._told_damage = True
-                told = AuditEvent(kind=SPOOLED, code="journal_damaged", reason=err.message)
+            if not self._reported_damage:
+                self._reported_damage = True
+                damage = AuditEvent(kind=SPOOLED, code="journal_damaged", reason=err.message)
                 with self._lock:
-                    self._journal.append([pack(time_ns(), told)])
-                    self._look()
+                    self._journal.append([pack(time_ns(), damage)])
+                    self._update_fast_path()
 
     def _drain(self, database: Database) -> None:
         from pinwarden.gateway.audit.chain import append
 
         while True:
-            opened = database.open_count()
+            open_count = database.open_count()
             with self._lock:
-                if opened != self._opened:
-                    # What was in the database that was open before need not be in this one.
-                    self._opened, self._done = opened, self._journal.start
+                if open_count != self._open_count:
+                    # It may be another database than before, without the events of this journal.
+                    self._open_count, self._done = open_count, self._journal.start
                 since, until = self._done, self._journal.end
             if since.nth == until.nth:
                 return
-            batch, place = self._journal.read(since, until, self._limits.batch)
+            batch, position = self._journal.read(since, until, self._limits.batch)
             append(database, batch, until.nth)
-            self._settle(place)
+            self._committed(position)
             if self._journal.size <= self._limits.batch:
-                return  # what came meanwhile is gathered for the next commit, until the journal has to begin anew
+                return  # the next commit takes events that arrived meanwhile
 
-    def _settle(self, place: JournalPosition) -> None:
+    def _committed(self, position: JournalPosition) -> None:
         with self._changed:
-            self._done = place
-            if place.nth == self._journal.count and place.offset > self._limits.batch:
-                with suppress(PinwardenError):  # then it is as it was, and the next commit tries again
+            self._done = position
+            if position.nth == self._journal.count and position.offset > self._limits.batch:
+                with suppress(PinwardenError):  # the next commit tries again
                     self._journal.reset()
-                    self._forms.clear()
+                    self._templates.clear()
                     self._done = self._journal.start
-            self._away = None
+            self._failure = None
             self._stuck = False
             self._tried = True
-            self._look()
+            self._update_fast_path()
             self._changed.notify_all()
 
-    def _tell(self, problem: PinwardenError | None) -> None:
+    def _report(self, failure: PinwardenError | None) -> None:
         with self._changed:
-            self._away = problem
+            self._failure = failure
             self._stuck = False
             self._tried = True
-            self._look()
+            self._update_fast_path()
             self._changed.notify_all()
 
 
 def recover(database: Database, folder: Path) -> int:
-    """Bring the events of killed gateways into the chain, the oldest journal first. How many journals there were.
+    """Write the journals of killed gateways to the database, the oldest first. Returns how many there were.
 
-    One that was tampered with raises, after all others were brought in; what precedes the damage is brought in too.
+    For a damaged one, the events before the damage are written, and ``AUDIT_TAMPERED`` is raised after all others.
     """
     count = 0
     damaged: PinwardenError | None = None
-    for path in _left_in(folder):
+    for path in _journals_in(folder):
         try:
-            count += _bring_in(database, path)
+            count += _recover_journal(database, path)
         except PinwardenError as err:
             if err.code != "AUDIT_TAMPERED":
                 raise
@@ -413,15 +416,15 @@ def recover(database: Database, folder: Path) -> int:
     return count
 
 
-def _bring_in(database: Database, path: Path) -> bool:
+def _recover_journal(database: Database, path: Path) -> bool:
     from pinwarden.gateway.audit.chain import append
 
-    with left_behind(path) as journal:
+    with open_abandoned(path) as journal:
         if journal is None:
             return False
-        place = journal.start
-        while place.nth < journal.end.nth:
-            batch, place = journal.read(place, journal.end, AuditLimits().batch)
+        position = journal.start
+        while position.nth < journal.end.nth:
+            batch, position = journal.read(position, journal.end, AuditLimits().batch)
             append(database, batch)
         if journal.damaged:
             raise journal.tampered(journal.count)
@@ -429,29 +432,29 @@ def _bring_in(database: Database, path: Path) -> bool:
         return True
 
 
-def _left_in(folder: Path) -> list[Path]:
-    """The journals in a folder by age. Those that were never finished hold nothing, and go."""
-    found: list[tuple[int, Path]] = []
+def _journals_in(folder: Path) -> list[Path]:
+    """The journals in a folder, the oldest first. Removes files of gateways that were killed while creating one."""
+    journals: list[tuple[int, Path]] = []
     for path in (*folder.glob("*.journal"), *folder.glob("*.new")):
-        with suppress(OSError):  # another process took it up
+        with suppress(OSError):  # another process recovered it
             age = path.stat().st_mtime_ns
             if path.suffix == ".journal":
-                found.append((age, path))
-            elif time_ns() - age > _FORGOTTEN:
+                journals.append((age, path))
+            elif time_ns() - age > _UNFINISHED_AGE:
                 path.unlink()
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(journals)]
 
 
-_FORGOTTEN = 3600 * 10**9  # nanoseconds; making a journal takes less than one of its seconds
+_UNFINISHED_AGE = 3600 * 10**9  # nanoseconds; creating a journal takes less than a second
 
 
-def _as_ours(err: Exception) -> PinwardenError:
+def _as_pinwarden_error(err: Exception) -> PinwardenError:
     return (
         err if isinstance(err, PinwardenError) else PinwardenError("AUDIT_UNAVAILABLE", f"{type(err).__name__}: {err}")
     )
 
 
-def _machine() -> str:
+def _host_name() -> str:
     from platform import node
 
     return node()[:64]

@@ -14,9 +14,9 @@ from pinwarden.gateway.audit.event import (
     EMPTY,
     MESSAGES,
     ChainCheck,
+    ChainResult,
     LogEntry,
     LogHead,
-    Verified,
     entry_hash,
     event_content,
     parse_entry,
@@ -26,61 +26,61 @@ from pinwarden.system.files import open_regular
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
 
-_SHORT = 200  # characters of a name that no entry cuts off
-_LONGEST_LINE = 1 << 20  # an entry has a few hundred bytes; with arguments, at most some hundred thousand
+_MAX_SEARCHED = 200  # characters of a name; entries truncate longer ones
+_MAX_LINE = 1 << 20  # bytes; an entry has a few hundred, with arguments at most some hundred thousand
 
 
 class EntryFilter(Record):
-    """Which entries are asked for; empty for any."""
+    """Selects entries by server and kind; empty members select all."""
 
     server: str = ""
     kinds: tuple[str, ...] = ()
 
-    def fits(self, entry: LogEntry) -> bool:
-        """Whether the entry is one of them."""
+    def matches(self, entry: LogEntry) -> bool:
+        """Whether the entry is selected."""
         return self.server in ("", entry.fact.server) and (not self.kinds or entry.fact.kind in self.kinds)
 
     def members(self) -> list[list[tuple[str, str]]]:
-        """What the lines of such entries hold: one of each list."""
-        short = self.server if len(self.server) <= _SHORT else ""  # a longer one may be cut off
-        return [[("kind", kind) for kind in self.kinds], [("server", short)] if short else []]
+        """Members that selected entries have, for `chain.newest`."""
+        server = self.server if len(self.server) <= _MAX_SEARCHED else ""  # a longer one may be truncated
+        return [[("kind", kind) for kind in self.kinds], [("server", server)] if server else []]
 
 
 def verify_log(state: GatewayState, heads: Sequence[LogHead], exports: Sequence[Path] = ()) -> Report:
     """The report of ``pinwarden audit verify``: the chain in the database."""
-    earlier = [_Earlier(path) for path in exports]
-    kept = [*heads, *(each.head for each in earlier)]
-    check = ChainCheck(kept)
+    earlier = [_EarlierExport(path) for path in exports]
+    all_heads = [*heads, *(export.head for export in earlier)]
+    check = ChainCheck(all_heads)
     for number, line, filed in audit_chain.rows(state.audit_database):
         check.follow(number, line, filed)
         _compare(number, line, earlier, check)
-    return _verified("the audit log", check.outcome(), kept)
+    return _verification_report("the audit log", check.outcome(), all_heads)
 
 
 def verify_export(path: Path, heads: Sequence[LogHead], exports: Sequence[Path] = ()) -> Report:
     """The same for an exported file, which may begin anywhere in the chain."""
-    earlier = [_Earlier(each) for each in exports]
-    kept = [*heads, *(each.head for each in earlier)]
+    earlier = [_EarlierExport(export_path) for export_path in exports]
+    all_heads = [*heads, *(export.head for export in earlier)]
     check: ChainCheck | None = None
     number = 0
     for line in _lines_of(path):
         if check is None:
-            check, number = _start(line, kept)
+            check, number = _start(line, all_heads)
         check.follow(number, line)
         _compare(number, line, earlier, check)
         number += 1
     if check is None:
-        raise _holds_nothing(path)
-    return _verified(str(path), check.outcome(), kept)
+        raise _empty(path)
+    return _verification_report(str(path), check.outcome(), all_heads)
 
 
-_EXPORT = "Name a file that pinwarden audit export wrote."
+_EXPORT_HINT = "Name a file that pinwarden audit export wrote."
 
 
-class _Earlier:
-    """An export that was kept, which has to be a part of the log: every line of it, and not only the last.
+class _EarlierExport:
+    """An earlier export, every line of which must be in the log.
 
-    It is read twice, a line at a time: whether it is an export at all, and beside the log.
+    The file is read twice, line by line: first to verify it, then beside the log.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,18 +93,18 @@ class _Earlier:
             check.follow(number, line)
             number += 1
         if check is None:
-            raise _holds_nothing(path)
+            raise _empty(path)
         outcome = check.outcome()
         if outcome.breaks:
             why = outcome.breaks[0].message
-            raise PinwardenError("AUDIT_INVALID", f"{path} is no export of an audit log: {why}", hint=_EXPORT)
+            raise PinwardenError("AUDIT_INVALID", f"{path} is not a valid export: {why}", hint=_EXPORT_HINT)
         self.head = outcome.head
         self._lines = _lines_of(path)
 
-    def has_another(self, number: int, line: bytes) -> bool:
-        """Whether the export has another entry of this number than the log, which is asked about in order.
+    def differs(self, number: int, line: bytes) -> bool:
+        """Whether the export has another line for an entry of the log. Entries must be passed in order.
 
-        Its last one is its head, to which the log is held anyway.
+        The last line is not compared here; it is one of the heads.
         """
         while self._next < number:
             next(self._lines, None)
@@ -115,23 +115,23 @@ class _Earlier:
         return next(self._lines, line) != line
 
 
-def _compare(number: int, line: bytes, earlier: Sequence[_Earlier], check: ChainCheck) -> None:
-    if any(each.has_another(number, line) for each in earlier):
+def _compare(number: int, line: bytes, earlier: Sequence[_EarlierExport], check: ChainCheck) -> None:
+    if any(export.differs(number, line) for export in earlier):
         check.differs(number)
 
 
-def _holds_nothing(path: Path) -> PinwardenError:
-    return PinwardenError("AUDIT_INVALID", f"{path} holds no entry of an audit log", hint=_EXPORT)
+def _empty(path: Path) -> PinwardenError:
+    return PinwardenError("AUDIT_INVALID", f"{path} contains no entries of an audit log", hint=_EXPORT_HINT)
 
 
-def last_entries(state: GatewayState, count: int, wanted: EntryFilter) -> list[LogEntry]:
-    """The newest entries that are wanted, the oldest of them first."""
-    found = audit_chain.newest(state.audit_database, wanted.members())
-    return list(reversed(list(_some(found, count, wanted))))
+def last_entries(state: GatewayState, count: int, selected: EntryFilter) -> list[LogEntry]:
+    """The newest selected entries, oldest first."""
+    entries = audit_chain.newest(state.audit_database, selected.members())
+    return list(reversed(list(_select(entries, count, selected))))
 
 
 def later_entries(state: GatewayState, after: int) -> Iterator[LogEntry]:
-    """The entries behind a number: all of them, so that whoever goes on from the last one looks at none twice."""
+    """All entries after a number."""
     for _, line in audit_chain.lines(state.audit_database, after):
         yield parse_entry(line)
 
@@ -148,7 +148,7 @@ def tail_report(entries: Sequence[LogEntry]) -> Report:
 
 
 def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0) -> LogHead:
-    """Write every entry behind a number as a line, exactly as it is kept. The last one, whose hash proves them all."""
+    """Write the entries after a number, one per line, exactly as stored. Returns the head."""
     head = EMPTY
     for number, line in audit_chain.lines(state.audit_database, after):
         write(line + b"\n")
@@ -157,12 +157,12 @@ def export(state: GatewayState, write: Callable[[bytes], object], after: int = 0
 
 
 def export_report(subject: str, after: int, head: LogHead) -> Report:
-    """What was exported, and the head that proves it."""
+    """The report of ``pinwarden audit export``."""
     count = max(0, head.number - after)
     return Report(
         command="audit export",
         subject=subject,
-        summary=f"head {head}" if count or not after else f"no event is behind {after}",
+        summary=f"head {head}" if count or not after else f"no events after {after}",
         exit_code=EXIT_CLEAN,
         facts={"file": subject, "entries": count, "head": {"number": head.number, "hash": head.hash}},
     )
@@ -180,58 +180,58 @@ def entry_facts(entry: LogEntry) -> dict[str, Any]:
     }
 
 
-def _some(entries: Iterator[LogEntry], count: int, wanted: EntryFilter) -> Iterator[LogEntry]:
+def _select(entries: Iterator[LogEntry], count: int, selected: EntryFilter) -> Iterator[LogEntry]:
     for entry in entries:
         if count <= 0:
             return
-        if wanted.fits(entry):
+        if selected.matches(entry):
             count -= 1
             yield entry
 
 
 def _start(line: bytes, heads: Sequence[LogHead]) -> tuple[ChainCheck, int]:
-    """An export of the end of a log is followed from its first line; what came before it is not here to be seen."""
+    """The check of an export, which may begin after the first entry, and the number of its first line."""
     try:
         first = parse_entry(line)
     except PinwardenError:
         return ChainCheck(heads), 1
-    before = LogHead(number=first.number - 1, hash=first.previous)
+    previous = LogHead(number=first.number - 1, hash=first.previous)
     for head in heads:
-        if head.number < before.number:
+        if head.number < previous.number:
             raise PinwardenError(
                 "AUDIT_NOT_COVERED",
-                f"the head {head.number} cannot be checked by this file, which begins with entry {first.number}",
-                hint=f"Verify the log itself, or an export from entry {head.number + 1} or before.",
+                f"the head {head.number} cannot be checked, because this file begins with entry {first.number}",
+                hint=f"Verify the log itself, or an export that begins with entry {head.number + 1} or earlier.",
             )
-    return ChainCheck(heads, start=before), first.number
+    return ChainCheck(heads, start=previous), first.number
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
     with open_regular(path) as stream:
-        while line := stream.readline(_LONGEST_LINE):
+        while line := stream.readline(_MAX_LINE):
             if not line.endswith(b"\n"):
-                raise PinwardenError("AUDIT_INVALID", f"{path} does not end with a whole entry")
+                raise PinwardenError("AUDIT_INVALID", f"{path} ends with an incomplete entry")
             yield line[:-1]
 
 
-def _verified(subject: str, outcome: Verified, heads: Sequence[LogHead]) -> Report:
+def _verification_report(subject: str, outcome: ChainResult, heads: Sequence[LogHead]) -> Report:
     rows = tuple(
         Row(
-            code=each.code,
+            code=problem.code,
             severity="critical",
             entity="entry",
-            name=str(each.number),
+            name=str(problem.number),
             path="",
-            message=f"{each.message}.",
+            message=f"{problem.message}.",
         )
-        for each in outcome.breaks
+        for problem in outcome.breaks
     )
     notes = () if heads or rows else (_NO_HEAD,)
-    whole = "in order and unchanged" if not rows else "the log is not what was written"
+    verdict = "the log was changed" if rows else "complete and unchanged"
     return Report(
         command="audit verify",
         subject=subject,
-        summary=f"{plural(outcome.entries, 'event')}, {whole}; head {outcome.head}",
+        summary=f"{plural(outcome.entries, 'event')}, {verdict}; head {outcome.head}",
         exit_code=EXIT_REFUSED if rows else EXIT_CLEAN,
         rows=rows,
         notes=notes,
@@ -239,7 +239,10 @@ def _verified(subject: str, outcome: Verified, heads: Sequence[LogHead]) -> Repo
             "ok": not rows,
             "entries": outcome.entries,
             "head": {"number": outcome.head.number, "hash": outcome.head.hash},
-            "breaks": [{"number": each.number, "code": each.code, "message": each.message} for each in outcome.breaks],
+            "breaks": [
+                {"number": problem.number, "code": problem.code, "message": problem.message}
+                for problem in outcome.breaks
+            ],
             "heads_checked": len(heads),
         },
         rule_texts=MESSAGES,
@@ -247,6 +250,6 @@ def _verified(subject: str, outcome: Verified, heads: Sequence[LogHead]) -> Repo
 
 
 _NO_HEAD = (
-    "without --head nobody can tell whether events were cut off at the end; keep the head that is printed here "
-    "somewhere else, and give it the next time"
+    "without --head, removed events at the end of the log cannot be detected; keep the head printed here outside the "
+    "log and pass it the next time"
 )
