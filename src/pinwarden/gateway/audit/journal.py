@@ -156,6 +156,7 @@ class Journal:
 
     @end.setter
     def end(self, position: JournalPosition) -> None:
+        """Set the position after the last event."""
         self.size, self.count, self.checksum = position.offset, position.nth, position.checksum
 
     @classmethod
