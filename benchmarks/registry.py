@@ -22,7 +22,7 @@ from pinwarden.bundle.bundle_archive import make_archive, manifest_entry
 from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, Descriptor, SecurityPolicy, descriptor_to_json
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes
 from pinwarden.bundle.source_tree import SourceFile
-from pinwarden.core.cid import document_cid, manifest_root_cid
+from pinwarden.core.digest import document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint

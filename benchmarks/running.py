@@ -21,7 +21,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.project.fetch_context import FetchContext, PackageSources, fetch_files
 from pinwarden.project.project import Project
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchRules
 
 BIN = Path(sys.executable).parent

@@ -14,7 +14,7 @@ from typing import Any
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import encode_json_file
-from pinwarden.surface.foreign_digests import api_surface_leaves, hash_of_leaves
+from pinwarden.surface.interop import api_surface_leaves, hash_of_leaves
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 VECTORS = REPOSITORY / "tests" / "vectors"

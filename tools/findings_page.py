@@ -28,7 +28,7 @@ from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
 from pinwarden.project.newer_releases import DEPENDENCY_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
 from pinwarden.project.update import UPDATE_KINDS
-from pinwarden.surface.scan import toolpin
+from pinwarden.surface import interop as toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES
 

@@ -29,30 +29,26 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pinwarden.core.canonical import canonicalize
-    from pinwarden.core.cid import Cid, blob_cid, document_cid, manifest_root_cid
-    from pinwarden.core.digest import Digest
+    from pinwarden.core.digest import Cid, Digest, blob_cid, document_cid, manifest_root_cid, tool_digest
     from pinwarden.core.errors import PinwardenError
-    from pinwarden.core.keys import PrivateKey, PublicKey
-    from pinwarden.core.limits import Limits
-    from pinwarden.core.signing import signing_preimage, verify_signature
-    from pinwarden.core.strict_json import parse_json
-    from pinwarden.core.tool_digest import tool_digest
+    from pinwarden.core.keys import PrivateKey, PublicKey, signing_preimage, verify_signature
+    from pinwarden.core.strict_json import Limits, parse_json
 
 _HOMES = {
-    "Cid": "cid",
+    "Cid": "digest",
     "Digest": "digest",
-    "Limits": "limits",
+    "Limits": "strict_json",
     "PinwardenError": "errors",
     "PrivateKey": "keys",
     "PublicKey": "keys",
-    "blob_cid": "cid",
+    "blob_cid": "digest",
     "canonicalize": "canonical",
-    "document_cid": "cid",
-    "manifest_root_cid": "cid",
+    "document_cid": "digest",
+    "manifest_root_cid": "digest",
     "parse_json": "strict_json",
-    "signing_preimage": "signing",
-    "tool_digest": "tool_digest",
-    "verify_signature": "signing",
+    "signing_preimage": "keys",
+    "tool_digest": "digest",
+    "verify_signature": "keys",
 }
 
 

@@ -15,7 +15,7 @@ from pinwarden.artifacts.cargo_package import index_path
 from pinwarden.artifacts.endpoints.cargo import default_index, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import tarball
 from tests.servers.plain_http import Asked, Said, plain_server

@@ -15,7 +15,7 @@ from pinwarden import PinwardenError
 from pinwarden.artifacts.endpoints.docker import HelperLimits, registry_endpoint
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support.registries import scripted
 

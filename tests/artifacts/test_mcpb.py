@@ -26,7 +26,7 @@ from pinwarden.artifacts.environments.tree import TREE
 from pinwarden.artifacts.mcpb import BundleSettings
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Said, files, plain_server
 from tests.support.bundles import (

@@ -9,7 +9,7 @@ import pytest
 from pinwarden.artifacts.newest import is_newer_tag, is_release_tag, newest_npm, newest_python, newest_tag
 from pinwarden.artifacts.npm_package import parse_name
 from pinwarden.artifacts.pypi_index import ReleaseFile
-from pinwarden.clients.launch.parse import replace_release, replace_word
+from pinwarden.clients.command_line import replace_release, replace_word
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.target import StdioTarget
 

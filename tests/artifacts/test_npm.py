@@ -28,7 +28,7 @@ from pinwarden.artifacts.endpoints.npm import default_registry, registry_for
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import Verdaccio, package, sri, tarball, verdaccio, version_document
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server

@@ -14,7 +14,7 @@ import pytest
 
 from pinwarden.artifacts.endpoints.npm import NpmRegistry, default_registry, parse_npmrc, registry_for
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import SettingsSources
+from pinwarden.system.net.connections import SettingsSources
 from tests.support.needs import needs
 
 

@@ -19,7 +19,7 @@ from pinwarden.artifacts.endpoints.nuget import NugetSources, default_source, so
 from pinwarden.artifacts.nuget_package import normal_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Asked, PlainServer, Said, plain_server
 

@@ -33,7 +33,7 @@ from pinwarden.artifacts.artifact import (
 from pinwarden.artifacts.oci import ImageOptions, fetch_facts, image_facts, save_layout
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.support import images
 from tests.support.images import Blob, BuiltImage, image, index, platform_members, push, push_index, resolve, text_of

@@ -15,7 +15,7 @@ from pinwarden.artifacts.provenance import RegistryKey, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.npm_registry import package, version_document
 from tests.servers.plain_http import Answerer, files, plain_server

@@ -21,7 +21,7 @@ from pinwarden.artifacts.endpoints.pypi import indexes
 from pinwarden.artifacts.pypi import fetch_facts
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRules
 from tests.servers.plain_http import Answerer, Asked, PlainServer, Said, files, plain_server
 from tests.support.wheels import make_wheel, make_zip, package_index, wheel_name

@@ -15,7 +15,7 @@ from packageurl.contrib.purl2url import get_repo_url
 
 from pinwarden.artifacts.endpoints.pypi import Client, Indexes, above_simple, indexes, json_api
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 
 SECRET = "hunter2-hunter2"
 

@@ -24,7 +24,7 @@ from pinwarden.artifacts.python_package import best_wheel, marker_applies
 from pinwarden.artifacts.resolvers import find_uv, resolve, uv_version
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from tests.servers.plain_http import Asked, Said, files, plain_server
 from tests.support.needs import missing
 from tests.support.wheels import make_wheel, package_index, wheel_name

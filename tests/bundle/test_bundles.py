@@ -31,7 +31,7 @@ from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import document_bytes
 from pinwarden.bundle.pack import PackedBundle, PackOptions, pack_folder
 from pinwarden.bundle.source_tree import read_tree
-from pinwarden.core.cid import Cid, blob_cid
+from pinwarden.core.digest import Cid, blob_cid
 from pinwarden.core.record import replace
 
 SERVER = b'{"name": "@acme/notes", "version": "1.0.0", "runtime": "python", "entry": "main.py"}'

@@ -18,7 +18,7 @@ import pytest
 
 from pinwarden.artifacts.resolvers import WantedPackage, resolve_npm
 from pinwarden.project.client_install import with_approved_start
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from tests.cli.artifact_world import User, npm_library, npm_server, python_server
 from tests.servers.npm_registry import Verdaccio, sri, verdaccio
 from tests.support import images

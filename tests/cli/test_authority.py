@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.clients.launch.run_command import parse_run_command
+from pinwarden.clients.command_line import parse_run_command
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, gateway_policy, tightened
 from tests.cli.run import Outcome, pinwarden
 from tests.servers import turning

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pinwarden.cli.render import FORMATS, render, render_error
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import ROW_SEVERITIES, Report, Row
-from pinwarden.core.visible import INVISIBLE
+from pinwarden.core.text import INVISIBLE
 from tests.cli.run import pinwarden
 from tests.cli.sarif_schema import sarif_problems
 

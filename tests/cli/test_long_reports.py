@@ -8,9 +8,8 @@ import pytest
 
 from pinwarden.cli.render import FORMATS, render
 from pinwarden.core.report import Report, Row
-from pinwarden.surface.drift.changes import ABSENT, Change
+from pinwarden.surface.drift.changes import ABSENT, Change, change_row
 from pinwarden.surface.drift.text_diff import omit_common_text
-from pinwarden.surface.rows import change_row
 
 WORDS = [f"--word-{number:04}" for number in range(500)]
 COMMENT = 65_536

@@ -23,7 +23,7 @@ from pinwarden.core.json_slices import array_elements
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.report import Report, Row
 from pinwarden.core.strict_json import encode_json_file
-from pinwarden.core.visible import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, show_invisible
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lockfile, signature
 from pinwarden.lock.extension import extended, extension_of

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.clients.launch.parse import DANGERS, Launch, parse_launch
-from pinwarden.clients.launch.run_command import LockedStart, parse_locked_start, pinwarden_arguments
-from pinwarden.system.command_words import name_set
-from pinwarden.system.target import HttpTarget, StdioTarget
+from pinwarden.clients.command_line import (
+    DANGERS,
+    Launch,
+    LockedStart,
+    parse_launch,
+    parse_locked_start,
+    pinwarden_arguments,
+)
+from pinwarden.system.target import HttpTarget, StdioTarget, name_set
 
 SHA = "sha256:" + "3c" * 32
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.core.tool_digest import tool_digest
+from pinwarden.core.digest import tool_digest
 from pinwarden.surface.surface import Surface
 from tests.conformance.vectors import cases, load
 from tests.gateway.desk import Desk, policy, refused

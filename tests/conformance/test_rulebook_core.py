@@ -23,9 +23,8 @@ from pinwarden import (
     parse_json,
     signing_preimage,
 )
-from pinwarden.core.cid import document_cbor
-from pinwarden.core.keys import encode_base64url
-from pinwarden.core.signing import document_signature_valid, sign_document
+from pinwarden.core.digest import document_cbor
+from pinwarden.core.keys import document_signature_valid, encode_base64url, sign_document
 from tests.conformance.vectors import cases, load, uncopied
 
 

@@ -15,7 +15,7 @@ from pinwarden.lock.lockfile import verify
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
 from pinwarden.lock.trust_explanation import verdict_of
 from pinwarden.lock.trust_tiers import judge
-from pinwarden.surface.foreign_digests import toolpin_hashes
+from pinwarden.surface.interop import toolpin_hashes
 from tests.conformance.test_toolpin_scan import scanned
 from tests.conformance.toolpin_world import assert_prints
 from tests.conformance.vectors import REPOSITORY, cases

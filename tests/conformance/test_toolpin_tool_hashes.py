@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.javascript import locale_sorted
-from pinwarden.surface.foreign_digests import toolpin_hashes
+from pinwarden.surface.interop import toolpin_hashes
 from tests.conformance.vectors import cases, load, vectors_dir
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import Cid, PinwardenError, blob_cid, canonicalize, document_cid, manifest_root_cid, parse_json
-from pinwarden.core.cid import document_cbor
+from pinwarden.core.digest import document_cbor
 
 text = st.text(st.characters(codec="utf-8"), max_size=10)
 values = st.recursive(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_pointer import locate_pointers, resolve_pointer
+from pinwarden.core.json_values import locate_pointers, resolve_pointer
 
 LOCK = """{
   "lockfileVersion": 2,

@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, PrivateKey, PublicKey, signing_preimage, verify_signature
-from pinwarden.core.keys import decode_base64url, encode_base64url
-from pinwarden.core.signing import document_signature_valid, dsse_preimage, dsse_sign, dsse_verify, sign_document
+from pinwarden.core.keys import (
+    decode_base64url,
+    document_signature_valid,
+    dsse_preimage,
+    dsse_sign,
+    dsse_verify,
+    encode_base64url,
+    sign_document,
+)
 from tests.support.needs import needs
 
 KEY = PrivateKey.from_seed(bytes(range(32)))

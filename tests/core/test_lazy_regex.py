@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.text import pattern
 
 
 def test_a_pattern_finds_what_a_compiled_expression_finds() -> None:

@@ -30,7 +30,7 @@ from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from pinwarden.system.environment_variables import child_environment
-from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 
 TOKEN = "pwt_a-token-for-tests"

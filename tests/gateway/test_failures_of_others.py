@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pinwarden.core.digest import tool_digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.tool_digest import tool_digest
 from pinwarden.surface.surface import Surface
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 

@@ -37,7 +37,7 @@ from pinwarden.gateway.session import Session
 from pinwarden.surface.probe.event_stream import EventParser
 from pinwarden.surface.surface import surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
-from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
 from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, OpenStream, Raw, gateway, guard, modern, rpc

@@ -19,7 +19,7 @@ from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTranspor
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, QueuedRequest, ResponseListener, UpstreamRequest
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
-from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
 from tests.gateway.test_http_room import Owner

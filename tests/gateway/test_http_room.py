@@ -27,7 +27,7 @@ from pinwarden.gateway.http.upstream_connection import NULL_LISTENER
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.system.fair_executor import FairExecutor
-from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.desk import Desk
 from tests.gateway.http_world import Kept, rpc

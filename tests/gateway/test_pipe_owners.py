@@ -19,7 +19,7 @@ import uvloop
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_pipes import PipeEnd, PipeEnds
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
-from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.descriptors import StrictLoop, open_descriptors
 from tests.gateway.http_world import Behind, Raw, gateway, guard

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinwarden.gateway.gated_server import command_name
-from pinwarden.system.command_words import surely_has_no_secret
 from pinwarden.system.masking import TOKEN, mask_words
+from pinwarden.system.target import surely_has_no_secret
 
 PARTS = st.sampled_from(
     ["--token", "--api-key", "-p", "-m", "--", "a/b.py", "python3", "-H", "X: y", "k=v", "TOKEN=v", "https://u:p@h/"]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pinwarden.core.tool_digest import tool_digest
+from pinwarden.core.digest import tool_digest
 from pinwarden.gateway.guard import SessionLimits
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
 from tests.servers.turning import MEMBERS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.core.tool_digest import tool_digest
+from pinwarden.core.digest import tool_digest
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused

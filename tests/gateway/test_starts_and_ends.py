@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pinwarden.core.digest import tool_digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.tool_digest import tool_digest
 from pinwarden.gateway.audit.chain import entries
 from pinwarden.gateway.audit.event import HELD, STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.gates.verdict import BLOCK, Verdict

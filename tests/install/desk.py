@@ -81,7 +81,7 @@ class Desk:
 
 def relinked(made: Bundle) -> Bundle:
     """The bundle after its descriptor was changed."""
-    from pinwarden.core.cid import document_cid
+    from pinwarden.core.digest import document_cid
 
     cid = str(document_cid(made.descriptor))
     return Bundle(descriptor=made.descriptor, manifest={**made.manifest, "descriptor_cid": cid}, archive=made.archive)

@@ -21,7 +21,7 @@ from pinwarden.bundle.bundle_documents import CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYP
 from pinwarden.bundle.document import add_signature, document_bytes
 from pinwarden.bundle.trust import InstallerPolicy, TrustStore, revoke_key
 from pinwarden.bundle.trust_files import change_trust, log_state_path
-from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
+from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Note, TlogProof, WitnessKey

@@ -9,7 +9,7 @@ from typing import Any
 from pinwarden.bundle.document import document_bytes
 from pinwarden.bundle.trust import InstallerPolicy, KnownKey, TrustedKey, TrustedRegistry, add_key, add_registry
 from pinwarden.bundle.trust_files import change_trust, load_trust
-from pinwarden.core.cid import document_cid
+from pinwarden.core.digest import document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.signed_note import NoteKey
 from pinwarden.install.decision import InstallDecision, InstallRequest, decide_install

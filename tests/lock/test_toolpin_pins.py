@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinwarden.lock.toolpin_pins import PIN_FINDINGS, compare_pins, has_pins
-from pinwarden.surface.foreign_digests import toolpin_hashes
+from pinwarden.surface.interop import toolpin_hashes
 
 NAMES = ("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash")
 SEARCH: dict[str, Any] = {"name": "search", "description": "Search.", "inputSchema": {"type": "object"}}

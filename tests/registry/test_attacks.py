@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 
 from pinwarden.bundle.document import add_signature, document_bytes
-from pinwarden.core.cid import blob_cid
+from pinwarden.core.digest import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PrivateKey
 from pinwarden.registry import registry_documents

@@ -14,10 +14,9 @@ from pinwarden.bundle import attestation, log_documents
 from pinwarden.bundle.document import add_signature, document_bytes
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey
+from pinwarden.core.keys import PrivateKey, document_signature_valid
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import TlogProof
-from pinwarden.core.signing import document_signature_valid
 from pinwarden.registry import access as operating
 from pinwarden.registry.access import authenticate
 from pinwarden.registry.changes import add_attestation, apply_change

@@ -9,9 +9,8 @@ import pytest
 from pinwarden.bundle.log_documents import KeyChange
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey
+from pinwarden.core.keys import PrivateKey, document_signature_valid
 from pinwarden.core.record import replace
-from pinwarden.core.signing import document_signature_valid
 from pinwarden.registry.log_client import FollowOptions, follow_log, verify_log
 from pinwarden.registry.log_writer import rotate_key
 from pinwarden.registry.registry import Registry

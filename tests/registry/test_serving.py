@@ -19,7 +19,7 @@ import pytest
 
 from pinwarden.cli.commands import COMMANDS
 from pinwarden.cli.main import main
-from pinwarden.core.cid import blob_cid
+from pinwarden.core.digest import blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.signed_note import NoteKey

@@ -22,7 +22,7 @@ from pinwarden.bundle.bundle_documents import (
 )
 from pinwarden.bundle.document import add_signature, default_profile, document_bytes
 from pinwarden.bundle.source_tree import SourceFile
-from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
+from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.registry import access as operating

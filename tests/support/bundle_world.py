@@ -21,7 +21,7 @@ from pinwarden.bundle.document import add_signature, default_profile
 from pinwarden.bundle.evidence import AcceptanceRequest
 from pinwarden.bundle.log_documents import POINTER_SIGNED_FIELDS, Constraints, Pointer, unsigned_pointers
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey, trusted_key_to_json
-from pinwarden.core.cid import blob_cid, document_cid
+from pinwarden.core.digest import blob_cid, document_cid
 from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 

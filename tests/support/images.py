@@ -15,7 +15,7 @@ from typing import Any
 from pinwarden.artifacts.oci_reference import ImageReference
 from pinwarden.artifacts.oci_registry import OciRegistry, RegistryTokens
 from pinwarden.core.digest import Digest
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher
 from pinwarden.system.net.network_errors import fetch_failed
 from tests.support.registries import DockerRegistry

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinwarden.core.digest import Digest
-from pinwarden.core.json_pointer import escape_pointer_token
+from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import (
     EXTENSION,

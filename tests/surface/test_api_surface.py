@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import Digest, PinwardenError, canonicalize, parse_json
-from pinwarden.surface.foreign_digests import api_surface_hash, api_surface_leaves, hash_of_leaves, leaf_preimage
+from pinwarden.surface.interop import api_surface_hash, api_surface_leaves, hash_of_leaves, leaf_preimage
 from tests.support.javascript import needs_node, run_node
 from tools import api_surface_vectors
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.core.json_pointer import resolve_pointer
+from pinwarden.core.json_values import resolve_pointer
 from pinwarden.core.record import replace
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CUE_ORDER, SEVERITIES
 from pinwarden.surface.drift.compare import ABSENT, blocked_by_default, compare

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, canonicalize, tool_digest
 from pinwarden.core.javascript import locale_sorted
-from pinwarden.surface.foreign_digests import (
+from pinwarden.surface.interop import (
     api_surface_hash,
     api_surface_leaves,
     fusion_input_schema_digest,

@@ -21,7 +21,7 @@ from pinwarden.core.record import replace
 from pinwarden.surface.probe.probe import ProbeOptions, probe, probe_all, probe_as_two_clients
 from pinwarden.surface.probe.session import ClientIdentity
 from pinwarden.surface.surface import Surface
-from pinwarden.system.net.network_guard import is_public
+from pinwarden.system.net.connections import is_public
 from pinwarden.system.probe_budget import ProbeLimits
 from pinwarden.system.target import HttpTarget
 from tests.servers.scripted_http import HttpWorld, http_server

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError, tool_digest
 from pinwarden.core.record import replace
-from pinwarden.core.visible import INVISIBLE
+from pinwarden.core.text import INVISIBLE
 from pinwarden.surface import surface as surfaces
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, RESOURCE, TEMPLATE, TOOL, Item, Surface
 from tests.conformance.vectors import vectors_dir

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.text import show_invisible
 from pinwarden.surface.drift.text_diff import MAX_DIFFERENCES, text_diff
 
 

@@ -17,9 +17,8 @@ import pytest
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.system.net.endpoint import Endpoint, Origin
+from pinwarden.system.net.connections import Endpoint, Origin, proxy_for
 from pinwarden.system.net.fetch import Fetcher, FetchLimits, FetchRequest, FetchRules
-from pinwarden.system.net.network_guard import proxy_for
 from pinwarden.system.target import HttpAddress
 from tests.servers.authority import Authority
 from tests.servers.plain_http import Asked, Said, files, plain_server

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
+from pinwarden.core.digest import TOOL_PROFILES
 from pinwarden.core.errors import CODES
-from pinwarden.core.tool_digest import TOOL_PROFILES
 from pinwarden.surface import surface
 from pinwarden.surface.scan import scan as advisories
 from tools.document_schemas import surface_body

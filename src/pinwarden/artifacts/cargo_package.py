@@ -11,8 +11,8 @@ from urllib.parse import quote
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
 
 # https://doc.rust-lang.org/cargo/reference/registry-index.html
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

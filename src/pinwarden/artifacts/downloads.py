@@ -15,7 +15,7 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import open_regular
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchLimits, FetchRequest
 from pinwarden.system.target import HttpAddress
 

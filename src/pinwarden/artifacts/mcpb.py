@@ -13,7 +13,7 @@ from pinwarden.artifacts.downloads import display_source, staged_file
 from pinwarden.artifacts.mcpb_manifest import BundleManifest, Parts
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher
 
 ARCHIVE_UNSAFE = "mcpb_unsafe_archive"

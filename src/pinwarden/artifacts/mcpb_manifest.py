@@ -13,8 +13,8 @@ from typing import Any, Literal, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import Limits
 
 MANIFEST_NAME = "manifest.json"
 LIMITS = Limits(max_bytes=4 * 1024 * 1024, max_depth=100)

@@ -40,9 +40,9 @@ from pinwarden.artifacts.npm_package import (
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.core.strict_json import Limits
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress

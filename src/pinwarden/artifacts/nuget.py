@@ -28,7 +28,7 @@ from pinwarden.artifacts.nuget_package import (
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.net.network_errors import fetch_failed
 from pinwarden.system.target import HttpAddress

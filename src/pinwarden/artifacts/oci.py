@@ -47,7 +47,7 @@ from pinwarden.artifacts.oci_registry import FetchedDocument, OciRegistry
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher
 from pinwarden.system.net.network_errors import fetch_failed
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from pinwarden.artifacts.oci_reference import HUB, HUB_NAMES, ImageReference
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import Limits
 from pinwarden.system.target import HttpAddress
 
 HUB_KEY = "https://index.docker.io/v1/"

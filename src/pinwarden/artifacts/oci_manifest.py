@@ -13,8 +13,8 @@ from pinwarden.artifacts.oci_reference import parse_digest
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import Limits
 from pinwarden.core.typed_json import JsonObject
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -20,9 +20,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, replace
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.core.strict_json import Limits
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import DownloadResult, Fetcher, FetchRequest, FetchResponse, RequestBody
 from pinwarden.system.net.network_errors import fetch_failed, too_large
 from pinwarden.system.target import HttpAddress

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from pinwarden.artifacts.artifact import PackageRef
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
 from pinwarden.core.versions import are_comparable, compare_versions
 
 LIMITS = Limits(max_bytes=16 * 1024 * 1024)

@@ -17,8 +17,8 @@ from pinwarden.artifacts.artifact import ArtifactFile, Ecosystem, PackageRef
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field, field_names
+from pinwarden.core.strict_json import Limits
 from pinwarden.lock.entry import invalid
 
 Kind = Literal[

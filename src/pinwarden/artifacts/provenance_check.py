@@ -44,7 +44,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 
 if TYPE_CHECKING:
-    from pinwarden.system.net.endpoint import Endpoint
+    from pinwarden.system.net.connections import Endpoint
     from pinwarden.system.net.fetch import Fetcher
 
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"

@@ -50,7 +50,7 @@ from pinwarden.artifacts.python_package import (
 )
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 from pinwarden.system.target import HttpAddress
 

@@ -18,8 +18,8 @@ from pinwarden.artifacts.python_package import is_safe_file_name, same_version
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import Limits
 from pinwarden.core.typed_json import JsonObject
 
 DOCUMENT_LIMITS = Limits(max_bytes=64 * 1024 * 1024)

@@ -20,9 +20,8 @@ from pinwarden.core.record import Record
 from pinwarden.lock.closure import LIMITS
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.files import find_program, read_file
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint, HostNotFoundError, NetworkRules, proxy_for, resolve_destinations
 from pinwarden.system.net.network_errors import fetch_failed
-from pinwarden.system.net.network_guard import HostNotFoundError, NetworkRules, proxy_for, resolve_destinations
 from pinwarden.system.processes import BoundedTask, run_bounded
 
 RESOLVE_SECONDS = 300.0

@@ -21,9 +21,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import show_invisible
 from pinwarden.system.files import read_file
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from pinwarden.bundle.evidence import (
 )
 from pinwarden.bundle.log_documents import LEGACY_PREFIX, POINTER_SIGNED_FIELDS, pointers_from_json
 from pinwarden.bundle.trust import InstallerPolicy
-from pinwarden.core.cid import document_cid, manifest_root_cid
+from pinwarden.core.digest import document_cid, manifest_root_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 

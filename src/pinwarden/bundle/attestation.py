@@ -7,7 +7,7 @@ from typing import Any
 
 from pinwarden.bundle.document import DocumentReader, Signature, read_json, read_profile, read_signatures
 from pinwarden.core.record import Record, field
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 
 ATTESTATION_SCHEMA = "attestation.envelope.v0.1"
 ATTESTATION_SIGNED_FIELDS = ("/subject", "/claims")

@@ -27,7 +27,7 @@ from pinwarden.bundle.bundle_documents import (
 )
 from pinwarden.bundle.source_tree import SourceFile
 from pinwarden.bundle.tar_zstd import TarFile, max_tar_bytes, tar_headers, write_tar
-from pinwarden.core.cid import BLOB_PREFIX, Cid, blob_cid, document_cbor
+from pinwarden.core.digest import BLOB_PREFIX, Cid, blob_cid, document_cbor
 from pinwarden.core.errors import PinwardenError
 
 FileContents = Mapping[str, memoryview | bytes]

@@ -20,7 +20,7 @@ from pinwarden.bundle.document import (
     refuse_document,
 )
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
-from pinwarden.core.cid import manifest_root_cid
+from pinwarden.core.digest import manifest_root_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 

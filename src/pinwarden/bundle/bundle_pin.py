@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinwarden.bundle.bundle_documents import RUNTIMES, SecurityPolicy
-from pinwarden.core.cid import Cid
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Cid, Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry

@@ -7,13 +7,12 @@ from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.canonical import canonicalize
-from pinwarden.core.cid import Cid
+from pinwarden.core.digest import Cid
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import Signer
-from pinwarden.core.limits import Limits
+from pinwarden.core.keys import ALGORITHM, Signer, sign_document
 from pinwarden.core.record import Record
-from pinwarden.core.signing import ALGORITHM, sign_document
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import parse_timestamp
 
 DOCUMENT_LIMITS = Limits(max_bytes=16 * 1024 * 1024)
 """About the size of a manifest of 100,000 files; other documents have a few kilobytes."""

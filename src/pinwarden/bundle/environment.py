@@ -14,8 +14,7 @@ from pinwarden.bundle.bundle_archive import check_archive
 from pinwarden.bundle.bundle_documents import ManifestEntry, SecurityPolicy, parse_descriptor
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.bundle_pin import BundlePin
-from pinwarden.core.cid import Cid, document_cid
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Cid, Digest, document_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.files import find_program, read_file
 

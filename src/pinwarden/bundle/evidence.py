@@ -10,9 +10,9 @@ from pinwarden.bundle.document import read_json
 from pinwarden.bundle.trust import InstallerPolicy, Trust, TrustedKey
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.keys import document_signature_valid
 from pinwarden.core.record import Record, field
-from pinwarden.core.signing import document_signature_valid
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 
 
 class AcceptanceRequest(Record):

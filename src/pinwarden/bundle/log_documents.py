@@ -24,9 +24,8 @@ from pinwarden.bundle.document import (
 )
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey, Signer, decode_base64url, encode_base64url
+from pinwarden.core.keys import PublicKey, Signer, decode_base64url, document_signature_valid, encode_base64url
 from pinwarden.core.record import Record, field
-from pinwarden.core.signing import document_signature_valid
 
 # Pointers
 

@@ -29,7 +29,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, plural
 from pinwarden.system.files import read_file, write_atomically
-from pinwarden.system.net.endpoint import Endpoint, SettingsSources
+from pinwarden.system.net.connections import Endpoint, SettingsSources
 from pinwarden.system.net.fetch import Fetcher
 
 SCHEME = "oci://"

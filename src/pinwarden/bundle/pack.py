@@ -21,8 +21,7 @@ from pinwarden.bundle.bundle_files import SUFFIXES
 from pinwarden.bundle.document import document_bytes
 from pinwarden.bundle.server_manifest import MANIFEST_NAME, ServerManifest
 from pinwarden.bundle.source_tree import SourceTree, read_tree
-from pinwarden.core.cid import document_cid, manifest_root_cid
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, document_cid, manifest_root_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report, plural

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from pinwarden.artifacts.archives.rules import check_portable
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import Limits
 
 MANIFEST_NAME = "server.json"
 RUNTIMES = ("bun", "node", "deno", "python", "native")

@@ -16,7 +16,7 @@ from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import Signer
 from pinwarden.core.record import Record, field
 from pinwarden.core.report import Report
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 from pinwarden.system.files import read_file, write_atomically
 
 

@@ -124,7 +124,7 @@ def registry_location(args: Namespace, trusted: TrustStore) -> str:
 def open_locations(args: Namespace) -> Iterator[Locations]:
     """The network for installing, open until the command ends."""
     from pinwarden.install.sources import Locations
-    from pinwarden.system.net.endpoint import SettingsSources
+    from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     rules = FetchRules(
@@ -154,7 +154,7 @@ def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
 def open_oci_network() -> Iterator[OciNetwork]:
     """The network with the settings and logins of docker or podman."""
     from pinwarden.bundle.oci_transfer import OciNetwork
-    from pinwarden.system.net.endpoint import SettingsSources
+    from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher, FetchRules
 
     fetcher = Fetcher(FetchRules(), os.environ)

@@ -201,7 +201,7 @@ def _report(err: PinwardenError, invocation: _Invocation) -> None:
     """Print the error to stdout in the chosen format, and for people to stderr."""
     from pinwarden.cli.layout import wrap
     from pinwarden.cli.render import render_error
-    from pinwarden.core.visible import neutralize_log_commands, show_invisible
+    from pinwarden.core.text import neutralize_log_commands, show_invisible
 
     if err.code == "USAGE" and invocation.command and err.hint == CODES["USAGE"].hint:
         err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {invocation.command} --help", data=err.data)

@@ -227,7 +227,7 @@ def _read_public_key(text: str) -> tuple[str, PublicKey]:
 
 def _signed_since(args: Namespace, files: Sequence[Path], keys: Mapping[str, PublicKey]) -> datetime | None:
     """The time of the newest known signature: as given, or as in a git revision, whichever is later."""
-    from pinwarden.core.timestamps import parse_timestamp
+    from pinwarden.core.text import parse_timestamp
     from pinwarden.lock.signature import newest_signature
     from pinwarden.system.repository import read_file_at_revision
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, TextIO
 
-from pinwarden.core.visible import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, show_invisible
 
 _MAX_CELL = 60
 

@@ -61,7 +61,7 @@ def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] 
 
 def write_report_file(path: Path, text: str) -> bool:
     """Replace a report file atomically. A failure is printed to stderr."""
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.text import show_invisible
     from pinwarden.system.files import write_atomically
 
     try:
@@ -103,7 +103,7 @@ def format_definition(value: Any) -> str:
     """The definition of a tool, prompt or resource as indented JSON, with invisible characters escaped."""
     import json
 
-    from pinwarden.core.visible import json_for_log
+    from pinwarden.core.text import json_for_log
 
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return json_for_log("".join(f"{_MARGIN}{line}\n" for line in text.split("\n")))

@@ -28,7 +28,7 @@ def print_notice(text: str) -> None:
     """Write a line for people to stderr. Hostile names of servers and files in it are made harmless."""
     from contextlib import suppress
 
-    from pinwarden.core.visible import neutralize_log_commands, show_invisible
+    from pinwarden.core.text import neutralize_log_commands, show_invisible
 
     line = neutralize_log_commands(f"pinwarden: {show_invisible(text)}\n")
     with suppress(OSError):  # bypasses Python's buffer: its lock would block shutdown if the reader is stuck

@@ -10,21 +10,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pinwarden.clients.config import ConfiguredServer, configured_server
-from pinwarden.clients.entry_dialects import fields_of
-from pinwarden.clients.launch.parse import DANGERS, Launch, parse_launch
+from pinwarden.clients.command_line import DANGERS, Launch, parse_launch
+from pinwarden.clients.config import ConfiguredServer, configured_server, fields_of
 from pinwarden.clients.near_names import find_near_name
 from pinwarden.clients.table import Client, client_of
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.json_values import child_pointer, json_equal
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, kind_table
+from pinwarden.core.text import pattern
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
-from pinwarden.surface.drift.json_values import child_pointer, json_equal
-from pinwarden.system.command_words import program_name
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import is_reference, mask_text, mask_url, mask_value, mask_words
 from pinwarden.system.redaction import mask_configured_value
-from pinwarden.system.target import StdioTarget
+from pinwarden.system.target import StdioTarget, program_name
 
 CONFIG_KINDS: FindingKinds = kind_table(
     critical=(

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput
-from pinwarden.clients.entry_dialects import fields_of
-from pinwarden.clients.launch.parse import DANGERS, parse_launch
+from pinwarden.clients.command_line import DANGERS, parse_launch
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
 from pinwarden.clients.table import client_of
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.json_values import child_pointer
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKinds, kind_table
+from pinwarden.core.text import pattern
 from pinwarden.surface.drift.changes import INFO
-from pinwarden.surface.drift.json_values import child_pointer
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import looks_secret, mask_name, mask_words
 from pinwarden.system.redaction import entry_command_lines, entry_urls

@@ -15,10 +15,9 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.record import Record, field
-from pinwarden.core.visible import escape_invisible_json
+from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
+from pinwarden.core.text import escape_invisible_json, pattern
 
 _TRIVIA = pattern(r"(?:[ \t\r\n]+|//[^\r\n\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
 _NUMBER = pattern(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.visible import INVISIBLE
+from pinwarden.core.text import INVISIBLE
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Enough of TOML's words to know where a statement ends; the text has been read by tomllib before.

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.toml_text import basic_string
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
-from pinwarden.core.visible import INVISIBLE
+from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
+from pinwarden.core.text import INVISIBLE, pattern
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node

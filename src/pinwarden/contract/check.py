@@ -16,8 +16,8 @@ from pinwarden.contract.extension import SOURCE, UNKNOWN, Extension, check_body,
 from pinwarden.contract.lockfile import Lockfile, LockfileCheckResult, generate_lockfile
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import in_property_order
+from pinwarden.core.json_values import json_equal
 from pinwarden.core.record import replace
-from pinwarden.surface.drift.json_values import json_equal
 from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, ItemKind, Surface
 
 UP_TO_DATE = "Lockfile is up to date."

@@ -24,8 +24,8 @@ from pinwarden.contract.observation import Observed, unanalysed_note
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.report import Report, Row, is_failing, kind_reasons, row_facts, severity_rank
+from pinwarden.surface.drift.changes import change_row
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.rows import change_row
 from pinwarden.surface.surface import Surface
 
 

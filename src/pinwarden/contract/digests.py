@@ -22,8 +22,8 @@ from pinwarden.contract.contract import (
 from pinwarden.contract.dialect import Dialect
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.javascript import encode_javascript_json, locale_sorted
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.record import Record, replace
+from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PROTO = "__proto__"

@@ -19,9 +19,8 @@ from pinwarden.contract.normal_form import normalised_digest
 from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.keys import PrivateKey, PublicKey, dsse_sign, dsse_verify
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.signing import dsse_sign, dsse_verify
 from pinwarden.core.strict_json import parse_json
 from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Surface, surface_from_listing
 

@@ -22,9 +22,9 @@ from pinwarden.contract.digests import (
 )
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.core.visible import escape_invisible_json
+from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import escape_invisible_json
 
 LOCKFILE_VERSION = 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")

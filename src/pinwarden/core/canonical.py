@@ -28,8 +28,8 @@ from typing import Any, NoReturn
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits
 
 _DIGITS_TO_ZERO = bytes.maketrans(b"0123456789", b"0000000000")
 _MAX_ARRAY_INDEX = 2**32 - 2  # ECMAScript lists names that are array indexes before all others

@@ -1,14 +1,29 @@
-"""Digests, with two text forms: ``sha256:<hex>`` and the SRI form ``sha256-<base64>``."""
+"""Digests of bytes, content identifiers (CIDs) of documents, and digests of tools.
+
+A `Digest` has two text forms: ``sha256:<hex>`` and the SRI form ``sha256-<base64>``.
+
+A `Cid` is what the verifier rulebook (v0.1.1, section 4) defines. The CID of a document is computed over the DAG-CBOR
+encoding of its canonical JSON, so ``1.0`` and ``1`` are the same document; that of a blob over its bytes. Text form:
+version 1, SHA-256, lower-case base32.
+
+`tool_digest` has three profiles. ``pinwarden`` covers every member that the server sent, known or not. The two of MCP
+Hangar cover name, description, inputSchema and outputSchema; they are needed to compare with Hangar's pins.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
+from collections.abc import Callable
 from hmac import compare_digest
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import libipld
+
+from pinwarden.core.canonical import canonicalize, encode_plain, get_profile
 from pinwarden.core.errors import PinwardenError
+from pinwarden.core.strict_json import DEFAULT_LIMITS, parse_json
 
 DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
 _CHUNK = 1 << 20
@@ -111,3 +126,129 @@ def _split(text: str) -> tuple[str, bytes | None]:
     except (BinasciiError, ValueError):
         return algorithm, None
     return algorithm, raw if b64encode(raw).decode() == rest else None
+
+
+_DAG_CBOR = b"\x01\x71\x12\x20"  # version 1, codec, sha2-256, 32 bytes
+BLOB_PREFIX = b"\x01\x55\x12\x20"
+
+_MANIFEST_PREIMAGE = ("schema_version", "cid_profile", "entries")
+
+
+class Cid:
+    """A version 1 CID over SHA-256; ``str()`` gives its text."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) != 36 or raw[:4] not in (_DAG_CBOR, BLOB_PREFIX):
+            raise PinwardenError("CID_INVALID", "not a CIDv1 of DAG-CBOR or raw bytes with SHA-256")
+        self._bytes = raw
+
+    @classmethod
+    def parse(cls, text: str) -> Cid:
+        """Parse the text form. Each CID has exactly one spelling."""
+        try:
+            raw = libipld.decode_multibase(text)[1]
+        except (TypeError, ValueError) as err:
+            raise PinwardenError("CID_INVALID", f"{str(text)[:100]!a} is not a CID") from err
+        cid = cls(raw)
+        if str(cid) != text:
+            raise PinwardenError("CID_INVALID", f"{text[:100]!a} is not a CID in lower-case base32")
+        return cid
+
+    def __bytes__(self) -> bytes:
+        return self._bytes
+
+    def __str__(self) -> str:
+        text: str = libipld.encode_multibase("b", self._bytes)
+        return text
+
+    def __repr__(self) -> str:
+        return f"Cid.parse({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._bytes == other._bytes if isinstance(other, Cid) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+
+def document_cid(document: Any) -> Cid:
+    """The CID of a document, given as a value or as JSON text in ``bytes``."""
+    return Cid(_DAG_CBOR + hashlib.sha256(document_cbor(document)).digest())
+
+
+def blob_cid(data: bytes) -> Cid:
+    """The CID of raw bytes."""
+    return Cid(BLOB_PREFIX + hashlib.sha256(data).digest())
+
+
+def manifest_root_cid(manifest: Any) -> Cid:
+    """The root CID of a bundle manifest. It covers only the three members of section 4.2.3, no links to documents."""
+    if isinstance(manifest, bytes):
+        manifest = parse_json(manifest)
+    if type(manifest) is not dict:
+        raise PinwardenError("MANIFEST_INVALID", "the manifest is not an object")
+    missing = [member for member in _MANIFEST_PREIMAGE if member not in manifest]
+    if missing:
+        raise PinwardenError("MANIFEST_INVALID", f"the manifest has no {', '.join(missing)}")
+    return document_cid({member: manifest[member] for member in _MANIFEST_PREIMAGE})
+
+
+def document_cbor(document: Any) -> bytes:
+    """The DAG-CBOR bytes that a document's CID is computed over."""
+    if isinstance(document, bytes):
+        document = parse_json(document)
+    plain = encode_plain(document)
+    if plain is not None:
+        return plain[1]
+    # Section 4.2.1: encode the value parsed back from canonical JSON. This turns 1.0 into 1.
+    cbor: bytes = libipld.encode_dag_cbor(parse_json(canonicalize(document, "rulebook")))
+    return cbor
+
+
+_HANGAR_MEMBERS = ("name", "description", "inputSchema", "outputSchema")
+
+
+def tool_digest(tool: Any, profile: str = "pinwarden") -> Digest:
+    """The digest of a tool, given as a value or as JSON text in ``bytes``."""
+    try:
+        form, covered = TOOL_PROFILES[profile]
+    except (KeyError, TypeError):
+        known = ", ".join(TOOL_PROFILES)
+        raise PinwardenError("PROFILE_UNKNOWN", f"unknown tool digest {profile!a}; known: {known}") from None
+    if type(tool) is bytes:
+        tool = get_profile(form).read(tool, DEFAULT_LIMITS)
+    if type(tool) is not dict:
+        raise PinwardenError("TOOL_INVALID", f"the tool is not an object but {type(tool).__name__}")
+    return Digest.of_bytes(canonicalize(covered(tool), form))
+
+
+def _every_member(tool: dict[str, Any]) -> dict[str, Any]:
+    _require_name(tool)
+    return tool
+
+
+def _hangar_members(tool: dict[str, Any]) -> dict[str, Any]:
+    _require_name(tool)
+    chosen = {member: tool.get(member) for member in _HANGAR_MEMBERS}
+    return {member: value for member, value in chosen.items() if value is not None and value not in ("", {}, [])}
+
+
+def _hangar_1_2_members(tool: dict[str, Any]) -> dict[str, Any]:
+    if not tool.get("name"):
+        raise PinwardenError("TOOL_INVALID", "the tool has no name")
+    return {member: tool[member] for member in _HANGAR_MEMBERS if tool.get(member) is not None}
+
+
+def _require_name(tool: dict[str, Any]) -> None:
+    name = tool.get("name")
+    if type(name) is not str or not name:
+        raise PinwardenError("TOOL_INVALID", "the tool has no name")
+
+
+TOOL_PROFILES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "pinwarden": ("jcs", _every_member),
+    "hangar-1.2": ("hangar-1.2", _hangar_1_2_members),
+    "hangar": ("hangar", _hangar_members),
+}

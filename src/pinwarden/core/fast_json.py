@@ -11,8 +11,7 @@ from typing import Any
 
 from orjson import dumps, loads
 
-from pinwarden.core.limits import DEFAULT_LIMITS
-from pinwarden.core.strict_json import JITER_DEPTH
+from pinwarden.core.strict_json import DEFAULT_LIMITS, JITER_DEPTH
 
 __all__ = ["SHORT", "is_strict", "loads"]
 

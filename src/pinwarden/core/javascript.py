@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from pinwarden.core.canonical import ecmascript_number, encode_plain
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
+from pinwarden.core.text import pattern
 
 _INDEX_NAME = pattern(rb'\n *"(?:0|[1-9][0-9]{0,9})": ')  # no string holds a raw line feed, so this is a name
 _MAX_INDEX = 2**32 - 2

@@ -10,8 +10,8 @@ from json import JSONDecoder
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
+from pinwarden.core.text import pattern
 
 _SPACE = " \t\n\r"
 _MARK = pattern(r'"[^"\\]*"|["\[\]{}]')  # a string without escapes, the start of another string, a bracket

@@ -16,7 +16,30 @@ import jiter
 import libipld
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
+from pinwarden.core.record import Record
+
+
+class Limits(Record):
+    """Bounds on one JSON text."""
+
+    max_bytes: int = 32 * 1024 * 1024
+    """The largest real listing we know is below 1 MiB. 32 MiB parse in well under a second."""
+
+    max_depth: int = 200
+    """The limit of the strict parser. Real schemas stay below 30 levels; encoders stop at 254."""
+
+    max_digits: int = 1000
+    """Longest run of digits in a number. Converting digits to an integer takes quadratic time."""
+
+    max_values: int = 8_000_000
+    """Estimated memory of all values, in units of 64 bytes: a comma or colon counts 1, an array 2, an object 5. So a
+    text needs at most 512 MiB besides its strings; an unlimited `[],[],…` would need twenty times its size. Real
+    listings stay below 200,000. A text of at most 64 KiB, or with fewer bytes than this number, is not counted, because
+    it cannot need more than half of it."""
+
+
+DEFAULT_LIMITS = Limits()
+
 
 JITER_DEPTH = 200  # what jiter reads at most; an empty array or object may stand one level deeper
 
@@ -266,7 +289,7 @@ def encode_json_file(value: Any) -> bytes:
     """JSON as our own files have it: sorted members, two spaces, a final newline, invisible characters escaped."""
     import json
 
-    from pinwarden.core.visible import escape_invisible_json
+    from pinwarden.core.text import escape_invisible_json
 
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return (escape_invisible_json(text) + "\n").encode()

@@ -8,8 +8,8 @@ from json import JSONDecodeError, loads
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
 
 
 class Names(Record):

@@ -150,7 +150,7 @@ def command_name(words: tuple[str, ...], cwd: str) -> str:
     """
     from pinwarden.core.canonical import canonicalize
     from pinwarden.core.digest import Digest
-    from pinwarden.system.command_words import surely_has_no_secret
+    from pinwarden.system.target import surely_has_no_secret
 
     shown = list(words)
     if not surely_has_no_secret(words):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.gates.lists import judge_list, judge_unknown_method, judge_unknown_task, judge_use
 from pinwarden.gateway.gates.requests import Refusal
 from pinwarden.gateway.gates.server import judge_server

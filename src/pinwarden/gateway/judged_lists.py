@@ -426,7 +426,7 @@ def has_two_names(result: Mapping[str, Any]) -> bool:
     meta = result.get("_meta")
     if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_META not in meta:
         return False
-    from pinwarden.surface.drift.json_values import json_equal
+    from pinwarden.core.json_values import json_equal
 
     return not json_equal(result["serverInfo"], meta[SERVER_META])
 

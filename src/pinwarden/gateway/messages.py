@@ -7,7 +7,7 @@ from json import dumps
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.text import show_invisible
 from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.tasks import TASK_NOTIFICATIONS

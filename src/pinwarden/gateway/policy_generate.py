@@ -11,7 +11,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, plural
-from pinwarden.core.visible import INVISIBLE, neutralize_log_commands, show_invisible
+from pinwarden.core.text import INVISIBLE, neutralize_log_commands, show_invisible
 from pinwarden.gateway.audit.chain import entries
 from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.requests import SERVER_REQUESTS

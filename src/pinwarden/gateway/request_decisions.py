@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.text import pattern
 from pinwarden.gateway.ambiguity import is_ambiguous_request
 from pinwarden.gateway.gates.lists import LIST_FAILED, strictest
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict

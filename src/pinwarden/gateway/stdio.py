@@ -169,7 +169,7 @@ class StdioRelay:
 
     def _tell(self, facts: Sequence[AuditEvent]) -> None:
         """Say on standard error what a person should know."""
-        from pinwarden.core.visible import show_invisible
+        from pinwarden.core.text import show_invisible
 
         for fact in facts:
             if fact.kind == "trusted":

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.bundle.acceptance import ACCEPT, REJECT, Rejection, provenance_to_json, rejection_from_error
 from pinwarden.bundle.bundle_pin import REGISTRY_TYPE, bundle_pin_to_json, find_bundle_pin
+from pinwarden.clients.command_line import PROGRAM
 from pinwarden.clients.files import install_entry
-from pinwarden.clients.launch.parse import PROGRAM
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row

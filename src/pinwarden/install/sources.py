@@ -13,8 +13,7 @@ from pinwarden.bundle import oci_transfer
 from pinwarden.bundle.attestation import MAX_ATTESTATION_BYTES
 from pinwarden.bundle.bundle_documents import DEFAULT_LIMITS
 from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, read_json
-from pinwarden.core.cid import Cid, blob_cid
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Cid, Digest, blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field, replace
@@ -23,7 +22,7 @@ from pinwarden.registry.registry_client import FolderRegistry, HttpRegistry, Reg
 from pinwarden.registry.registry_documents import PublishedVersion, parse_signed_version
 
 if TYPE_CHECKING:
-    from pinwarden.system.net.endpoint import SettingsSources
+    from pinwarden.system.net.connections import SettingsSources
     from pinwarden.system.net.fetch import Fetcher
 
 _MAX_ATTESTATIONS = 100

@@ -16,7 +16,7 @@ from pinwarden.install.decision import AcceptedBundle
 from pinwarden.install.sources import OCI, BundleSource, OciSource, RegistrySource, archive_cid
 from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
 from pinwarden.surface import surface as surface_document
-from pinwarden.surface.foreign_digests import api_surface_hash
+from pinwarden.surface.interop import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.clock import wall_clock
 from pinwarden.system.sandbox import PROBE_SANDBOX_LIMITS

@@ -25,8 +25,8 @@ from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION, ApprovalCandid
 from pinwarden.project.installed_bundles import yank_reason
 from pinwarden.project.update import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
 from pinwarden.surface import surface as surface_document
+from pinwarden.surface.drift.changes import change_row
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.rows import change_row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from typing import Any, Literal, NoReturn
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import pattern
 from pinwarden.lock.extension import Extension, ScriptApproval
 
 FORMAT = "pinwarden-closure/1"

@@ -13,8 +13,8 @@ from typing import Any, Literal, NoReturn
 from pinwarden.core.canonical import canonicalize, is_number
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, replace
+from pinwarden.core.strict_json import Limits
 
 EXTENSION = "pinwarden"
 """Our member of ``capabilityManifest``: the one place in an entry that ToolPin neither hashes nor drops."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.json_pointer import escape_pointer_token
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
+from pinwarden.core.text import pattern
 from pinwarden.lock.entry import EXTENSION, Entry, in_order, invalid, seal_of, with_record
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import CODES, PinwardenError
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
+from pinwarden.core.text import pattern
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import Lock, file_pins

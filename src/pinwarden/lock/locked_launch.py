@@ -6,10 +6,9 @@ An entry whose client starts it through ``pinwarden run`` keeps the command that
 
 from __future__ import annotations
 
+from pinwarden.clients.command_line import is_enforced_start, parse_launch
 from pinwarden.clients.config import configured_server
-from pinwarden.clients.launch.launch import Launch
-from pinwarden.clients.launch.parse import parse_launch
-from pinwarden.clients.launch.run_command import is_enforced_start
+from pinwarden.clients.launchers import Launch
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace

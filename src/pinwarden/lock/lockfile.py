@@ -21,9 +21,9 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import encode_javascript_json
-from pinwarden.core.json_pointer import escape_pointer_token
+from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import (
     EXTENSION,

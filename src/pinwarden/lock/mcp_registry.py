@@ -17,9 +17,8 @@ from urllib.parse import quote, urlencode
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
-from pinwarden.core.strict_json import parse_json
+from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.system.files import read_file, write_atomically
 from pinwarden.system.target import HttpAddress
 
@@ -177,8 +176,8 @@ class _Conversation:
     """All requests to one registry for one question: one connection, one deadline, answers kept by their ETag."""
 
     def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
+        from pinwarden.system.net.connections import NetworkRules
         from pinwarden.system.net.http_client import HttpClient, HttpOptions
-        from pinwarden.system.net.network_guard import NetworkRules
         from pinwarden.system.probe_budget import ProbeBudget, ProbeLimits
 
         self.source = source

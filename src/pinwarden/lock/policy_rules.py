@@ -12,7 +12,7 @@ from typing import Any
 from pinwarden.core.canonical import ecmascript_number
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 from pinwarden.lock.entry import tier_rank
 from pinwarden.lock.policy import PROVABLE_CODES, Choice, Policy, ToolPinPolicy, Waiver
 from pinwarden.lock.policy_table import plain_host

@@ -24,10 +24,9 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import encode_javascript_json
-from pinwarden.core.keys import PrivateKey, PublicKey
+from pinwarden.core.keys import PrivateKey, PublicKey, dsse_preimage, dsse_sign, dsse_verify
 from pinwarden.core.record import Record
-from pinwarden.core.signing import dsse_preimage, dsse_sign, dsse_verify
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 from pinwarden.lock import lockfile
 from pinwarden.lock.entry import LOCK_LIMITS
 

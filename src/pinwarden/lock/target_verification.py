@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pinwarden.core.javascript import locale_sorted, parse_whatwg_host
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
+from pinwarden.core.text import pattern
 from pinwarden.lock.entry import is_manifest
 from pinwarden.lock.launch_choice import LaunchTarget, choose_target
 from pinwarden.lock.server_entry import (
@@ -39,8 +39,7 @@ from pinwarden.lock.trust_tiers import (
     unique_evidence,
     with_verification,
 )
-from pinwarden.surface.foreign_digests import toolpin_hashes
-from pinwarden.surface.scan.toolpin import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name
+from pinwarden.surface.interop import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name, toolpin_hashes
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Container registries and download hosts that ToolPin takes for anchors of trust.

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import TOOL_HASHES
-from pinwarden.surface.foreign_digests import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_hashes
+from pinwarden.surface.interop import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_hashes
 
 PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
     {

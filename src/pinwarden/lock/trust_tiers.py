@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pinwarden.core.javascript import parse_whatwg_host
 from pinwarden.core.record import Record, replace
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.text import parse_timestamp
 from pinwarden.core.versions import is_floating_for_toolpin
 from pinwarden.lock.entry import TRUST_REREAD_ORDER, Tier, is_manifest
 from pinwarden.lock.launch_choice import PACKAGE_TYPES
@@ -27,7 +27,7 @@ from pinwarden.lock.server_entry import (
     Remote,
     ServerEntry,
 )
-from pinwarden.surface.scan.toolpin import advisories_of
+from pinwarden.surface.interop import advisories_of
 
 Evidence = Mapping[str, Any]
 """One row of evidence, as it stands in a report: ``code``, ``status`` and ``message``, and where it came from."""

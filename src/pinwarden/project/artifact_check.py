@@ -13,7 +13,7 @@ from pinwarden.artifacts.newest import NewestRelease
 from pinwarden.artifacts.provenance import Identity, ProvenanceOutcome, identity_from_json, strongest_identity
 from pinwarden.artifacts.provenance_check import ProvenanceVerifier, registry_keys
 from pinwarden.artifacts.provenance_drift import compare_provenance
-from pinwarden.clients.launch.launch import Launch
+from pinwarden.clients.launchers import Launch
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
@@ -27,7 +27,7 @@ from pinwarden.lock.target_verification import ArtifactOutcome
 from pinwarden.lock.trust_tiers import Evidence
 from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.project import load_policies
-from pinwarden.surface.rows import change_row
+from pinwarden.surface.drift.changes import change_row
 
 if TYPE_CHECKING:
     from pinwarden.artifacts.mcpb import BundleSettings

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pinwarden.clients.launch.run_command import parse_run_command
+from pinwarden.clients.command_line import parse_run_command
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput
-from pinwarden.clients.entry_dialects import fields_of
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record
 from pinwarden.lock.locked_config import LockedConfig, Place, installed

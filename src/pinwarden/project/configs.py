@@ -239,7 +239,7 @@ def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
 
 
 def _change_row(change: Change, file: str) -> Row:
-    from pinwarden.surface.rows import change_row
+    from pinwarden.surface.drift.changes import change_row
 
     return replace(change_row(change), file=file)
 

@@ -7,10 +7,16 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.command_line import (
+    PROGRAM,
+    LockedStart,
+    is_enforced_start,
+    parse_launch,
+    parse_locked_start,
+    pinwarden_arguments,
+)
 from pinwarden.clients.config import ConfiguredServer, config_with, configured_server
 from pinwarden.clients.findings import ConfigFinding, start_unresolved
-from pinwarden.clients.launch.parse import PROGRAM, parse_launch
-from pinwarden.clients.launch.run_command import LockedStart, is_enforced_start, parse_locked_start, pinwarden_arguments
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace

@@ -24,10 +24,9 @@ from pinwarden.project.configs import (
 )
 from pinwarden.project.configured_entry import unresolved_starts
 from pinwarden.project.lock_documents import problem_facts, problem_rows
-from pinwarden.surface.rows import change_row
-from pinwarden.system.command_words import program_name
+from pinwarden.surface.drift.changes import change_row
 from pinwarden.system.files import find_program, relative_search_folders
-from pinwarden.system.target import StdioTarget
+from pinwarden.system.target import StdioTarget, program_name
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.command_line import PROGRAM, parse_locked_start
 from pinwarden.clients.config import ConfiguredServer, config_with
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import ConfigEdits, refuse_uneditable
-from pinwarden.clients.launch.parse import PROGRAM
-from pinwarden.clients.launch.run_command import parse_locked_start
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field, replace

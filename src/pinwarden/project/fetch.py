@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from pinwarden.clients.launch.launch import Launch
+from pinwarden.clients.launchers import Launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.core.report import Report, Row, hints_for_failures, plural, row_facts

@@ -15,11 +15,11 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.closure import Closure, ClosureFile, ClosurePackage
 from pinwarden.project.project import Project
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import Endpoint
 from pinwarden.system.net.fetch import Fetcher, FetchRequest
 
 if TYPE_CHECKING:
-    from pinwarden.system.net.endpoint import Origin, SettingsSources
+    from pinwarden.system.net.connections import Origin, SettingsSources
 
 MAX_DOWNLOADS = 16
 Progress = Callable[[int, int], None]
@@ -247,7 +247,7 @@ class PackageSources:
     @classmethod
     def from_project(cls, project: Project) -> PackageSources:
         """Those of a project."""
-        from pinwarden.system.net.endpoint import SettingsSources
+        from pinwarden.system.net.connections import SettingsSources
 
         return cls(settings=SettingsSources(home=project.home, project=project.root, variables=project.variables))
 

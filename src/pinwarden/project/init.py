@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.config import ConfigFile, ConfiguredServer
 from pinwarden.clients.findings import proposed_inputs, server_findings
-from pinwarden.clients.launch.parse import parse_launch
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import Report

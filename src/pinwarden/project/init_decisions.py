@@ -18,8 +18,8 @@ from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION
 from pinwarden.project.configs import config_issues, unknown_config_servers, view_of
 from pinwarden.project.configured_entry import entry_behind
+from pinwarden.surface.drift.changes import change_row
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.rows import change_row
 from pinwarden.surface.surface import ITEM_KINDS, Surface, parse_surface
 from pinwarden.system.redaction import redact_entry
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
-from pinwarden.clients.launch.parse import parse_launch
 from pinwarden.clients.table import CLIENTS, clients_looked_for
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, kind_reasons, plural, row_facts, severity_rank
 from pinwarden.lock.locked_config import uncovered
 from pinwarden.project.configs import located_finding_row
 from pinwarden.project.init_decisions import LOCKING_KINDS
-from pinwarden.surface.rows import stderr_tail
+from pinwarden.surface.drift.changes import stderr_tail
 from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry, redacted_members
 

@@ -13,7 +13,7 @@ from pinwarden.bundle.bundle_pin import BundlePin, find_bundle_pin
 from pinwarden.bundle.trust_files import load_trust, log_state_path, trust_path
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import FindingKinds, Row, kind_table
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.text import show_invisible
 from pinwarden.project.writable_folders import writable_folders
 from pinwarden.registry.log_client import load_log_state
 from pinwarden.registry.names import YANKED_PREFIX

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.launch.parse import parse_launch
+from pinwarden.clients.command_line import parse_launch
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row
@@ -38,10 +38,9 @@ from pinwarden.project.approvable import ApprovalCandidate, approved_surfaces, a
 from pinwarden.project.locked_servers import not_locked_error
 from pinwarden.project.policies import broken_rules
 from pinwarden.project.server_identity import RELEASE, entry_identity
-from pinwarden.surface.drift.changes import CRITICAL
+from pinwarden.surface.drift.changes import CRITICAL, change_row
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.foreign_digests import api_surface_hash
-from pinwarden.surface.rows import change_row
+from pinwarden.surface.interop import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface
 from pinwarden.system.target import StdioTarget
 

@@ -71,7 +71,7 @@ def problem_rows(document: LockDocument) -> tuple[Row, ...]:
     """Each problem of a lockfile as a row of a report, with its line."""
     if not document.problems:
         return ()
-    from pinwarden.core.json_pointer import locate_pointers
+    from pinwarden.core.json_values import locate_pointers
 
     locations = locate_pointers(document.data, [problem.path for problem in document.problems])
     return tuple(

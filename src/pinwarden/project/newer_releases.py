@@ -15,10 +15,10 @@ from pinwarden.artifacts.artifact_drift import ClosureChange, compare_closures, 
 from pinwarden.artifacts.evidence import judge_artifact
 from pinwarden.artifacts.newest import NewestRelease, is_newer_tag, is_release_tag
 from pinwarden.artifacts.python_package import exact_version
+from pinwarden.clients.command_line import replace_release, replace_word
 from pinwarden.clients.config import ConfiguredServer
 from pinwarden.clients.files import refuse_uneditable
-from pinwarden.clients.launch.launch import Launch
-from pinwarden.clients.launch.parse import replace_release, replace_word
+from pinwarden.clients.launchers import Launch
 from pinwarden.clients.table import client_of
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import EXIT_REFUSED, PinwardenError
@@ -54,7 +54,7 @@ from pinwarden.project.lock import LockOptions, approval_candidate, extension_fo
 from pinwarden.project.locked_servers import has_bytes
 from pinwarden.project.project import Project
 from pinwarden.project.prove import VerifiedArtifact, resolve_closure, verify_bundle, write_pins
-from pinwarden.surface.rows import change_row
+from pinwarden.surface.drift.changes import change_row
 from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from pinwarden.artifacts.environments.store import Store
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record, field
+from pinwarden.core.text import pattern
 from pinwarden.lock import closure as closure_document
 from pinwarden.lock import lock_store
 from pinwarden.lock.closure import Closure, approved_digests

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinwarden.artifacts.environments.store import Store
-from pinwarden.clients.launch.launch import Launch
+from pinwarden.clients.launchers import Launch
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace

@@ -11,9 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.bundle.bundle_pin import find_bundle_pin
+from pinwarden.clients.command_line import Launch, command_words, parse_launch
 from pinwarden.clients.config import configured_server
 from pinwarden.clients.drift import in_usual_words
-from pinwarden.clients.launch.parse import Launch, command_words, parse_launch
 from pinwarden.clients.table import Client, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace

@@ -177,7 +177,7 @@ def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> Serv
 
 def _starts_through_run(entry: Entry, target: StdioTarget) -> bool:
     """Whether the client starts the entry through us."""
-    from pinwarden.clients.launch.run_command import is_enforced_start
+    from pinwarden.clients.command_line import is_enforced_start
     from pinwarden.lock.extension import extension_of
 
     extension = extension_of(entry)

@@ -10,10 +10,9 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import as_dict
 from pinwarden.core.report import Report, Row, kind_reasons
-from pinwarden.surface.drift.changes import CHANGE_KINDS
+from pinwarden.surface.drift.changes import CHANGE_KINDS, change_row
 from pinwarden.surface.drift.compare import blocked_by_default, compare
-from pinwarden.surface.foreign_digests import surface_digests
-from pinwarden.surface.rows import change_row
+from pinwarden.surface.interop import surface_digests
 from pinwarden.surface.scan.scan import Finding, new_warnings, scan
 from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from pinwarden.core.cid import Cid, blob_cid
+from pinwarden.core.digest import Cid, blob_cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.system.files import read_file, write_atomically
 

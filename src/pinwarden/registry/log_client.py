@@ -15,11 +15,10 @@ from pinwarden.bundle.log_documents import (
     parse_key_changes,
 )
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
-from pinwarden.core.keys import PublicKey
+from pinwarden.core.keys import PublicKey, document_signature_valid
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, Row, plural
 from pinwarden.core.signed_note import Checkpoint, Note, NoteKey, WitnessKey
-from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.tlog import TILE_WIDTH, TileNodes, entries_path, root_hash, tile_path, tile_width, unpack_entries
 from pinwarden.registry import names
 from pinwarden.registry.log_verification import (

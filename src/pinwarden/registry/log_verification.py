@@ -19,8 +19,7 @@ from pinwarden.bundle.log_documents import HARDENED_LOG_EVENT_FIELDS, KeyChange,
 from pinwarden.core import strict_json
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey
-from pinwarden.core.limits import Limits
+from pinwarden.core.keys import PublicKey, document_signature_valid
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.signed_note import (
     Checkpoint,
@@ -31,9 +30,8 @@ from pinwarden.core.signed_note import (
     WitnessKey,
     verify_cosignatures,
 )
-from pinwarden.core.signing import document_signature_valid
-from pinwarden.core.strict_json import encode_json_file
-from pinwarden.core.timestamps import parse_timestamp
+from pinwarden.core.strict_json import Limits, encode_json_file
+from pinwarden.core.text import parse_timestamp
 from pinwarden.core.tlog import Frontier, leaf_hash
 from pinwarden.registry.names import YANKED_PREFIX
 

@@ -10,10 +10,10 @@ from pinwarden.artifacts.endpoints.docker import registry_endpoint
 from pinwarden.artifacts.oci_manifest import ImageManifest, parse_document
 from pinwarden.artifacts.oci_reference import parse_reference
 from pinwarden.artifacts.oci_registry import OciPushRegistry
-from pinwarden.core.cid import Cid
+from pinwarden.core.digest import Cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.registry.archive_store import ArchiveStore
-from pinwarden.system.net.endpoint import SettingsSources
+from pinwarden.system.net.connections import SettingsSources
 from pinwarden.system.net.fetch import Fetcher, FetchRules
 
 ARTIFACT_TYPE = "application/vnd.pinwarden.archive.v1"

@@ -16,12 +16,10 @@ from pinwarden.bundle.bundle_archive import FileContents, check_archive
 from pinwarden.bundle.bundle_documents import BundleLimits, Descriptor, Manifest
 from pinwarden.bundle.bundle_files import unpack
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, document_bytes, read_json
-from pinwarden.core.cid import blob_cid, document_cid
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, blob_cid, document_cid
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey
+from pinwarden.core.keys import PublicKey, document_signature_valid
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.signing import document_signature_valid
 from pinwarden.core.versions import refuse_older
 from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
 from pinwarden.registry.kept_checkpoint import append_transaction
@@ -30,7 +28,7 @@ from pinwarden.registry.names import check_channel, check_tool, check_version
 from pinwarden.registry.registry import NEVER, REQUIRED, Registry
 from pinwarden.registry.registry_documents import PUBLISH, PublishedVersion, Statement
 from pinwarden.registry.store import pointer_log, publications
-from pinwarden.surface.foreign_digests import api_surface_hash
+from pinwarden.surface.interop import api_surface_hash
 from pinwarden.surface.surface import TOOL, Surface, encode_surface
 from pinwarden.system.database import Transaction
 from pinwarden.system.target import StdioTarget

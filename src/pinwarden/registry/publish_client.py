@@ -9,7 +9,7 @@ from typing import Any
 
 from pinwarden.bundle.bundle_files import BundleFiles, OpenedBundle, open_files
 from pinwarden.bundle.document import DOCUMENT_LIMITS, DocumentReader, add_signature, document_bytes, read_json
-from pinwarden.core.cid import blob_cid
+from pinwarden.core.digest import blob_cid
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
 from pinwarden.core.keys import PublicKey, Signer
 from pinwarden.core.record import Record

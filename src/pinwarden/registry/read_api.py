@@ -15,7 +15,7 @@ from pinwarden.bundle.log_documents import (
     key_changes_to_json,
     unsigned_checkpoint,
 )
-from pinwarden.core.cid import Cid
+from pinwarden.core.digest import Cid
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint, Note, TlogProof

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pinwarden.core import strict_json
-from pinwarden.core.cid import blob_cid, document_cid
+from pinwarden.core.digest import blob_cid, document_cid
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
+from pinwarden.core.strict_json import Limits
 from pinwarden.registry import names
 from pinwarden.system.files import read_file
 
@@ -75,7 +75,7 @@ class HttpRegistry(RegistryReader):
     """A registry or static export at a URL."""
 
     def __init__(self, url: str, fetcher: Fetcher, token: str | None = None) -> None:
-        from pinwarden.system.net.endpoint import Endpoint
+        from pinwarden.system.net.connections import Endpoint
 
         self._base = url if url.endswith("/") else f"{url}/"
         self._endpoint = Endpoint(
@@ -129,7 +129,7 @@ def _refusal(value: Any, status: int, registry: str) -> PinwardenError:
     code = error.get("code") if isinstance(error, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     if isinstance(error, dict) and isinstance(code, str) and code in CODES and isinstance(message, str):
-        from pinwarden.core.visible import show_invisible
+        from pinwarden.core.text import show_invisible
 
         hint = error.get("hint")
         return PinwardenError(

@@ -8,10 +8,9 @@ from typing import Any
 from pinwarden.bundle.document import BLOB_CID, DocumentReader, read_json, read_signatures, refuse_document
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.keys import PublicKey
+from pinwarden.core.keys import PublicKey, document_signature_valid, signing_preimage
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import NoteKey
-from pinwarden.core.signing import document_signature_valid, signing_preimage
 
 _SCHEMAS = "pinwarden.registry"
 VERSION_SCHEMA = f"{_SCHEMAS}.version.v1"

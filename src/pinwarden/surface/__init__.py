@@ -2,7 +2,7 @@
 
 Start with ``surface.py`` (the model). ``probe/`` asks a live server, ``drift/`` compares two surfaces (start with
 ``compare.py`` and ``changes.py``), and ``scan/`` looks for signs of an attack (start with ``scan.py`` and ``cues.py``).
-``foreign_digests.py`` computes the digests of other tools.
+``interop.py`` computes digests and advisories of other tools.
 
 ``drift/``, ``scan/`` and the models are pure; ``probe/`` starts processes and opens connections. Imports ``system`` and
 ``core``; must not know about locks or clients.

@@ -15,9 +15,8 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
-from pinwarden.core.limits import DEFAULT_LIMITS, Limits
 from pinwarden.core.record import Record, field
-from pinwarden.core.strict_json import encode_json_file
+from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits, encode_json_file
 
 FORMAT = "pinwarden-surface/1"
 SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")

@@ -4,6 +4,6 @@ Start with ``files.py`` (bounded reads, atomic writes), ``processes.py``, ``net/
 (bubblewrap) and ``database.py`` (SQLite and PostgreSQL). ``exec_guard.py`` and ``write_guard.py`` are stand-alone
 programs of the sandbox. ``masking.py`` masks secrets for output, ``redaction.py`` for locks.
 
-Pure: ``command_words.py``, ``environment_variables.py``, ``masking.py``, ``redaction.py``, ``target.py``.
+Pure: ``environment_variables.py``, ``masking.py``, ``redaction.py``, ``target.py``.
 Imports only ``core``.
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pinwarden.core.lazy_regex import pattern
-from pinwarden.system.command_words import name_set
+from pinwarden.core.text import pattern
+from pinwarden.system.target import name_set
 
 _NAMES = name_set(
     # which program or library is found

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import DEFAULT_LIMITS
-from pinwarden.core.visible import fold_file_name
+from pinwarden.core.strict_json import DEFAULT_LIMITS
+from pinwarden.core.text import fold_file_name
 
 
 def read_file(path: Path, max_bytes: int = DEFAULT_LIMITS.max_bytes) -> bytes:

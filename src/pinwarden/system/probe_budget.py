@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from time import monotonic
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
 
 _CLOCK_STEP = 0.005  # a wait can end this much early
 

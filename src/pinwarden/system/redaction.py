@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.text import pattern
 from pinwarden.system.environment_variables import is_redirecting
 from pinwarden.system.masking import (
     EXACT_REFERENCE,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.visible import fold_file_name
+from pinwarden.core.text import fold_file_name
 
 MAX_FOLDERS = 200_000
 """The maximum number of folders in a repository. A larger repository is an error, never a clean result."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 DEFAULT_NAME = "crates-io"

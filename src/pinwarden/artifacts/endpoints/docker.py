@@ -12,7 +12,7 @@ from pinwarden.artifacts.oci_reference import HUB, ImageReference
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.system.files import find_program, read_file, relative_search_folders
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from pinwarden.system.processes import ProcessTree
 
 _HUB_ADDRESS = "https://registry-1.docker.io/v2/"  # the host docker contacts for docker.io

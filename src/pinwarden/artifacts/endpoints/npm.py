@@ -20,7 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import parse_json
 from pinwarden.system.files import find_program, read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _SCOPE_KEY = re.compile(r"@[A-Za-z0-9~-][A-Za-z0-9._~-]*:registry")

@@ -16,7 +16,7 @@ from pinwarden.artifacts.nuget_package import children, parse_xml
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.files import read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 _MAX_BYTES = 1 << 20

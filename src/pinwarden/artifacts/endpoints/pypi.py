@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
 from pinwarden.system.files import read_file
-from pinwarden.system.net.endpoint import Endpoint, Origin, SettingsSources
+from pinwarden.system.net.connections import Endpoint, Origin, SettingsSources
 from pinwarden.system.target import HttpAddress
 
 Client = Literal["any", "uv", "pip"]

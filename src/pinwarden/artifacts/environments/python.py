@@ -30,8 +30,8 @@ from pinwarden.artifacts.environments.tree import (
 from pinwarden.artifacts.python_package import ChosenWheel, choose_wheels
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
+from pinwarden.core.text import pattern
 from pinwarden.lock.closure import Closure, ClosurePackage
 from pinwarden.system.files import read_file
 

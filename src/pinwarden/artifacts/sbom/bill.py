@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from packageurl import PackageURL
 
-from pinwarden.clients.launch.launch import Launch
+from pinwarden.clients.launchers import Launch
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace

@@ -170,7 +170,7 @@ def _follow(state: GatewayState, wanted: EntryFilter, last_number: int) -> None:
 
 def _format_entry(entry: LogEntry) -> str:
     """An event as one line."""
-    from pinwarden.core.visible import neutralize_log_commands, show_invisible
+    from pinwarden.core.text import neutralize_log_commands, show_invisible
 
     fact = entry.fact
     parts = [entry.at, f"{fact.kind:9}", fact.server]

@@ -39,7 +39,7 @@ def canonicalize(args: Namespace) -> int:
 
 
 def _configure_digest(parser: ArgumentParser) -> None:
-    from pinwarden.core.tool_digest import TOOL_PROFILES
+    from pinwarden.core.digest import TOOL_PROFILES
 
     parser.add_argument("file", help=_INPUT_HELP)
     parser.add_argument(
@@ -61,7 +61,7 @@ def digest(args: Namespace) -> int:
     import json
 
     from pinwarden.core.strict_json import parse_json
-    from pinwarden.core.visible import json_for_log, neutralize_log_commands, show_invisible
+    from pinwarden.core.text import json_for_log, neutralize_log_commands, show_invisible
 
     rows = [_digest_row(tool, args.profile) for tool in _list_tools(parse_json(_read_input(args.file)))]
     if args.format == "json":
@@ -88,7 +88,7 @@ def cid(args: Namespace) -> int:
       pinwarden cid tools.json
       pinwarden cid --kind blob notes_server.py
     """
-    from pinwarden.core.cid import blob_cid, document_cid, manifest_root_cid
+    from pinwarden.core.digest import blob_cid, document_cid, manifest_root_cid
 
     functions = dict(zip(_CID_KINDS, (document_cid, manifest_root_cid, blob_cid), strict=True))
     sys.stdout.write(f"{functions[args.kind](_read_input(args.file))}\n")
@@ -124,7 +124,7 @@ def lock_digest(args: Namespace) -> int:
 
 def _read_input(name: str) -> bytes:
     """The bytes of a file, or of standard input if the name is ``-``."""
-    from pinwarden.core.limits import DEFAULT_LIMITS
+    from pinwarden.core.strict_json import DEFAULT_LIMITS
     from pinwarden.system.files import read_file
 
     if name != "-":
@@ -143,7 +143,7 @@ def _list_tools(listing: Any) -> list[Any]:
 
 
 def _digest_row(tool: Any, profile: str) -> dict[str, Any]:
-    from pinwarden.core.tool_digest import tool_digest
+    from pinwarden.core.digest import tool_digest
 
     name = tool.get("name") if isinstance(tool, dict) else None
     try:

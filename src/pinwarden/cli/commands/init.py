@@ -83,7 +83,7 @@ def _decide(discovery: Discovery, args: Namespace, approver: Approver) -> Discov
     if args.format != "text" or not sys.stdin.isatty():
         return discovery
     from pinwarden.cli.render.text import render_rows
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.text import show_invisible
     from pinwarden.project.init import lock_accepted
     from pinwarden.system.clock import now
 

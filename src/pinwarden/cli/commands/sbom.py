@@ -32,7 +32,7 @@ def sbom(args: Namespace) -> int:
       pinwarden sbom --kind spdx
     """
     from pinwarden import __version__
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.text import show_invisible
     from pinwarden.project.locked_packages import bill_of_materials
     from pinwarden.system.clock import now
     from pinwarden.system.files import create_file

@@ -160,7 +160,7 @@ def scan(args: Namespace) -> int:
 def _format_items(surface: Surface) -> str:
     """One line for each item, safe to print."""
     from pinwarden.cli.layout import truncate
-    from pinwarden.core.visible import neutralize_log_commands, show_invisible
+    from pinwarden.core.text import neutralize_log_commands, show_invisible
     from pinwarden.surface.surface import ITEM_KINDS
 
     lines: list[str] = []
@@ -184,7 +184,7 @@ def _describe(text: str) -> str:
 
 def _excerpt(text: str) -> str:
     """The beginning of a text; an ellipsis shows that there is more."""
-    from pinwarden.core.visible import show_invisible
+    from pinwarden.core.text import show_invisible
 
     stripped = text.strip()
     first = stripped.split("\n")[0][:_MAX_EXCERPT]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.text import show_invisible
 from pinwarden.surface.drift.text_diff import omit_common_text, shorten_middle
 
 if TYPE_CHECKING:

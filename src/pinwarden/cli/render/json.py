@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pinwarden.core.visible import json_for_log
+from pinwarden.core.text import json_for_log
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError

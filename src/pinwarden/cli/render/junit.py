@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import EXIT_REFUSED, EXIT_UNCHECKED
-from pinwarden.core.visible import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pinwarden.core.visible import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, show_invisible
 from pinwarden.surface.drift.text_diff import shorten_middle, text_diff
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pinwarden import __version__
 from pinwarden.core.errors import CODES
-from pinwarden.core.visible import json_for_log, show_invisible
+from pinwarden.core.text import json_for_log, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.errors import PinwardenError

@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pinwarden.cli.layout import terminal_width, wrap
-from pinwarden.core.visible import neutralize_log_commands, show_invisible
+from pinwarden.core.text import neutralize_log_commands, show_invisible
 
 if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row

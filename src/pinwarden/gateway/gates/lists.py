@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pinwarden.core.digest import Digest
+from pinwarden.core.digest import Digest, tool_digest
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.tool_digest import tool_digest
 from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
 from pinwarden.lock.gateway_policy import LEVELS, AllowedDigest, DigestPolicy
 from pinwarden.surface.drift.changes import CHANGE_KINDS, CRITICAL, REVIEW, SEVERITIES, Change

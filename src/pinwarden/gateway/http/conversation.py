@@ -13,8 +13,7 @@ from math import inf
 from typing import Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse_json
+from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.frames import (

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse_json
+from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.gateway.call_fast_path import CALL
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation

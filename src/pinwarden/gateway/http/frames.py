@@ -12,7 +12,7 @@ import orjson
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
+from pinwarden.core.strict_json import Limits
 from pinwarden.gateway import splice
 from pinwarden.surface.protocol import (
     CAPABILITY_MISSING,

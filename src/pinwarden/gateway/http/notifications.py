@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
-from pinwarden.core.strict_json import parse_json
+from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.surface.protocol import LIST_CHANGED, SUBSCRIPTION_META
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
+from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.audit.event import CALLED, AuditEvent
 from pinwarden.gateway.http.frames import Frame, RequestId, frame_from_server, parse_server
 from pinwarden.gateway.http.memory_budget import MemoryBudget

@@ -9,8 +9,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record, field
+from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.http.frames import ROUTED_BY, Frame, RequestId, encode, encode_header, parse_server
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.upstream_connection import (

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinwarden.core.limits import Limits
+from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.ambiguity import likely_id
 from pinwarden.gateway.http.frames import Frame, RequestId, encode, parse_server, request_id_of
 from pinwarden.gateway.http.http_limits import HttpLimits

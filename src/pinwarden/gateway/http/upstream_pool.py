@@ -17,7 +17,7 @@ from pinwarden.gateway.http.upstream_connection import (
     UpstreamConnection,
     UpstreamRequest,
 )
-from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, resolve_destinations
+from pinwarden.system.net.connections import Destination, HostNotFoundError, NetworkRules, resolve_destinations
 from pinwarden.system.target import HttpAddress
 
 

@@ -30,7 +30,7 @@ from pinwarden.project.locked_servers import LockedServer, describe_differences,
 from pinwarden.project.server_start import probe_target
 from pinwarden.system.environment_variables import child_environment
 from pinwarden.system.files import find_program
-from pinwarden.system.net.network_guard import NetworkRules
+from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress, HttpTarget, StdioTarget, expand_placeholders, placeholder_names
 
 if TYPE_CHECKING:

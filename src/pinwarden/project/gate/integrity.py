@@ -55,7 +55,7 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options:
 
 
 def _locations(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    from pinwarden.core.json_pointer import locate_pointers
+    from pinwarden.core.json_values import locate_pointers
     from pinwarden.lock.entry import LOCK_LIMITS
     from pinwarden.system.files import read_file
 

@@ -23,8 +23,8 @@ from pinwarden.project.fetch_context import FetchContext
 from pinwarden.project.gate.gate_report import nothing_to_check_row, unpinned_rows
 from pinwarden.project.locked_servers import has_bytes
 from pinwarden.project.server_start import PreparedProbe, prepare_locked_probe, probe_prepared
+from pinwarden.surface.drift.changes import change_row, stderr_tail
 from pinwarden.surface.drift.compare import compare
-from pinwarden.surface.rows import change_row, stderr_tail
 from pinwarden.surface.surface import TOOL, Surface, parse_surface
 
 if TYPE_CHECKING:

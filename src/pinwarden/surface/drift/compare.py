@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pinwarden.core.json_values import json_equal, strings_in
+from pinwarden.core.text import show_invisible
 from pinwarden.core.versions import is_exact
-from pinwarden.core.visible import show_invisible
 from pinwarden.surface.drift.changes import ABSENT, CRITICAL, Change, blocked_by_default, sort_changes
 from pinwarden.surface.drift.item import MemberRule, item_changes, picture_changes, website_changes
-from pinwarden.surface.drift.json_values import json_equal, strings_in
 from pinwarden.surface.drift.location import (
     ApprovedText,
     ChangeLocation,

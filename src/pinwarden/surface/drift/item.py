@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinwarden.core.canonical import is_number
+from pinwarden.core.json_values import json_equal
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.json_values import json_equal
 from pinwarden.surface.drift.location import ApprovedText, ChangeLocation, text_changes, value_changes
 from pinwarden.surface.drift.schema import schema_changes
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item

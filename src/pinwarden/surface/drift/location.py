@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from pinwarden.core.json_values import child_pointer, json_equal, strings_in
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, CHANGE_KINDS, CRITICAL, CUE_ORDER, Change
-from pinwarden.surface.drift.json_values import child_pointer, json_equal, strings_in
 from pinwarden.surface.scan.cues import ATTACK_CODES, find_cues
 
 HEADER_KEYWORD = "x-mcp-header"

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pinwarden.core.lazy_regex import pattern
+from pinwarden.core.json_values import json_identity, strings_in
 from pinwarden.core.record import Record, field
-from pinwarden.surface.drift.json_values import json_identity, strings_in
-from pinwarden.surface.scan.plain_text import fold_word
+from pinwarden.core.text import pattern
+from pinwarden.surface.scan.hidden_text import fold_word
 from pinwarden.surface.surface import RESOURCE, TEMPLATE, Item
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from pinwarden.core.json_values import json_equal, json_identity
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.json_values import json_equal, json_identity
 from pinwarden.surface.drift.location import ChangeLocation, value_changes
 from pinwarden.surface.drift.schema_keywords import (
     KEYWORD_RULES,

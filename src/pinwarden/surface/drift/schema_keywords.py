@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinwarden.core.canonical import is_number
+from pinwarden.core.json_values import json_equal, json_identity
 from pinwarden.core.record import Record, replace
 from pinwarden.surface.drift.changes import ABSENT, Change
-from pinwarden.surface.drift.json_values import json_equal, json_identity
 from pinwarden.surface.drift.location import ChangeLocation, is_known_dialect, is_remote, text_changes, value_changes
 
 Schema = dict[str, Any]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.text import show_invisible
 
 Operation = Literal["equal", "delete", "insert"]
 MAX_DIFFERENCES = 400

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
-from pinwarden.core.limits import Limits
 from pinwarden.core.record import Record
+from pinwarden.core.strict_json import Limits
 from pinwarden.surface.surface import Item, ItemKind
 from pinwarden.system.probe_budget import probe_failed
 

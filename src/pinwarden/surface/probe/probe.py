@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.core.visible import show_invisible
+from pinwarden.core.text import show_invisible
 from pinwarden.surface.probe.message import NoMessage, ProbeTransport
 from pinwarden.surface.probe.secret_mask import SecretMask, refuse_echoed_secrets
 from pinwarden.surface.probe.session import ClientIdentity, Opening, Session, no_answer
@@ -224,8 +224,8 @@ def _shown_command(command: Sequence[str]) -> str:
 
 def _probe_http(target: HttpTarget, options: ProbeOptions, wires: _OpenWires) -> Surface:
     from pinwarden.surface.probe.http_transports import SseWire, StreamableWire
+    from pinwarden.system.net.connections import NetworkRules
     from pinwarden.system.net.http_client import HttpOptions
-    from pinwarden.system.net.network_guard import NetworkRules
 
     _check_sent(target, options)
     filled = HttpTarget(

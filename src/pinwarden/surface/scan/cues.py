@@ -15,18 +15,22 @@ from pinwarden.surface.scan import exfiltration as theft
 from pinwarden.surface.scan import hidden_text
 from pinwarden.surface.scan.hidden_text import (
     ROTATED_WORDS,
+    PhraseRule,
+    PlainText,
+    compile_phrase,
     find_encoded_texts,
     find_filled_urls,
     find_unseen_text,
     has_digits_for_letters,
     is_command,
     long_pieces,
+    plain,
+    spaced_letters,
     undo_rotations,
     with_letters_for_digits,
 )
 from pinwarden.surface.scan.other_languages import in_other_scripts
 from pinwarden.surface.scan.phrase_rules import PHRASE_RULES
-from pinwarden.surface.scan.plain_text import PhraseRule, PlainText, compile_phrase, plain, spaced_letters
 
 CUE_CODES = (
     "agent_instruction",

@@ -6,7 +6,7 @@ to count as the words of a master.
 
 from __future__ import annotations
 
-from pinwarden.surface.scan.plain_text import WORDS_2, WORDS_4, PhraseRule, phrase_rule
+from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, PhraseRule, phrase_rule
 
 _WORDS_2 = r"(?:[\w'/]{1,20} ){0,2}"
 _WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"

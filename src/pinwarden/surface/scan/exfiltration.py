@@ -11,9 +11,9 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
-from pinwarden.core.lazy_regex import pattern
 from pinwarden.core.record import Record
-from pinwarden.surface.scan.plain_text import compile_phrase, word_set
+from pinwarden.core.text import pattern
+from pinwarden.surface.scan.hidden_text import compile_phrase, word_set
 
 _URL = r"(?:https?|wss?|ftp)://[^\s'\"`<>)\]]{3,200}"
 _EMAIL = r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,4}\b"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinwarden.surface.scan.plain_text import WORDS_2, WORDS_4, phrase_rule
+from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, phrase_rule
 
 _EARLIER = (
     r"(?:previous(?:ly)?|prior|above|earlier|preceding|foregoing|existing|former|old|original|initial|current|your"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from pinwarden.surface.scan.plain_text import PhraseRule, phrase_rule
+from pinwarden.surface.scan.hidden_text import PhraseRule, phrase_rule
 
 _SOME = r"(?:\w{1,16} ){0,2}"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pinwarden.surface.scan.deception_phrases import AUTHORITY_PHRASES, CONCEALMENT_PHRASES
+from pinwarden.surface.scan.hidden_text import PhraseRule, phrase_rule
 from pinwarden.surface.scan.order_phrases import ORDER_PHRASES
 from pinwarden.surface.scan.other_languages import LATIN_SCRIPT_PHRASES
-from pinwarden.surface.scan.plain_text import PhraseRule, phrase_rule
 
 _IMPERSONATION_PHRASES = (
     phrase_rule(

@@ -14,13 +14,12 @@ from typing import Any, Literal
 
 import orjson
 
-from pinwarden.core.json_pointer import escape_pointer_token
+from pinwarden.core.json_values import escape_pointer_token, json_equal
 from pinwarden.core.record import Record, replace
-from pinwarden.surface.drift.json_values import json_equal
-from pinwarden.surface.scan import toolpin
+from pinwarden.surface import interop as toolpin
+from pinwarden.surface.interop import CALL_GATE
 from pinwarden.surface.scan.cues import ATTACK_CODES, Cue, Words, find_cues, may_hold_cues
-from pinwarden.surface.scan.plain_text import PLAIN_PUNCTUATION, fold_word, plain, word_set
-from pinwarden.surface.scan.toolpin import CALL_GATE
+from pinwarden.surface.scan.hidden_text import PLAIN_PUNCTUATION, fold_word, plain, word_set
 from pinwarden.surface.surface import TOOL, Item, Surface
 
 Severity = Literal["info", "warning"]

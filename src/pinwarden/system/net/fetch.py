@@ -7,23 +7,42 @@ the environment resolves hosts itself; then only literal IP addresses can be che
 from __future__ import annotations
 
 import hashlib
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from http.client import HTTPException
+from contextvars import ContextVar
+from http.client import HTTPException, HTTPResponse
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, NewConnectionError
 from urllib3.response import BaseHTTPResponse
 
 from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
-from pinwarden.system.net.endpoint import Endpoint
+from pinwarden.system.net.connections import (
+    REDIRECTS,
+    Endpoint,
+    NetworkRules,
+    address_refused,
+    check_proxied_address,
+    connect_socket,
+    is_compressed,
+    proxy_for,
+    redirect_target,
+    resolve_addresses,
+    resolve_destinations,
+    tls_context,
+)
 from pinwarden.system.net.network_errors import (
     MAX_ERROR_BYTES,
     connection_failed,
@@ -33,30 +52,24 @@ from pinwarden.system.net.network_errors import (
     status_failed,
     too_large,
 )
-from pinwarden.system.net.network_guard import (
-    NetworkRules,
-    address_refused,
-    check_proxied_address,
-    proxy_for,
-    resolve_addresses,
-)
-from pinwarden.system.net.transport import (
-    DEADLINE,
-    REDIRECTS,
-    direct_pool,
-    is_compressed,
-    proxy_pool,
-    redirect_target,
-    tls_context,
-)
 from pinwarden.system.target import HttpAddress
 
+DEADLINE: ContextVar[float] = ContextVar("deadline")
+
+"""When the current request must be complete, on the monotonic clock."""
+
 _CHUNK = 1 << 18
+
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+
 _UPLOAD_STATUSES = frozenset({200, 201, 202, 204, 400, 401, 403, 404, 409, 413, 422, 429})
+
 _NETWORK_ERRORS = (HTTPError, HTTPException, OSError)
+
 _UNREAD_BYTES = 1 << 16  # an unwanted body is read only this far to reuse its connection
+
 _UNREAD_SECONDS = 1.0
+
 ResultT = TypeVar("ResultT")
 
 
@@ -414,3 +427,109 @@ def _write(to: BinaryIO, chunk: bytes) -> None:
 
 def _retry_pause(text: str, otherwise: float, longest: float) -> float:
     return min(float(text), longest) if text.isdecimal() and len(text) < 6 else otherwise
+
+
+def direct_pool(rules: NetworkRules, context: ssl.SSLContext) -> urllib3.PoolManager:
+    """Connections that resolve, check and contact a host in one step."""
+
+    class Plain(_Guarded, _PlainConnection):
+        scheme = "http"
+        network_rules = rules
+
+    class Tls(_Guarded, _TlsConnection):
+        scheme = "https"
+        network_rules = rules
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    manager = urllib3.PoolManager(num_pools=32, maxsize=32, ssl_context=context)
+    manager.pool_classes_by_scheme = {"http": PlainPool, "https": TlsPool}
+    return manager
+
+
+def proxy_pool(proxy: str, context: ssl.SSLContext) -> urllib3.PoolManager:
+    """Connections through a proxy, which resolves hosts itself."""
+    try:
+        parts = urlsplit(proxy)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as err:
+        raise fetch_failed("connect", "the proxy in the environment is not an http(s) URL") from err
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise fetch_failed("connect", "the proxy in the environment is not an http(s) URL")
+    headers = None
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers = urllib3.make_headers(proxy_basic_auth=pair)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    manager = urllib3.ProxyManager(f"{parts.scheme}://{host}:{port}", proxy_headers=headers, ssl_context=context)
+    manager.pool_classes_by_scheme = {"http": _PlainProxiedPool, "https": _TlsProxiedPool}
+    return manager
+
+
+class _Timed(RawIOBase):
+    """Reads from a socket until the deadline, so that even a header sent byte by byte ends."""
+
+    def __init__(self, raw: RawIOBase, sock: socket.socket) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._idle = sock.gettimeout() or 60.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = DEADLINE.get() - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(min(left, self._idle))
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.fp = BufferedReader(_Timed(self.fp.detach(), sock))
+
+
+class _PlainConnection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _PlainProxiedPool(HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _TlsProxiedPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class _Guarded:
+    scheme: str
+    network_rules: NetworkRules
+
+    def _new_conn(self) -> socket.socket:
+        host, port = self._dns_host.strip("[]"), self.port  # type: ignore[attr-defined]
+        destinations = resolve_destinations(
+            HttpAddress(scheme=self.scheme, host=host, port=port, path="/"), self.network_rules
+        )
+        try:
+            return connect_socket(destinations, lambda: _seconds(self.timeout))  # type: ignore[attr-defined]
+        except OSError as err:
+            raise NewConnectionError(self, "not connected") from err  # type: ignore[arg-type]
+
+
+def _seconds(timeout: Any) -> float:
+    return float(timeout) if isinstance(timeout, int | float) else 30.0

@@ -20,9 +20,18 @@ from urllib3.response import BaseHTTPResponse
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
+from pinwarden.system.net.connections import (
+    REDIRECTS,
+    Destination,
+    HostNotFoundError,
+    NetworkRules,
+    connect_socket,
+    is_compressed,
+    redirect_target,
+    resolve_destinations,
+    tls_context,
+)
 from pinwarden.system.net.network_errors import network_problem, tls_problem
-from pinwarden.system.net.network_guard import Destination, HostNotFoundError, NetworkRules, resolve_destinations
-from pinwarden.system.net.transport import REDIRECTS, connect_socket, is_compressed, redirect_target, tls_context
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 from pinwarden.system.target import HttpAddress
 

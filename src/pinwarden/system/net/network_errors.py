@@ -8,9 +8,9 @@ from urllib3.exceptions import ProxyError
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.limits import Limits
-from pinwarden.core.visible import show_invisible
-from pinwarden.system.net.network_guard import HostNotFoundError
+from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import show_invisible
+from pinwarden.system.net.connections import HostNotFoundError
 from pinwarden.system.target import HttpAddress
 
 

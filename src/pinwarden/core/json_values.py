@@ -1,17 +1,18 @@
-"""JSON Pointer (RFC 6901): the value at a pointer, and its line and column in a text.
+"""JSON values: JSON Pointers (RFC 6901), positions in a text, and equality as JSON defines it.
 
 `resolve_pointer` raises for a malformed pointer and for one without a value. `locate_pointers` makes one pass over a
-text without recursion. It follows only the way to the requested values and skips everything else, so it expects a text
-that was parsed strictly before and does not notice every syntax error.
+text without recursion. It descends only to the requested values and skips everything else, so it expects a text that
+was parsed strictly before and does not notice every syntax error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from json import JSONDecoder
 from typing import Any, NoReturn
 
+from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 
 
@@ -211,3 +212,43 @@ def _lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[in
 
 def _unexpected(place: int) -> NoReturn:
     raise PinwardenError("JSON_PARSE_ERROR", f"not JSON at character {place}")
+
+
+def json_equal(one: Any, other: Any) -> bool:
+    """Equality of JSON values: 1 is 1.0, but true is not 1, which Python's ``==`` takes for equal."""
+    if one is other:
+        return True
+    if type(one) is bool or type(other) is bool:
+        return False
+    if type(one) is dict:
+        return (
+            type(other) is dict
+            and len(one) == len(other)
+            and all(name in other and json_equal(value, other[name]) for name, value in one.items())
+        )
+    if type(one) is list:
+        return type(other) is list and len(one) == len(other) and all(map(json_equal, one, other))
+    return bool(one == other)
+
+
+def json_identity(value: Any) -> bytes:
+    """A key for sets and tables: equal exactly where the values are the same."""
+    return canonicalize(value)
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """Every string in a value, member names included, in the order sent."""
+    if type(value) is str:
+        yield value
+    elif type(value) is dict:
+        for name, member in value.items():
+            yield name
+            yield from strings_in(member)
+    elif type(value) is list:
+        for element in value:
+            yield from strings_in(element)
+
+
+def child_pointer(pointer: str, token: str | int) -> str:
+    """The JSON Pointer one level further down (RFC 6901)."""
+    return f"{pointer}/{escape_pointer_token(token)}"

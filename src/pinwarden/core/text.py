@@ -1,14 +1,41 @@
-"""Invisible characters: which ones there are, and how to make them visible.
+"""Text: lazily compiled patterns, invisible characters and how to show them, timestamps.
 
-One table serves files, diffs and checks, so that no text that a model reads is hidden from the person who approves it.
+One table of invisible characters serves files, diffs and checks, so that no text that a model reads is hidden from the
+person who approves it.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any, AnyStr, cast
 from unicodedata import normalize
 
-from pinwarden.core.lazy_regex import pattern
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_METHODS = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub")
+
+
+class _LazyPattern:
+    """Has the methods of a compiled pattern, and compiles it when one of them is first accessed."""
+
+    __slots__ = ("_flags", "_text", *_METHODS)
+
+    def __init__(self, text: str | bytes, flags: int) -> None:
+        self._text = text
+        self._flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self._text, self._flags)
+        for method in _METHODS:
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+
+def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Like `re.compile`, but compiled on first use. Only the methods of a pattern are available, no attributes."""
+    return cast("re.Pattern[AnyStr]", _LazyPattern(text, flags))
+
 
 # Code points without a visible glyph, or that move the cursor, reorder text or look like a plain space.
 INVISIBLE_RANGES: tuple[tuple[int, int], ...] = (
@@ -98,3 +125,16 @@ def fold_file_name(name: str) -> str:
     if name.isascii():
         return name.casefold().rstrip(". ")
     return normalize("NFC", INVISIBLE.sub("", normalize("NFD", name)).casefold()).rstrip(". ")
+
+
+def parse_timestamp(text: Any) -> datetime | None:
+    """Parse an ISO 8601 timestamp; None for anything else, including a time without a zone."""
+    if not isinstance(text, str):
+        return None
+    from datetime import datetime
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None

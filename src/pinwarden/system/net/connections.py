@@ -1,19 +1,84 @@
-"""Which network addresses may be contacted, directly or through a proxy.
+"""Connections: which addresses may be contacted, directly or through a proxy, with which TLS and which credential.
 
-A host is resolved once, and the connection goes to exactly the addresses that were checked.
+A host is resolved once, and the connection goes to exactly the addresses that were checked. `Endpoint` is a registry
+with its credential.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urljoin
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.core.record import Record
+from pinwarden.core.record import Record, field
 from pinwarden.system.target import HttpAddress
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """The system's certificate authorities, plus those in a file."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as err:
+            raise PinwardenError("FILE_UNREADABLE", f"{ca_file} has no usable CA certificates") from err
+    return context
+
+
+def connect_socket(
+    destinations: Sequence[Destination],
+    seconds: Callable[[], float],
+    opened: Callable[[socket.socket], None] | None = None,
+) -> socket.socket:
+    """Connect to the first checked address that responds; raises the last ``OSError``.
+
+    ``seconds`` gives the timeout of each attempt, ``opened`` is called with the connected socket.
+    """
+    last: OSError = ConnectionRefusedError("no address")
+    for destination in destinations:
+        connection = socket.socket(destination.family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(seconds())
+            connection.connect(destination.sockaddr)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if opened is not None:
+                opened(connection)
+        except OSError as err:
+            connection.close()
+            last = err
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise last
+
+
+def redirect_target(address: HttpAddress, location: str, status: int | None = None) -> HttpAddress:
+    """Where a redirect leads. ``ADDRESS_REFUSED`` for malformed targets and from HTTPS to plain HTTP."""
+    data: dict[str, object] = {"reason": "redirect"} if status is None else {"reason": "redirect", "status": status}
+    try:
+        target = HttpAddress.parse(urljoin(f"{address.scheme}://{address.host_header}{address.path}", location))
+    except (PinwardenError, ValueError) as err:
+        message = f"{address} redirects to something that is not a web address"
+        raise PinwardenError("ADDRESS_REFUSED", message, data=data) from err
+    if address.scheme == "https" and target.scheme != "https":
+        raise PinwardenError("ADDRESS_REFUSED", f"{address} redirects to plain HTTP", data=data)
+    return target
+
+
+def is_compressed(headers: Mapping[str, str]) -> bool:
+    """Whether a body is compressed. Clients reject that: they did not ask for it, and it could expand enormously."""
+    return headers.get("content-encoding", "identity").lower() not in ("identity", "")
+
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -137,3 +202,46 @@ def _literal_ip(host: str) -> IpAddress | None:
     with suppress(OSError):
         return ipaddress.IPv4Address(socket.inet_aton(host))
     return None
+
+
+Origin = Literal["environment", "user", "system", "project", "default", "argument"]
+
+
+class Endpoint(Record):
+    """A base URL that ends with a slash, and where it was configured."""
+
+    url: str
+    said_by: Origin
+    source: str = ""
+    """The file or variable it comes from, for display."""
+    authorization: str | None = field(default=None, repr=False)
+    """The ``Authorization`` header. Sent only to URLs below ``url`` on the same host and port."""
+    ca_file: Path | None = None
+    """Additional CA certificates from the client's settings."""
+
+    @property
+    def address(self) -> HttpAddress:
+        """The parsed base URL."""
+        return HttpAddress.parse(self.url)
+
+    @property
+    def private_allowed(self) -> bool:
+        """Whether it may be in a private network. Not if a project's files name it, which others may have written."""
+        return self.said_by != "project"
+
+    def owns(self, address: HttpAddress) -> bool:
+        """Whether the credential may be sent to an address: below the base URL, without ``..``."""
+        mine = self.address
+        below = address.path.startswith(f"{mine.path.rstrip('/')}/")
+        steps = unquote(address.path.partition("?")[0]).replace("\\", "/").split("/")
+        return address.origin == mine.origin and below and not {".", ".."} & set(steps)
+
+
+class SettingsSources(Record):
+    """Where a client's settings are read from: home folder, project folder and environment."""
+
+    home: Path
+    project: Path | None
+    """The project folder; None to use only the user's settings."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment variables. Their values may be credentials and are never stored."""
