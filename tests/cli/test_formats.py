@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinwarden.cli.render import FORMATS, render, render_error
+from pinwarden.cli.output import FORMATS, render, render_error
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.report import ROW_SEVERITIES, Report, Row
 from pinwarden.core.text import INVISIBLE

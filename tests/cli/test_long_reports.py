@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.cli.render import FORMATS, render
+from pinwarden.cli.output import FORMATS, render
 from pinwarden.core.report import Report, Row
 from pinwarden.surface.drift.changes import ABSENT, Change, change_row
 from pinwarden.surface.drift.text_diff import omit_common_text

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.cli.render import FORMATS, render
+from pinwarden.cli.output import FORMATS, render
 from pinwarden.clients.near_names import edit_distance
 from pinwarden.core.json_slices import array_elements
 from pinwarden.core.keys import PrivateKey

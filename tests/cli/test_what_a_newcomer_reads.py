@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from pinwarden.cli.commands import COMMANDS
-from pinwarden.cli.layout import wrap
-from pinwarden.cli.render import render
+from pinwarden.cli.output import render
+from pinwarden.cli.render.text import wrap
 from tests.cli.run import pinwarden
 from tests.cli.test_accepting_configurations import answer
 from tests.cli.test_formats import report, row

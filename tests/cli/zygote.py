@@ -24,7 +24,6 @@ from typing import Any
 
 _LOADED = (
     "pinwarden.cli.main",
-    "pinwarden.cli.dispatch",
     "pinwarden.cli.output",
     "pinwarden.cli.fetch_arguments",
     "pinwarden.system.net.fetch",
@@ -40,7 +39,7 @@ _LOADED = (
     "pinwarden.project.lock",
     "pinwarden.project.lock_signatures",
     "pinwarden.project.update",
-    "pinwarden.project.policies",
+    "pinwarden.project.policy_commands",
     "pinwarden.project.surface_reports",
 )
 # Python reads these when it starts, so commands that are given them have to be started anew.

@@ -11,8 +11,8 @@ from pinwarden.clients.config import ConfigFile, read_config
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
 from pinwarden.clients.table import CLIENTS, Place
 from pinwarden.lock.locked_config import LockedConfig, locked_config
-from pinwarden.project.config_diagnosis import diagnose, unknown_servers
 from pinwarden.project.config_secrets import audit_locked, audit_servers
+from pinwarden.project.configured_servers import diagnose, unknown_servers
 from pinwarden.system.masking import is_reference, looks_secret, mask_words
 
 ENTRY = {"command": "npx", "args": ["-y", "acme-notes@1.4.0"], "env": {"TOKEN": "<TOKEN>"}}

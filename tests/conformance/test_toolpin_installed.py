@@ -14,8 +14,8 @@ from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import discover, install_entry, installation_paths, remove_entry
 from pinwarden.clients.table import CLIENTS
 from pinwarden.lock.locked_config import LockedConfig, locked_config
-from pinwarden.project.config_diagnosis import diagnose, unknown_servers
 from pinwarden.project.config_secrets import audit_locked, audit_servers
+from pinwarden.project.configured_servers import diagnose, unknown_servers
 from tests.cli.run import pinwarden
 from tests.conformance.vectors import load, vectors_dir
 

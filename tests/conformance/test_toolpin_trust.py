@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.cli.render import render
+from pinwarden.cli.output import render
 from pinwarden.core.report import Report
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import server_entry

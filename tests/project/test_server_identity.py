@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.clients.table import client_of
-from pinwarden.project.server_identity import ServerIdentity, configured_identity
+from pinwarden.project.configured_servers import ServerIdentity, configured_identity
 
 Dialect = tuple[str, dict[str, Any]]
 

@@ -7,8 +7,8 @@ from typing import get_args
 
 from pinwarden.clients.drift import CONFIG_KINDS, ENTITY
 from pinwarden.clients.findings import FINDING_KINDS
-from pinwarden.project.config_diagnosis import IssueKind
 from pinwarden.project.config_secrets import SecretKind
+from pinwarden.project.configured_servers import IssueKind
 from pinwarden.project.gate.gate_report import CHECKS
 from tools.outputs.parts import CLIENT, KEY, LEVEL, POINTER, SCOPE, change, output, problem, report_row
 from tools.schema_words import COUNT, FULL_TEXT, TEXT, TRUTH, Schema, array, exactly, one_of, or_null, ref

@@ -7,7 +7,7 @@ from argparse import Action, ArgumentParser
 from collections.abc import Mapping
 from typing import Literal
 
-from pinwarden.cli.dispatch import command_parser
+from pinwarden.cli.commands import command_parser
 from pinwarden.core.record import Record
 from pinwarden.lock.entry import LOCK_CLIENTS
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pinwarden.cli.commands import FAMILIES, TASKS
-from pinwarden.cli.layout import definition_list, terminal_width
+from pinwarden.cli.render.text import definition_list, terminal_width
 
 _INTRODUCTION = """\
 Pinwarden locks the MCP servers you approved: their exact versions, the bytes behind them, and every tool description
@@ -17,18 +16,18 @@ _EXIT_CODES = (
 )
 
 
-def overview(commands: Mapping[str, str]) -> str:
-    """All commands, by task."""
-    tasks = "".join(
-        f"\n{task}:\n{definition_list({name: _first_word_help(name, commands) for name in names})}"
-        for task, names in TASKS.items()
+def overview(commands: Mapping[str, str], tasks: Mapping[str, Sequence[str]], families: Mapping[str, str]) -> str:
+    """All commands by task; a family of commands is one line."""
+    by_task = "".join(
+        f"\n{task}:\n{definition_list({name: _first_word_help(name, commands, families) for name in names})}"
+        for task, names in tasks.items()
     )
-    return f"usage: pinwarden COMMAND [OPTIONS]\n\n{_paragraph(_INTRODUCTION)}{tasks}\n{_closing('')}"
+    return f"usage: pinwarden COMMAND [OPTIONS]\n\n{_paragraph(_INTRODUCTION)}{by_task}\n{_closing('')}"
 
 
-def family_help(name: str, commands: Mapping[str, str]) -> str:
+def family_help(name: str, summary: str, commands: Mapping[str, str]) -> str:
     """The commands that share a first word."""
-    about = f"{FAMILIES[name]}.\n\n" if name in FAMILIES else ""
+    about = f"{summary}.\n\n" if summary else ""
     usage = _paragraph(f"usage: pinwarden {name} COMMAND [OPTIONS]")
     return f"{usage}\n{about}{definition_list(commands)}\n{_closing(f'{name} ')}"
 
@@ -61,10 +60,10 @@ def _fill(text: str, width: int, indent: str) -> str:
     return textwrap.fill(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _first_word_help(name: str, commands: Mapping[str, str]) -> str:
+def _first_word_help(name: str, commands: Mapping[str, str], families: Mapping[str, str]) -> str:
     below = ", ".join(command.partition(" ")[2] for command in commands if command.startswith(f"{name} "))
     if name not in commands:
-        return f"{FAMILIES[name]}: {below}"
+        return f"{families[name]}: {below}"
     return commands[name] + (f" (also: {below})" if below else "")
 
 

@@ -1,25 +1,217 @@
-"""Entry point. Imports as little as possible; the module of a command is imported when the command is known."""
+"""Entry point: find the command, run it, and turn a failure into an error message, a hint and an exit code.
+
+Imports as little as possible, so that ``--version`` starts at once. The module of a command is imported when that
+command runs.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-
-from pinwarden.cli.streams import configure_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+    from pinwarden.core.errors import PinwardenError
+
+_STDERR_LINES = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    configure_streams()
+    _configure_streams()
     if arguments in (["--version"], ["-V"]):
         from pinwarden import __version__
 
         sys.stdout.write(f"pinwarden {__version__}\n")
         return 0
-    from pinwarden.cli.dispatch import dispatch
+    return _dispatch(arguments)
 
-    return dispatch(arguments)
+
+def _configure_streams() -> None:
+    """Open missing streams on the null device, and escape characters that an encoding does not have.
+
+    A process may be started without some of the streams, or with an encoding that cannot represent a server's name.
+    Neither may stop a check or change its result.
+    """
+    # Lowest first: the next opened file would take a missing descriptor, and output would go into that file.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    import gc
+
+    from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
+
+    gc.set_threshold(100_000, 20, 20)  # a command is short and creates many values, few of them garbage
+    invocation = _Invocation(arguments, EXIT_UNCHECKED)
+    try:
+        invocation.exit_code = _run_and_report(arguments, invocation)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader closed the pipe (`| head`). The exit code stays that of the result, or 3 if there is none yet.
+        _silence_stdout()
+    except OSError as err:
+        if not _is_disk_full(err):
+            raise
+        _silence_stdout()
+        _report(PinwardenError("FILE_UNWRITABLE", f"standard output: {err.strerror}"), invocation)
+        return EXIT_UNCHECKED
+    return invocation.exit_code
+
+
+class _Invocation:
+    """Which command runs and how it reports.
+
+    Guessed from the words until the arguments are parsed, because parsing may be what fails.
+    """
+
+    def __init__(self, arguments: Sequence[str], exit_code: int) -> None:
+        from itertools import pairwise
+
+        from pinwarden.cli.commands import COMMANDS
+
+        options, _ = _split_command(arguments)
+        forms = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
+        forms += [word for option, word in pairwise(options) if option == "--format"]
+        self.command = next((name for count in (2, 1) if (name := " ".join(options[:count])) in COMMANDS), "")
+        self.form = next((form for form in reversed(forms) if "=" not in form), "text")
+        self.files: Sequence[tuple[str, Path]] = ()
+        self.exit_code = exit_code
+
+
+def _run_and_report(arguments: Sequence[str], invocation: _Invocation) -> int:
+    from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
+
+    try:
+        return _run(arguments, invocation)
+    except PinwardenError as err:
+        _report(err, invocation)
+        return err.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except Exception as err:
+        if isinstance(err, BrokenPipeError) or (isinstance(err, OSError) and _is_disk_full(err)):
+            raise
+        if os.environ.get("PINWARDEN_DEBUG"):
+            raise
+        _report(PinwardenError("INTERNAL", f"{type(err).__name__}: {err}"), invocation)
+        return EXIT_UNCHECKED
+
+
+def _run(arguments: Sequence[str], invocation: _Invocation) -> int:
+    """Run the command that the arguments name.
+
+    1. Print the overview or the help of a family, if that is requested.
+    2. Find the command, and parse its options.
+    3. Refuse to overwrite files of the project with a report.
+    4. Call the command.
+    """
+    from pinwarden.cli.commands import command_parser, find_command, subcommands
+    from pinwarden.core.errors import EXIT_CLEAN
+
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    help_text = _overview_or_family(arguments)
+    if help_text:
+        invocation.exit_code = EXIT_CLEAN  # closing the pager early is not a failure
+        sys.stdout.write(help_text)
+        return EXIT_CLEAN
+    invocation.command, rest = find_command(arguments)
+    command, parser = command_parser(invocation.command)
+    family = ", ".join(f"pinwarden {name}" for name in subcommands(invocation.command))
+    parser.epilog = parser.epilog or (f"See also: {family}" if family else None)
+    options, user_command = _split_command(rest)
+    try:
+        args = parser.parse_args(options)
+    except SystemExit:  # --help
+        return EXIT_CLEAN
+    invocation.form = getattr(args, "format", "text")
+    if user_command and not command.takes_command:
+        parser.error("this command takes no command after --")
+    args.command = user_command
+    if getattr(args, "format_files", ()) or getattr(args, "output", None) not in (None, "-"):
+        from pinwarden.cli.output import refuse_project_files
+
+        refuse_project_files(args, command.writes)
+    invocation.files = getattr(args, "format_files", ())
+    return command.run(args)
+
+
+def _overview_or_family(arguments: Sequence[str]) -> str:
+    """The help of all commands or of one family, if the arguments ask for it."""
+    from pinwarden.cli.commands import COMMANDS, FAMILIES, TASKS, subcommands
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        from pinwarden.cli.help import overview
+
+        return overview(COMMANDS, TASKS, FAMILIES)
+    if len(arguments) > 1 and arguments[1] in ("-h", "--help") and arguments[0] not in COMMANDS:
+        family = subcommands(arguments[0])
+        if family:
+            from pinwarden.cli.help import family_help
+
+            return family_help(arguments[0], FAMILIES.get(arguments[0], ""), family)
+    return ""
+
+
+def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split at the first ``--``: what follows is the user's command, whose options are not ours."""
+    words = list(arguments)
+    if "--" not in words:
+        return words, []
+    separator = words.index("--")
+    return words[:separator], words[separator + 1 :]
+
+
+def _report(err: PinwardenError, invocation: _Invocation) -> None:
+    """Print the error to stdout in the chosen format, and for people to stderr."""
+    from pinwarden.cli.output import render_error
+    from pinwarden.cli.render.text import wrap
+    from pinwarden.core.errors import CODES, PinwardenError
+    from pinwarden.core.text import neutralize_log_commands, show_invisible
+
+    if err.code == "USAGE" and invocation.command and err.hint == CODES["USAGE"].hint:
+        err = PinwardenError(err.code, err.message, hint=f"run: pinwarden {invocation.command} --help", data=err.data)
+    sys.stdout.write(render_error(err, invocation.command, invocation.form))
+    server_stderr = neutralize_log_commands("".join(f"{show_invisible(line)}\n" for line in _stderr_lines(err)))
+    error, hint = (wrap(line, to=sys.stderr) for line in (f"error: {err.message} [{err.code}]", f"hint: {err.hint}"))
+    sys.stderr.write(f"{error}{server_stderr}{hint}")
+    _write_error_files(err, invocation)
+
+
+def _write_error_files(err: PinwardenError, invocation: _Invocation) -> None:
+    """Write the error to every file of ``--format FORMAT=FILE``, so that CI does not show an older report."""
+    for form, path in invocation.files:
+        from pinwarden.cli.output import render_error, write_report_file
+
+        plain = f"error: {err.message} [{err.code}]\nhint: {err.hint}\n"
+        write_report_file(path, render_error(err, invocation.command, form) or plain)
+
+
+def _stderr_lines(err: PinwardenError) -> list[str]:
+    """The last lines that a started server wrote to stderr, which often explain the failure."""
+    written = err.data.get("stderr")
+    lines = [line for line in written.splitlines() if line.strip()] if isinstance(written, str) else []
+    return [f"  | {line[:200]}" for line in lines[-_STDERR_LINES:]]
+
+
+def _silence_stdout() -> None:
+    """Redirect stdout to the null device: flushing at exit would repeat the failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_disk_full(err: OSError) -> bool:
+    import errno
+
+    return err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Action, ArgumentError, ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.cli.render import FORMATS, render
 from pinwarden.core.errors import EXIT_UNCHECKED, PinwardenError
 from pinwarden.core.record import replace
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pinwarden.core.report import Report, Row
     from pinwarden.project.project import Project
 
+FORMATS = ("text", "json", "sarif", "markdown", "junit", "github")
+"""Each has a module in ``cli/render``."""
 _MARGIN = "    "
 
 
@@ -59,6 +61,24 @@ def emit_report(report: Report, args: Namespace, *, about: Sequence[str | Path] 
     return exit_code if all(written) else exit_code or EXIT_UNCHECKED
 
 
+def render(report: Report, form: str, *, colour: bool = False) -> str:
+    """Render a report in one of the formats. Only the module of that format is imported."""
+    if form == "text":
+        from pinwarden.cli.render.text import render_text
+
+        return render_text(report, colour=colour)
+    function: Callable[[Report], str] = import_module(f"pinwarden.cli.render.{form}").render
+    return function(report)
+
+
+def render_error(err: PinwardenError, command: str, form: str) -> str:
+    """Render an error as a complete document of the format. Empty for text: stderr shows it."""
+    if form == "text" or form not in FORMATS:
+        return ""
+    function: Callable[[PinwardenError, str], str] = import_module(f"pinwarden.cli.render.{form}").render_error
+    return function(err, f"pinwarden {command}".rstrip())
+
+
 def write_report_file(path: Path, text: str) -> bool:
     """Replace a report file atomically. A failure is printed to stderr."""
     from pinwarden.core.text import show_invisible
@@ -76,7 +96,7 @@ def print_changes(report: Report) -> None:
     """Print a report of changes. A new item is printed as its definition over several lines, not as one long row."""
     from itertools import groupby
 
-    from pinwarden.cli.layout import wrap
+    from pinwarden.cli.render.text import wrap
 
     changes = report.facts["changes"]
     pairs = list(zip(report.rows[: len(changes)], changes, strict=True))

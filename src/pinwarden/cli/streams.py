@@ -1,27 +1,11 @@
-"""Standard streams: prepare them, write notices, show progress, and notice a closed pipe.
-
-A process may be started without some of the streams, or with an encoding that cannot represent a server's name. Neither
-may stop a check or change its result.
-"""
+"""Notices and progress on stderr, and pipes whose reader closed them."""
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 
 _SPINNER = "|/-\\"
-
-
-def configure_streams() -> None:
-    """Open missing streams on the null device, and escape characters that an encoding does not have."""
-    # Lowest first: the next opened file would take a missing descriptor, and output would go into that file.
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def print_notice(text: str) -> None:
@@ -33,11 +17,6 @@ def print_notice(text: str) -> None:
     line = neutralize_log_commands(f"pinwarden: {show_invisible(text)}\n")
     with suppress(OSError):  # bypasses Python's buffer: its lock would block shutdown if the reader is stuck
         os.write(2, line.encode("utf-8", "backslashreplace"))
-
-
-def silence_stdout() -> None:
-    """Redirect stdout to the null device: flushing at exit would repeat the failure."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def wait_for_closed_pipe(descriptor: int, seconds: float) -> bool:

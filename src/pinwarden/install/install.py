@@ -26,8 +26,7 @@ from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
 from pinwarden.project.enforce import run_command
 from pinwarden.project.lock import LockOptions, approval_candidate, extension_for, write_entries
-from pinwarden.project.policies import broken_rules
-from pinwarden.project.project import Policies, Project
+from pinwarden.project.project import Policies, Project, broken_rules
 
 if TYPE_CHECKING:
     from pinwarden.install.sources import BundleSource

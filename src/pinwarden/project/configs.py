@@ -5,19 +5,21 @@ The user's file of Claude Code has servers for all of the user's projects; those
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pinwarden.clients.command_line import LockedStart, parse_locked_start
 from pinwarden.clients.drift import compare_answers, compare_entries
-from pinwarden.clients.findings import proposed_inputs
+from pinwarden.clients.findings import ConfigFinding, proposed_inputs, start_unresolved
 from pinwarden.clients.table import CLIENTS, client_of
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Row
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.locked_config import LockedConfig, configured_in, locked_config
 from pinwarden.lock.lockfile import Lock
-from pinwarden.project.config_diagnosis import (
+from pinwarden.project.configured_servers import (
     ConfigIssue,
     IssueKind,
     UnknownServer,
@@ -26,14 +28,18 @@ from pinwarden.project.config_diagnosis import (
     unknown_servers,
 )
 from pinwarden.project.lock_documents import LockDocument, read_lock
+from pinwarden.project.locked_servers import resolve_start
 from pinwarden.surface.drift.changes import INFO
 from pinwarden.system.redaction import redact_entry
+from pinwarden.system.target import StdioTarget
 
 if TYPE_CHECKING:
     from pinwarden.clients.config import ConfigFile, ConfiguredServer
-    from pinwarden.clients.findings import ConfigFinding
     from pinwarden.project.project import Policies, Project
     from pinwarden.surface.drift.changes import Change
+
+_PROJECT_FOLDERS = ("${workspaceFolder}",)
+"""What clients replace by the project's folder."""
 
 
 class LocatedEntry(Record):
@@ -191,7 +197,7 @@ def unknown_config_servers(project: Project, view: ConfigView) -> tuple[UnknownS
     elsewhere = [
         located.locked for located in view.located
     ]  # approved for one file only, and that need not be the usual one
-    unknown = unknown_servers(view.installed, view.files, project.config_paths(), found_elsewhere=elsewhere)
+    unknown = unknown_servers(view.installed, view.files, project.config_paths(), elsewhere=elsewhere)
     return (
         *repeated_servers(view.files),
         *(
@@ -208,7 +214,6 @@ def config_rows(
 ) -> Iterator[Row]:
     """Compare the client configurations with the lock."""
     from pinwarden.clients.findings import file_findings
-    from pinwarden.project.configured_entry import unresolved_starts
 
     entries = tuple(entry for entry in lock.entries if scope in ("all", entry.scope))
     view = view_of(project, entries, files, scope=scope)
@@ -255,3 +260,29 @@ def located_finding_row(project: Project, finding: ConfigFinding) -> Row:
         message=finding.message,
         file=project.shown(finding.file),
     )
+
+
+def unresolved_starts(
+    project: Project, entries: Iterable[Entry], servers: Iterable[ConfiguredServer]
+) -> Iterator[ConfigFinding]:
+    """Every configured server of this lock that ``pinwarden run`` would refuse to start."""
+    known = tuple(entries)
+    for server in servers:
+        start = parse_locked_start(server.target.command) if isinstance(server.target, StdioTarget) else None
+        if start is None or not _uses_this_lock(project, start):
+            continue
+        try:
+            resolve_start(start, known)
+        except PinwardenError as err:
+            yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
+
+
+def _uses_this_lock(project: Project, start: LockedStart) -> bool:
+    """Whether a command uses this project's lock."""
+    root = project.root.resolve()
+    try:
+        folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()
+        lock = folder / (start.file or project.lock.name)
+        return lock.resolve() == project.lock.resolve()
+    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop
+        return False

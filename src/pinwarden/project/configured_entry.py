@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import (
     PROGRAM,
-    LockedStart,
     is_enforced_start,
     parse_launch,
     parse_locked_start,
     pinwarden_arguments,
 )
 from pinwarden.clients.config import ConfiguredServer, config_with, configured_server
-from pinwarden.clients.findings import ConfigFinding, start_unresolved
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import LOCK_CLIENTS, tier_rank
-from pinwarden.lock.extension import Extension, extended, extension_of, has_surface, with_optional_members_of
+from pinwarden.lock.extension import Extension, extended, extension_of, with_optional_members_of
 from pinwarden.lock.install_plan import Installation, install_plan
 from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, launch_command, locked_launch, with_bytes_of
 from pinwarden.lock.lockfile import same_json
 from pinwarden.lock.server_entry import from_value
-from pinwarden.project.locked_servers import approve_command, locked_server
+from pinwarden.project.locked_servers import resolve_start
 from pinwarden.system.masking import mask_name
 from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import HttpTarget, StdioTarget
@@ -36,7 +34,6 @@ from pinwarden.system.target import HttpTarget, StdioTarget
 if TYPE_CHECKING:
     from pinwarden.lock.entry import Entry
     from pinwarden.lock.lockfile import Lock
-    from pinwarden.project.project import Project
 
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "oci": "oci", "nuget": "nuget"}
 
@@ -87,58 +84,6 @@ def _server_json(server: ConfiguredServer) -> dict[str, Any]:
 def fragment_of(server: ConfiguredServer) -> dict[str, Any]:
     """The entry inside its client's root, with placeholders for values that could be secrets."""
     return config_with(client_of(server.client), server.name, redact_entry(server.entry))
-
-
-_PROJECT_FOLDERS = ("${workspaceFolder}",)
-"""What clients replace by the project's folder."""
-
-
-def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
-    """The entry that a ``pinwarden run`` command starts. Raises what ``pinwarden run`` would refuse it with."""
-    known = tuple(entries)
-    server = locked_server(known, start.name, start.client, "run")
-    entry = server.entry
-    name = start.name[:120]
-    if start.requires_lock and not any(map(has_surface, server.entries)):
-        raise PinwardenError(
-            "SERVER_NOT_LOCKED",
-            f"nothing of the surface of {name!a} is approved in the lock",
-            hint=f"Review and approve it: {approve_command(entry, known)}",
-        )
-    extension = extension_of(entry)
-    if extension is not None and extension.bundle is not None:
-        return entry
-    if pinwarden_arguments(locked_launch(entry).command) is not None:
-        raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
-    if extension is None or not extension.has_bytes:
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
-    return entry
-
-
-def unresolved_starts(
-    project: Project, entries: Iterable[Entry], servers: Iterable[ConfiguredServer]
-) -> Iterator[ConfigFinding]:
-    """Every configured server of this lock that ``pinwarden run`` would refuse to start."""
-    known = tuple(entries)
-    for server in servers:
-        start = parse_locked_start(server.target.command) if isinstance(server.target, StdioTarget) else None
-        if start is None or not _uses_this_lock(project, start):
-            continue
-        try:
-            resolve_start(start, known)
-        except PinwardenError as err:
-            yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
-
-
-def _uses_this_lock(project: Project, start: LockedStart) -> bool:
-    """Whether a command uses this project's lock."""
-    root = project.root.resolve()
-    try:
-        folder = root if start.project in (None, *_PROJECT_FOLDERS) else (root / str(start.project)).resolve()
-        lock = folder / (start.file or project.lock.name)
-        return lock.resolve() == project.lock.resolve()
-    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop
-        return False
 
 
 def as_enforced(server: ConfiguredServer, entry: Entry | None) -> ConfiguredServer:

@@ -14,15 +14,15 @@ from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED
 from pinwarden.core.record import Record, replace
 from pinwarden.core.report import FindingKinds, Report, Row, is_failing, kind_reasons, kind_table, plural, severity_rank
 from pinwarden.lock.lockfile import PROBLEMS
-from pinwarden.project.config_diagnosis import ConfigIssue, UnknownServer
 from pinwarden.project.configs import (
     ConfigView,
     config_issues,
     located_finding_row,
     unknown_config_servers,
+    unresolved_starts,
     view_configs,
 )
-from pinwarden.project.configured_entry import unresolved_starts
+from pinwarden.project.configured_servers import ConfigIssue, UnknownServer
 from pinwarden.project.lock_documents import problem_facts, problem_rows
 from pinwarden.surface.drift.changes import change_row
 from pinwarden.system.files import find_program, relative_search_folders

@@ -26,9 +26,8 @@ from pinwarden.lock.locked_config import configured_in, locked_config
 from pinwarden.lock.locked_launch import LockedLaunch, launch_command, locked_launch
 from pinwarden.lock.lockfile import refuse_if_tampered, relock, verify
 from pinwarden.project.configs import view_of
-from pinwarden.project.configured_entry import resolve_start
-from pinwarden.project.locked_servers import not_locked_error
-from pinwarden.project.server_identity import entry_identity
+from pinwarden.project.configured_servers import entry_identity
+from pinwarden.project.locked_servers import not_locked_error, resolve_start
 from pinwarden.project.server_start import prepare_run_probe, probe_server, with_store_variables
 from pinwarden.system.redaction import redact_entry
 from pinwarden.system.target import StdioTarget

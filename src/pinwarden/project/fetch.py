@@ -124,7 +124,7 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
 
 
 def _start_key(entry: Entry) -> tuple[object, ...]:
-    from pinwarden.project.server_identity import entry_identity
+    from pinwarden.project.configured_servers import entry_identity
 
     extension = extension_of(entry)
     pin = extension.closure if extension else None

@@ -35,9 +35,9 @@ from pinwarden.lock.server_entry import ServerEntry, from_value
 from pinwarden.lock.target_verification import SKIPPED, ArtifactOutcome, LiveOutcome, verify_metadata
 from pinwarden.lock.trust_explanation import own_findings
 from pinwarden.project.approvable import ApprovalCandidate, approved_surfaces, assign_surface_files, scan_candidate
+from pinwarden.project.configured_servers import RELEASE, entry_identity
 from pinwarden.project.locked_servers import not_locked_error
-from pinwarden.project.policies import broken_rules
-from pinwarden.project.server_identity import RELEASE, entry_identity
+from pinwarden.project.project import broken_rules
 from pinwarden.surface.drift.changes import CRITICAL, change_row
 from pinwarden.surface.drift.compare import compare
 from pinwarden.surface.interop import api_surface_hash

@@ -1,4 +1,4 @@
-"""A lockfile read and verified once, and its problems as rows and facts of a report."""
+"""A lockfile that was read and verified, its problems as parts of a report, and its digest."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.core.errors import PinwardenError
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
 from pinwarden.core.record import Record, field
-from pinwarden.core.report import Row
+from pinwarden.core.report import Report, Row
 from pinwarden.lock import lock_store, lockfile
 from pinwarden.lock.entry import Entry, entry_key
-from pinwarden.lock.lockfile import Lock, Problem, critical, file_pins, verify, verify_files
+from pinwarden.lock.lockfile import PROBLEMS, Lock, Problem, critical, file_pins, verify, verify_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pinwarden.project.project import Policies
+
 
 class LockDocument(Record):
-    """A lockfile as it lies there: its bytes, what they say, and every problem with them."""
+    """A lockfile: its bytes, its content, and the problems that verification found."""
 
     name: str
     """The name of the file."""
     data: bytes = field(repr=False)
     lock: Lock
     problems: tuple[Problem, ...]
-    """All that is wrong with it, down to what is information."""
+    """All problems, whatever their severity."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """The approved texts beside the lock, by the path that the lock names."""
 
     @property
     def broken(self) -> tuple[Problem, ...]:
-        """The problems for which it is not what was approved."""
+        """The problems that mean that the lock is not what was approved."""
         return critical(self.problems)
 
 
@@ -47,8 +49,36 @@ def read_lock(path: Path) -> LockDocument:
     return LockDocument(name=path.name, data=data, lock=lock, problems=problems, files=files)
 
 
+def lock_digest(path: Path, policies: Policies | None = None) -> Report:
+    """The report of ``pinwarden lock digest``. The summary of a damaged lock is not its digest.
+
+    With policies, the summary is the digest to keep outside the repository; it covers the lock and the policies.
+    """
+    document = read_lock(path)
+    digest, broken = digest_of(document.lock), document.broken
+    seal = seal_of_file(document.lock)
+    sealed = None if policies is None else policies.sealed_with(str(seal or digest))
+    count = f"{len(broken)} problem{'' if len(broken) == 1 else 's'}"
+    return Report(
+        command="lock digest",
+        subject=path.name,
+        summary=f"{path.name} is not what was approved: {count}" if broken else str(sealed or digest),
+        exit_code=EXIT_REFUSED if broken else EXIT_CLEAN,
+        rows=problem_rows(document),
+        facts={
+            "digest": digest,
+            "seal": seal,
+            **({} if sealed is None else {"sealed": sealed}),
+            "entries": len(document.lock.entries),
+            "ok": not broken,
+            "problems": problem_facts(document.problems),
+        },
+        rule_texts=PROBLEMS,
+    )
+
+
 def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
-    """The entries of ``SERVER``, or the one of ``SERVER:client``; that there is none is an error with a suggestion."""
+    """The entries of ``SERVER``, or the entry ``SERVER:client``. Raises an error with a suggestion if there is none."""
     entries = tuple(entry for entry in lock.entries if text in (entry.name, entry_key(entry.name, entry.client)))
     if entries:
         return entries
@@ -58,7 +88,7 @@ def entries_named(lock: Lock, text: str) -> tuple[Entry, ...]:
 
 
 def digest_of(lock: Lock) -> str | None:
-    """ToolPin's whole-lock digest; None if two keys have the same canonical form."""
+    """ToolPin's digest of the whole lock; None if two keys have the same canonical form."""
     try:
         return lockfile.digest(lock)
     except PinwardenError as err:
@@ -105,6 +135,6 @@ def problem_facts(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def seal_of_file(lock: Lock) -> str | None:
-    """The integrity of our seal, which covers the whole file; None in a file without one."""
+    """The digest in Pinwarden's seal, which covers the whole file; None if there is no seal."""
     integrity = lock.seal.get("integrity") if lock.seal is not None else None
     return integrity if isinstance(integrity, str) else None

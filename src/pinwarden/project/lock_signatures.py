@@ -15,7 +15,7 @@ from pinwarden.lock.entry import LOCK_LIMITS
 from pinwarden.lock.lockfile import PROBLEMS, refuse_if_tampered
 from pinwarden.lock.signature import ENVELOPE_SCHEMA, RequiredSigners, SignatureReport
 from pinwarden.project.lock_documents import LockDocument, digest_of, problem_facts, problem_rows, read_lock
-from pinwarden.project.policies import policy_digest
+from pinwarden.project.policy_commands import policy_digest
 from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.key_files import create_key_file, generate_key
 

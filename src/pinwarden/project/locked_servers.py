@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
+from pinwarden.clients.command_line import pinwarden_arguments
 from pinwarden.clients.near_names import find_near_name
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
@@ -12,8 +14,11 @@ from pinwarden.lock.closure import approved_digests
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of, has_surface
 from pinwarden.lock.locked_config import configured_in
-from pinwarden.lock.locked_launch import started_in_words
-from pinwarden.project.server_identity import ServerIdentity, entry_identity
+from pinwarden.lock.locked_launch import locked_launch, started_in_words
+from pinwarden.project.configured_servers import ServerIdentity, entry_identity
+
+if TYPE_CHECKING:
+    from pinwarden.clients.command_line import LockedStart
 
 _Bytes = tuple[object, ...]
 
@@ -25,11 +30,11 @@ class LockedServer(Record):
     identity: ServerIdentity | None
     """None if the configuration cannot be understood."""
     pinned: _Bytes | None
-    """What a start is made from; None if no bytes are pinned."""
+    """The pinned bytes in comparable form; None if no bytes are pinned."""
 
     @property
     def entry(self) -> Entry:
-        """The entry to start the server by: its bytes are pinned, its text approved, and no client asks for a value."""
+        """The entry to start the server from: preferably with pinned bytes, an approved surface and no prompts."""
         return min(
             self.entries, key=lambda entry: (_pinned_bytes(entry) is None, not has_surface(entry), _prompts_user(entry))
         )
@@ -41,26 +46,26 @@ class LockedServer(Record):
 
 
 def servers_by_name(entries: Iterable[Entry]) -> Mapping[str, tuple[LockedServer, ...]]:
-    """All servers, in the order of the lock. A name with several of them means another server in each client."""
+    """All servers, in the order of the lock. A name has several servers if clients use it for different ones."""
     by_name: dict[str, list[LockedServer]] = {}
     for entry in entries:
         servers = by_name.setdefault(entry.name, [])
         identity, pinned = entry_identity(entry), _pinned_bytes(entry)
-        place = next((place for place, server in enumerate(servers) if _is_same(server, identity, pinned)), None)
-        if place is None:
+        index = next((index for index, server in enumerate(servers) if _is_same(server, identity, pinned)), None)
+        if index is None:
             servers.append(LockedServer(entries=(entry,), identity=identity, pinned=pinned))
         else:
-            known = servers[place]
-            servers[place] = LockedServer(
+            known = servers[index]
+            servers[index] = LockedServer(
                 entries=(*known.entries, entry), identity=identity, pinned=known.pinned or pinned
             )
     return {name: tuple(servers) for name, servers in by_name.items()}
 
 
 def locked_server(entries: Iterable[Entry], name: str, client: str | None, command: str) -> LockedServer:
-    """The one server of a name, for one client or for all.
+    """The server of this name, for one client or for all.
 
-    ``command`` is what the hint repeats with ``--client``, where several clients have different servers of that name.
+    ``command`` is the command to suggest with ``--client`` if clients have different servers of that name.
     """
     known = tuple(entries)
     by_name = servers_by_name(entry for entry in known if entry.name == name and is_for_client(entry, client))
@@ -76,21 +81,49 @@ def locked_server(entries: Iterable[Entry], name: str, client: str | None, comma
     return servers[0]
 
 
+def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
+    """The entry that a ``pinwarden run`` command starts. Raises what ``pinwarden run`` would refuse it with."""
+    known = tuple(entries)
+    server = locked_server(known, start.name, start.client, "run")
+    entry = server.entry
+    name = start.name[:120]
+    if start.requires_lock and not any(map(has_surface, server.entries)):
+        raise PinwardenError(
+            "SERVER_NOT_LOCKED",
+            f"nothing of the surface of {name!a} is approved in the lock",
+            hint=f"Review and approve it: {approve_command(entry, known)}",
+        )
+    extension = extension_of(entry)
+    if extension is not None and extension.bundle is not None:
+        return entry
+    if pinwarden_arguments(locked_launch(entry).command) is not None:
+        raise PinwardenError("NOTHING_TO_RUN", f"the lock says that {name!a} starts Pinwarden itself")
+    if extension is None or not extension.has_bytes:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {name!a} are not locked yet")
+    return entry
+
+
 def approve_command(entry: Entry, entries: Iterable[Entry]) -> str:
-    """The command that shows what a server tells the model and approves it; the client is named where it is needed."""
+    """The command that shows a server's surface and approves it. Names the client if the name alone is ambiguous."""
     servers = servers_by_name(other for other in entries if other.name == entry.name).get(entry.name, ())
     client = f" --client {entry.client}" if len(servers) > 1 else ""
     return f"pinwarden approve {shlex.quote(entry.name[:120])}{client} --allow-execute"
 
 
 def is_for_client(entry: Entry, client: str | None) -> bool:
-    """Whether an entry is that of a client, by the lock's name for it or by the client's own."""
+    """Whether an entry is for this client, by the client's name in the lock or its own."""
     where = configured_in(entry)
     return client is None or client == entry.client or (where is not None and where.client == client)
 
 
+def has_bytes(entry: Entry) -> bool:
+    """Whether the bytes of an entry were ever pinned."""
+    extension = extension_of(entry)
+    return extension is not None and bool(extension.artifacts or extension.image)
+
+
 def describe_differences(servers: Iterable[LockedServer]) -> str:
-    """Several servers of one name in words, with what each client starts or contacts."""
+    """How several servers of one name differ, with what each client starts or contacts."""
     listed = tuple(servers)
     shown = [started_in_words(server.entry)[:120] for server in listed]
     clients = [", ".join(server.clients) for server in listed]
@@ -101,11 +134,18 @@ def describe_differences(servers: Iterable[LockedServer]) -> str:
     return f"locked differently: {'; '.join(parts)}"
 
 
+def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
+    """The error for a name without a lock entry."""
+    near = find_near_name(name, (entry.name for entry in entries))
+    meant = f", did you mean {near[:120]!a}?" if near else ""
+    return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)
+
+
 def _other_client_hint(entries: tuple[Entry, ...], name: str, command: str) -> str | None:
     """What to do if the server is locked, but not for the client that was named."""
     named = tuple(entry for entry in entries if entry.name == name)
     if not named:
-        hint = "A server that is configured is locked with pinwarden init --accept NAME; see pinwarden list."
+        hint = "Lock a configured server with pinwarden init --accept NAME; pinwarden list shows the locked ones."
         return hint if command == "approve" else None
     servers = servers_by_name(named)[name]
     clients = ", ".join(entry.client for entry in named)
@@ -122,7 +162,7 @@ def _is_same(server: LockedServer, identity: ServerIdentity | None, pinned: _Byt
 
 
 def _pinned_bytes(entry: Entry) -> _Bytes | None:
-    """What a start is made from: the bundle, the image, or the closure and the install scripts that may run."""
+    """The bundle, the image, or the closure with the install scripts that may run."""
     extension = extension_of(entry)
     if extension is None:
         return None
@@ -136,18 +176,5 @@ def _pinned_bytes(entry: Entry) -> _Bytes | None:
 
 
 def _prompts_user(entry: Entry) -> bool:
-    """Whether a client asks its user for a value, which nothing else can fill in."""
+    """Whether the client asks its user for a value, which Pinwarden cannot fill in."""
     return "${input:" in repr(entry.document.get("config"))
-
-
-def has_bytes(entry: Entry) -> bool:
-    """Whether the bytes of an entry were ever pinned."""
-    extension = extension_of(entry)
-    return extension is not None and bool(extension.artifacts or extension.image)
-
-
-def not_locked_error(entries: Iterable[Entry], name: str, hint: str | None = None) -> PinwardenError:
-    """That there is no entry of this name."""
-    near = find_near_name(name, (entry.name for entry in entries))
-    meant = f", did you mean {near[:120]!a}?" if near else ""
-    return PinwardenError("SERVER_NOT_LOCKED", f"the lock has no entry for {name[:120]!a}{meant}", hint=hint)

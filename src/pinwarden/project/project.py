@@ -1,11 +1,11 @@
-"""The project at hand: its folder, its lock, and the client configurations that belong to it and to this user."""
+"""The project: its folder, its lock, its policies, and the client configurations that belong to it and to the user."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field, replace
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from pinwarden.clients.table import System
     from pinwarden.lock.mcp_registry import Registries
     from pinwarden.lock.policy import Policy, ToolPinPolicy
+    from pinwarden.lock.policy_rules import PolicyFinding
 
 TOOLPIN_POLICY = Path(".toolpin/policy.json")
 OWN_POLICY = Path("pinwarden.toml")
+RECORDED_EVIDENCE = (
+    "evidence that the policy requires is only recorded in the lock for {count}: --bytes verifies it again, "
+    "--public-key checks who signed the record"
+)
+"""A note for reports of checks that did not verify the evidence themselves."""
 _Parsed = TypeVar("_Parsed")
 
 
 class Project(Record):
-    """Where things are. Everything outside is reached through this value, so that tests can give another world."""
+    """Where the files of a project and its user are. All other code finds them through this value."""
 
     root: Path
     lock: Path
@@ -34,7 +40,7 @@ class Project(Record):
     policy: Path | None = None
     """A policy file in place of the project's own ``pinwarden.toml``."""
     tightened_by: Path | None = None
-    """A repository that the server does not belong to: its policy makes this one stricter, never looser."""
+    """Another repository, whose policy can make this project's policy stricter, but never looser."""
 
     def configs(self) -> list[ConfigFile]:
         """Every client configuration that exists for this project and user."""
@@ -66,35 +72,44 @@ class Project(Record):
         return str(path)
 
 
+def store_folder(project: Project) -> Path:
+    """The folder of verified files and built environments: ``PINWARDEN_STORE``, or in the user's data folder."""
+    named = project.variables.get("PINWARDEN_STORE")
+    if named:
+        return Path(named)
+    data = project.variables.get("XDG_DATA_HOME")
+    return (Path(data) if data else project.home / ".local" / "share") / "pinwarden" / "store"
+
+
 class Policies(Record):
-    """The policies that hold here: ToolPin's file as it is, our own, and what always holds."""
+    """The policies of a project: its own, and ToolPin's."""
 
     own: Policy | None = None
     toolpin: ToolPinPolicy | None = None
     environment: str = "default"
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
-    """By the clock, whatever SOURCE_DATE_EPOCH says."""
+    """From the system clock; SOURCE_DATE_EPOCH does not change it."""
 
     @property
     def any(self) -> bool:
-        """Whether somebody wrote a policy down."""
+        """Whether the project has a policy."""
         return self.own is not None or self.toolpin is not None
 
     def sealed_with(self, seal: str) -> str:
-        """The digest that is kept outside of the repository: of the lock, and of the policies if there are any. That of
-        the lock alone says that there are none."""
+        """The digest to keep outside the repository. It covers the lock and the policies; without policies, it is the
+        seal of the lock itself."""
         if not self.any:
             return seal
         from pinwarden.core.canonical import canonicalize
         from pinwarden.core.digest import Digest
 
-        stated = {"pinwarden": self.own, "toolpin": self.toolpin}
-        policies = {name: str(policy.digest) for name, policy in stated.items() if policy is not None}
+        present = {"pinwarden": self.own, "toolpin": self.toolpin}
+        policies = {name: str(policy.digest) for name, policy in present.items() if policy is not None}
         return Digest.of_bytes(canonicalize({"lock": seal, "policies": policies})).sri
 
 
 def load_policies(project: Project, environment: str = "default") -> Policies:
-    """The policy files of a project. A file that cannot be read or understood is an error, never no policy."""
+    """Read the policy files of a project. A file that cannot be read or parsed is an error."""
     if project.tightened_by is not None:
         return _tightened(project, project.tightened_by, environment)
     toolpin, own = project.root / TOOLPIN_POLICY, project.policy or project.root / OWN_POLICY
@@ -109,9 +124,51 @@ def load_policies(project: Project, environment: str = "default") -> Policies:
     )
 
 
+def parse_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """Parse a file; an error names the file."""
+    data = read_file(path)
+    try:
+        return parse(data)
+    except PinwardenError as err:
+        raise PinwardenError(
+            err.code, f"{path}: {err.message}", hint=err.hint, data={**err.data, "file": str(path)}
+        ) from err
+
+
+def broken_rules(
+    policies: Policies,
+    plan: Mapping[str, Any],
+    now: str,
+    *,
+    published_at: str | None = None,
+    proved: frozenset[str] | None = None,
+) -> tuple[PolicyFinding, ...]:
+    """Every rule that a plan or lock entry breaks, waived ones included.
+
+    ``published_at`` is the release date, if the entry does not record it yet. ``proved`` is the evidence that this run
+    verified itself; None if the recorded evidence is trusted.
+    """
+    try:
+        return tuple(dict.fromkeys(_broken_rules(policies, plan, now, published_at, proved)))
+    except (KeyError, TypeError, AttributeError) as err:
+        from pinwarden.lock.policy_rules import PolicyFinding
+
+        # Version 2 lets an entry leave out its manifest, its source or its tier; what is missing is not allowed.
+        message = f"{plan.get('name')} lacks information that the policy needs (missing or unusable: {err})"
+        return (PolicyFinding(code="entry_incomplete", message=message),)
+
+
+def requires_evidence(policies: Policies) -> bool:
+    """Whether a policy depends on evidence that the lock records."""
+    own, toolpin = policies.own, policies.toolpin
+    required = own.required_evidence if own is not None else ()
+    return any(code.endswith("_verified") for code in required) or (
+        toolpin is not None and toolpin.flag("requireToolPinVerifiedEvidence")
+    )
+
+
 def _tightened(project: Project, by: Path, environment: str) -> Policies:
-    """The policies of a project with what is stricter in that of a repository. Of the repository's policy only what the
-    gateway and the sandbox use counts."""
+    """The policies of a project, made stricter by the gateway and sandbox rules of another repository."""
     base = load_policies(replace(project, tightened_by=None), environment)
     other = load_policies(Project(root=by, lock=project.lock, home=project.home)).own
     if other is None:
@@ -134,26 +191,46 @@ def _absolute(root: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path if path.startswith("~/") else str(root.resolve() / path) for path in paths)
 
 
-def parse_file(path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed:
-    """What a file says. Whoever has several policies is told which of them is wrong."""
-    data = read_file(path)
-    try:
-        return parse(data)
-    except PinwardenError as err:
-        raise PinwardenError(
-            err.code, f"{path}: {err.message}", hint=err.hint, data={**err.data, "file": str(path)}
-        ) from err
-
-
 def _exists(path: Path) -> bool:
-    """Whether something has that name. A link to nowhere is there, and reading it fails: it is not "no policy"."""
+    """Whether there is such a file. A broken link counts: reading it fails, so it cannot hide a policy."""
     return path.is_symlink() or path.exists()
 
 
-def store_folder(project: Project) -> Path:
-    """Where verified files and built environments are: ``PINWARDEN_STORE``, or the user's own data folder."""
-    named = project.variables.get("PINWARDEN_STORE")
-    if named:
-        return Path(named)
-    data = project.variables.get("XDG_DATA_HOME")
-    return (Path(data) if data else project.home / ".local" / "share") / "pinwarden" / "store"
+def _broken_rules(
+    policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None, proved: frozenset[str] | None
+) -> list[PolicyFinding]:
+    rules: list[PolicyFinding] = []
+    blocked = plan["trust"]["tier"] == "blocked"
+    if not (blocked or policies.any):
+        return rules
+    from pinwarden.lock.policy_rules import PolicyFinding, Release, evaluate_policy, evaluate_toolpin
+
+    if blocked:
+        reasons = ", ".join(veto["code"] for veto in plan["trust"].get("vetoes", ())) or "no reason recorded"
+        rules.append(PolicyFinding(code="verdict_blocked", message=f"{plan['name']} is blocked: {reasons}"))
+    if policies.toolpin is not None:
+        issues = evaluate_toolpin(policies.toolpin, plan, now=now).issues
+        rules += [PolicyFinding(code=issue.code, message=issue.message) for issue in issues]
+    if policies.own is not None:
+        from pinwarden.lock.extension import policy_facts
+
+        evidence, recorded_at = policy_facts(plan)
+        release = Release(published_at=published_at or recorded_at, proved=proved)
+        evaluation = evaluate_policy(
+            policies.own,
+            _with_recorded_evidence(plan, evidence),
+            now=now,
+            environment=policies.environment,
+            release=release,
+            today=policies.today,
+        )
+        rules += evaluation.findings
+    return rules
+
+
+def _with_recorded_evidence(plan: Mapping[str, Any], proved: Sequence[Any]) -> Mapping[str, Any]:
+    """The entry with the evidence that was recorded after it was locked and is not in its trust report."""
+    if not proved:
+        return plan
+    trust = plan["trust"]
+    return {**plan, "trust": {**trust, "evidence": [*trust["evidence"], *proved]}}

@@ -206,7 +206,7 @@ def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> st
 
 def _is_same_server(entry: Entry, other: Entry) -> bool:
     """Whether two entries are the same server of several clients. One that is not understood is only itself."""
-    from pinwarden.project.server_identity import entry_identity
+    from pinwarden.project.configured_servers import entry_identity
 
     identity = entry_identity(entry)
     return entry.name == other.name and (entry.key == other.key or identity == entry_identity(other) is not None)

@@ -7,10 +7,11 @@ one of its commands runs, so heavy imports belong inside these functions.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from pinwarden.core.errors import PinwardenError
 
 _CATALOG = {
     "Get started": {
@@ -142,8 +143,8 @@ class Command:
 
     def __init__(
         self,
-        run: Callable[[Namespace], int],
-        configure: Callable[[ArgumentParser], None],
+        run: Callable[[argparse.Namespace], int],
+        configure: Callable[[argparse.ArgumentParser], None],
         *,
         takes_command: bool,
         writes: str,
@@ -164,10 +165,41 @@ class Command:
 
 
 def command(
-    configure: Callable[[ArgumentParser], None], *, takes_command: bool = False, writes: str = ""
-) -> Callable[[Callable[[Namespace], int]], Command]:
+    configure: Callable[[argparse.ArgumentParser], None], *, takes_command: bool = False, writes: str = ""
+) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
     """Make a function a command. ``configure`` adds its options to a parser."""
     return lambda run: Command(run, configure, takes_command=takes_command, writes=writes)
+
+
+def find_command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The command that the first words name, and the other words. ``lock digest`` takes precedence over ``lock``."""
+    for count in (2, 1):
+        name = " ".join(arguments[:count])
+        if len(arguments) >= count and name in COMMANDS:
+            return name, arguments[count:]
+    family = f"{arguments[0]} " if subcommands(arguments[0]) else ""
+    raise PinwardenError("USAGE", _unknown_command(arguments[0]), hint=f"run: pinwarden {family}--help")
+
+
+def subcommands(name: str) -> dict[str, str]:
+    """The commands of two words whose first word is the name, with one line of help each."""
+    return {command: summary for command, summary in COMMANDS.items() if command.startswith(f"{name} ")}
+
+
+def command_parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
+    """A command, and the parser of its arguments. Imports the module of the command."""
+    command = load_command(name)
+    # No abbreviations: --env would mean --environment until a new option changes what a script means.
+    # argparse creates a formatter for every argument; only the one that prints has to measure the terminal.
+    parser = _Parser(
+        prog=f"pinwarden {name}",
+        description=command.description,
+        formatter_class=_fixed_width_formatter,
+        allow_abbrev=False,
+    )
+    parser.takes_command = command.takes_command
+    command.configure(parser)
+    return command, parser
 
 
 def load_command(name: str) -> Command:
@@ -180,3 +212,34 @@ def load_command(name: str) -> Command:
             loaded: Command = getattr(import_module(f"pinwarden.cli.commands.{module}"), function)
             return loaded
     raise KeyError(name)
+
+
+def _unknown_command(name: str) -> str:
+    family = subcommands(name)
+    if family:
+        return f"{name} needs one of these commands: {', '.join(command.split()[1] for command in family)}"
+    if name.startswith("-"):
+        return f"unknown option {name[:80]!a}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    return f"unknown command {name[:80]!a}" + (f", did you mean {near[0]}?" if near else "")
+
+
+class _Parser(argparse.ArgumentParser):
+    takes_command = False
+
+    def error(self, message: str) -> NoReturn:
+        raise PinwardenError("USAGE", message, hint=f"run: {self.prog} --help")
+
+    def format_help(self) -> str:
+        from pinwarden.cli.help import HelpFormatter, usage_line
+
+        self.usage = usage_line(self, takes_command=self.takes_command)
+        self.formatter_class = HelpFormatter
+        self._positionals.title = "arguments"
+        return super().format_help()
+
+
+def _fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, width=80)

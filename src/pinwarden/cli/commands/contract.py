@@ -280,7 +280,7 @@ def contract_explain(args: Namespace) -> int:
     Examples:
       pinwarden contract explain --server src/server.py
     """
-    from pinwarden.cli.layout import wrap
+    from pinwarden.cli.render.text import wrap
     from pinwarden.contract.explain_report import explain, lines_of
 
     report = explain(_observe(args), tuple(args.tool))
@@ -382,7 +382,7 @@ def _refuse_ignored(args: Namespace) -> None:
 
 def _chart(report: Report) -> str:
     """A bar for each tool, the most expensive first."""
-    from pinwarden.cli.layout import table
+    from pinwarden.cli.render.text import table
 
     costs: dict[str, int] = dict(report.facts["tools"])
     if report.facts["instructions"]:

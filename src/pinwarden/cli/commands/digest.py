@@ -115,7 +115,7 @@ def lock_digest(args: Namespace) -> int:
       pinwarden lock digest
       pinwarden lock digest --sealed
     """
-    from pinwarden.project.lock_digest import lock_digest
+    from pinwarden.project.lock_documents import lock_digest
     from pinwarden.project.project import load_policies
 
     project = project_from(args)

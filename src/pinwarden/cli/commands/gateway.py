@@ -352,7 +352,7 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
     from pinwarden.system.clock import now
 
     if args.action == "add":
-        from pinwarden.cli.layout import wrap
+        from pinwarden.cli.render.text import wrap
 
         report, secret = add_token(state, project, args.name, args.server, now())
         if args.format == "text":
@@ -365,7 +365,7 @@ def _change_tokens(args: Namespace, project: Project, state: GatewayState) -> in
         return emit(revoke_tokens(state, args.name, now()), args.format)
     report = list_tokens(state)
     if args.format == "text" and report.facts["tokens"]:
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = [
             (

@@ -39,7 +39,7 @@ def policy_init(args: Namespace) -> int:
       pinwarden policy init --recommended
       pinwarden policy init --force
     """
-    from pinwarden.project.policy_init import init_policy
+    from pinwarden.project.policy_commands import init_policy
 
     report = init_policy(project_from(args), recommended=args.recommended, toolpin=args.toolpin, force=args.force)
     return emit(report, args.format)
@@ -68,7 +68,7 @@ def policy_check(args: Namespace) -> int:
       pinwarden policy check
       pinwarden policy check notes --environment production
     """
-    from pinwarden.project.policies import check_policy, required_policies
+    from pinwarden.project.policy_commands import check_policy, required_policies
     from pinwarden.system.clock import now
 
     project = project_from(args)
@@ -89,7 +89,7 @@ def policy_digest(args: Namespace) -> int:
     Examples:
       pinwarden policy digest
     """
-    from pinwarden.project.policies import policy_digest_report
+    from pinwarden.project.policy_commands import policy_digest_report
 
     return emit(policy_digest_report(project_from(args), Path(args.policy) if args.policy else None), args.format)
 

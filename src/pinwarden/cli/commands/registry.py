@@ -139,7 +139,7 @@ def registry_namespace(args: Namespace) -> int:
     with open_operated_registry(args) as registry:
         report = list_namespaces(registry)
     if args.format == "text" and report.facts["namespaces"]:
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = [
             (namespace["namespace"], role, key)
@@ -255,7 +255,7 @@ def registry_audit(args: Namespace) -> int:
     with open_operated_registry(args) as registry:
         report = audit(registry, args.most)
     if args.format == "text" and report.facts["requests"]:
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = [
             (
@@ -277,7 +277,7 @@ def _print_tokens(action: str, report: Report) -> int:
         sys.stderr.write("".join(f"note: {note}\n" for note in report.notes))
         return report.exit_code
     if action == "list" and report.facts["tokens"]:
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = [
             (token["id"], token["namespace"], "revoked" if token["revoked"] else "valid", token["label"] or "-")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.cli.commands import command
-from pinwarden.cli.layout import wrap
 from pinwarden.cli.output import add_format_argument, emit, format_definition, print_rows
 from pinwarden.cli.project_arguments import (
     add_approval_arguments,
@@ -22,6 +21,7 @@ from pinwarden.cli.project_arguments import (
     current_project,
     read_database,
 )
+from pinwarden.cli.render.text import wrap
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace
 from pinwarden.core.report import plural
@@ -103,7 +103,7 @@ def review_list(args: Namespace) -> int:
         sys.stdout.write("".join(f"{review['name']}\n" for review in report.facts["reviews"]))
         return report.exit_code
     if args.format == "text" and report.facts["reviews"]:
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = [
             (

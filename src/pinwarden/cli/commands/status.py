@@ -31,7 +31,7 @@ def list_servers(args: Namespace) -> int:
 
     report = list_locked(project_from(args))
     if args.format == "text":
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = (
             (
@@ -78,7 +78,7 @@ def explain(args: Namespace) -> int:
     explained = explain_registry_entry if args.registry else explain_locked
     report = explained(project_from(args), args.server, now=now())
     if args.format == "text":
-        from pinwarden.cli.layout import sections
+        from pinwarden.cli.render.text import sections
 
         for entry in report.facts["entries"]:
             sys.stdout.write(sections(entry["sections"]) + "\n")

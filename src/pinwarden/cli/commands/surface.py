@@ -159,7 +159,7 @@ def scan(args: Namespace) -> int:
 
 def _format_items(surface: Surface) -> str:
     """One line for each item, safe to print."""
-    from pinwarden.cli.layout import truncate
+    from pinwarden.cli.render.text import truncate
     from pinwarden.core.text import neutralize_log_commands, show_invisible
     from pinwarden.surface.surface import ITEM_KINDS
 

@@ -130,7 +130,7 @@ def trust_list(args: Namespace) -> int:
     report = list_trust(trust_file())
     facts = report.facts
     if args.format == "text" and any(facts.values()):
-        from pinwarden.cli.layout import table
+        from pinwarden.cli.render.text import table
 
         rows = [(root["name"] or "-", ", ".join(root["roles"]), root["key_id"]) for root in facts["registries"]]
         rows += [

@@ -30,8 +30,8 @@ from pinwarden.project.gate.integrity import (
     signature_rows_of,
     stripped_rows,
 )
-from pinwarden.project.policies import ONLY_RECORDED, broken_rules, requires_evidence
-from pinwarden.project.project import OWN_POLICY
+from pinwarden.project.project import OWN_POLICY, broken_rules, requires_evidence
+from pinwarden.project.project import RECORDED_EVIDENCE as ONLY_RECORDED
 
 if TYPE_CHECKING:
     from pathlib import Path

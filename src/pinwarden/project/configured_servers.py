@@ -1,0 +1,370 @@
+"""Configured servers and locked ones: which are the same, and which are missing, different or not approved.
+
+Two entries are the same server if they have the same package, version, arguments and variables, or the same address and
+headers. How a client spells that makes no difference: a line or a list, ``npx`` or ``pnpm dlx``, ``${NAME}`` or
+``{env:NAME}``, the order of variables. What cannot be parsed with certainty is compared word by word.
+
+``diagnose`` is ToolPin's ``doctor`` with its kinds and wording. ``unknown_servers`` goes further: every server in every
+discovered file must be in the lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pinwarden.bundle.bundle_pin import find_bundle_pin
+from pinwarden.clients.command_line import command_words, parse_launch
+from pinwarden.clients.config import ConfigFile, ConfiguredServer, configured_server
+from pinwarden.clients.drift import (
+    CONFIG_KINDS,
+    ENTITY,
+    compare_entries,
+    in_usual_words,
+    package_of,
+    shown_server,
+    unknown_entry,
+)
+from pinwarden.clients.launchers import Launch
+from pinwarden.clients.table import CLIENTS, Client, client_of
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.record import Record, replace
+from pinwarden.lock.launch_choice import variable_name
+from pinwarden.lock.locked_config import LockedConfig, Place, configured_in, installed, locked_config
+from pinwarden.lock.locked_launch import is_enforced, locked_launch
+from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
+from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
+from pinwarden.system.target import HttpTarget, StdioTarget, Target
+
+if TYPE_CHECKING:
+    from pinwarden.lock.entry import Entry
+
+RELEASE = 2
+"""The index of the release in ``ServerIdentity.starts`` of a package."""
+_INPUT = re.compile(r"\$\{input:([^{}]+)\}")
+_MASKED = re.compile(r"<([^<>\s]+)>")
+_PROJECT_FOLDERS = ("", ".", "./", "${workspaceFolder}")
+"""Working folders that mean the project, where clients start its servers by default."""
+
+IssueKind = Literal["missing", "drift", "unreadable", "invalid"]
+
+
+class ConfigIssue(Record):
+    """One locked server that is not configured as approved."""
+
+    key: str
+    kind: IssueKind
+    client: str
+    name: str
+    file: str
+    scope: str | None
+    message: str
+    changes: tuple[Change, ...] = ()
+    """For a drift: what exactly differs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The issue with the members and the order that ToolPin prints."""
+        shown: dict[str, Any] = {
+            "key": self.key,
+            "kind": self.kind,
+            "client": self.client,
+            "serverName": self.name,
+            "file": self.file,
+        }
+        if self.scope is not None:
+            shown["scope"] = self.scope
+        return {**shown, "message": self.message}
+
+
+class DoctorReport(Record):
+    """What was compared and found."""
+
+    checked: int
+    issues: tuple[ConfigIssue, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every locked server is configured as approved."""
+        return not self.issues
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as ToolPin prints it."""
+        return {"ok": self.ok, "checked": self.checked, "issues": [issue.to_json() for issue in self.issues]}
+
+
+def diagnose(
+    locked: Iterable[LockedConfig],
+    files: Mapping[str, ConfigFile],
+    paths: Mapping[Place, str],
+    *,
+    lockfile: str = "mcp-lock.json",
+    scope: str = "all",
+) -> DoctorReport:
+    """Compare every locked fragment with the file of its client. ``files`` are by path."""
+    entries = tuple(locked)
+    issues = [issue for entry in entries for issue in _diagnose_entry(entry, files, paths, lockfile, scope)]
+    return DoctorReport(checked=len(entries), issues=tuple(issues))
+
+
+def _diagnose_entry(
+    entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], lockfile: str, scope: str
+) -> Iterator[ConfigIssue]:
+    if type(entry.entry) is not dict:
+        yield _issue(entry, "invalid", ("", None), "locked plan does not contain a comparable client config entry")
+        return
+    scopes = (scope,) if scope != "all" else (entry.scope,) if entry.scope else ("project", "global")
+    locations = [
+        (paths[entry.client, scope_name], scope_name) for scope_name in scopes if (entry.client, scope_name) in paths
+    ]
+    missing: list[tuple[str, str]] = []
+    is_settled = False
+    for path, file_scope in locations:
+        file = files.get(path)
+        if file and file.fault:
+            is_settled = True
+            yield _issue(entry, "unreadable", (path, file_scope), f"{path}: {file.problem}")
+            continue
+        config = installed(file, entry) if file else None
+        if config is None:
+            missing.append((path, file_scope))
+            continue
+        is_settled = True
+        changes = _differences(entry, config)
+        if changes:
+            message = f"client config entry differs from {lockfile}"
+            yield _issue(entry, "drift", (path, file_scope), message, changes)
+    if not is_settled and missing:
+        where = f" in checked scopes: {', '.join(file_scope for _, file_scope in missing)}" if scope == "all" else ""
+        looked_for = ", ".join(path for path, _ in missing)
+        message = f"missing {entry.client} config entry for {entry.name}{where}"
+        yield _issue(entry, "missing", (looked_for, None if scope == "all" else scope), message)
+    elif not is_settled:
+        message = f"cannot check {entry.client} at {scope} scope: no file is known for {', '.join(scopes)}"
+        yield _issue(entry, "invalid", ("", None), message)
+
+
+def _differences(entry: LockedConfig, config: Any) -> tuple[Change, ...]:
+    """What differs, except for other spellings of the same placeholder."""
+    changes = compare_entries(entry.name, entry.entry, config, client_of(entry.client))
+    return tuple(change for change in changes if change.kind != "placeholder_spelled")
+
+
+def _issue(
+    entry: LockedConfig,
+    kind: IssueKind,
+    where: tuple[str, str | None],
+    message: str,
+    changes: tuple[Change, ...] = (),
+) -> ConfigIssue:
+    return ConfigIssue(
+        key=entry.key,
+        kind=kind,
+        client=entry.client,
+        name=entry.name,
+        file=where[0],
+        scope=where[1],
+        message=message,
+        changes=changes,
+    )
+
+
+class UnknownServer(Record):
+    """A configured server that the lock does not cover in that file."""
+
+    server: ConfiguredServer
+    change: Change
+
+
+def unknown_servers(
+    locked: Iterable[LockedConfig],
+    files: Iterable[ConfigFile],
+    paths: Mapping[Place, str],
+    *,
+    elsewhere: Iterable[LockedConfig] = (),
+) -> tuple[UnknownServer, ...]:
+    """Every configured server that was not approved for its file, such as a planted one.
+
+    ``locked`` are approved for the file that their client installs to. ``elsewhere`` are approved for other
+    files, which the caller checks.
+    """
+    installs = [entry for entry in locked if entry.client in CLIENTS]
+    entries = [*installs, *(entry for entry in elsewhere if entry.client in CLIENTS)]
+    covered = {(entry.name, path) for entry in installs for path in _files_of(entry, paths)}
+    by_name: dict[str, list[LockedConfig]] = {}
+    for entry in entries:
+        by_name.setdefault(entry.name, []).append(entry)
+    packages: set[str] | None = None  # computed for the first unknown server; most machines have none
+    unknown: list[UnknownServer] = []
+    for file in files:
+        for server in file.servers:
+            same_name = by_name.get(server.name, [])
+            if (server.name, server.path) in covered:
+                continue  # compared with this very file elsewhere
+            if packages is None:
+                packages = {package for entry in entries if (package := _package_of_entry(entry))}
+            change = _elsewhere(server, same_name) if same_name else unknown_entry(server, by_name, packages)
+            unknown.append(UnknownServer(server=server, change=change))
+    order = {id(change): rank for rank, change in enumerate(sort_changes(entry.change for entry in unknown))}
+    return tuple(sorted(unknown, key=lambda entry: order[id(entry.change)]))
+
+
+def repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
+    """Every server that its file has more than once for the same scope: it is unclear which one is started.
+
+    Claude Code keeps servers by project folder, and one folder can be spelt in two ways.
+    """
+    repeated: list[UnknownServer] = []
+    for file in files:
+        seen: set[tuple[str, str]] = set()
+        for server in file.servers:
+            if (server.name, server.scope) in seen:
+                repeated.append(UnknownServer(server=server, change=_added("repeated_entry", server)))
+            seen.add((server.name, server.scope))
+    return tuple(repeated)
+
+
+def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
+    scopes = (entry.scope,) if entry.scope else ("project", "global")
+    return [paths[entry.client, scope] for scope in scopes if (entry.client, scope) in paths]
+
+
+def _elsewhere(server: ConfiguredServer, entries: list[LockedConfig]) -> Change:
+    """Approved for another client or scope: needs review if it is the same server, unknown if it is not."""
+    identity = configured_identity(server.name, server.entry, client_of(server.client))
+    for entry in entries:
+        approved = configured_identity(entry.name, entry.entry, client_of(entry.client))
+        if identity is not None and identity == approved:
+            return _added("unlocked_entry", server)
+    return unknown_entry(server, ())
+
+
+def _added(kind: str, server: ConfiguredServer) -> Change:
+    row = CONFIG_KINDS[kind]
+    return Change(
+        entity=ENTITY,
+        name=server.name,
+        field="added",
+        path="",
+        kind=row.kind,
+        severity=row.severity,
+        before=ABSENT,
+        after=shown_server(server),
+        reason=row.reason,
+    )
+
+
+def _package_of_entry(entry: LockedConfig) -> str | None:
+    return package_of(configured_server(entry.name, entry.entry, client_of(entry.client)))
+
+
+class ServerIdentity(Record):
+    """What makes two configurations the same server."""
+
+    starts: tuple[str, ...]
+    """Package, release, program and settings of the launcher; the words of another command; or the address."""
+    arguments: tuple[str, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
+    """Variables or headers by name. A value that the lock leaves out counts as a reference to its name."""
+    folder: str | None = None
+
+
+def entry_identity(entry: Entry) -> ServerIdentity | None:
+    """Which server a lock entry means; None if its configuration cannot be understood.
+
+    For an entry that its client starts with ``pinwarden run NAME``, the locked command counts.
+    """
+    where = configured_in(entry)
+    client = client_of(where.client if where else entry.client)
+    approved = locked_config(entry.key, entry.document).entry
+    target = configured_server(entry.name, redact_entry(approved), client).target
+    bundle = find_bundle_pin(entry)
+    if isinstance(target, StdioTarget) and bundle is not None:
+        return ServerIdentity(starts=("bundle", bundle.tool), values=_values(target.env))
+    if isinstance(target, StdioTarget) and is_enforced(entry):
+        try:
+            launch = locked_launch(entry)
+        except PinwardenError:
+            return None
+        target = replace(target, command=launch.command, cwd=launch.cwd)
+    return None if target is None else target_identity(target)
+
+
+def configured_identity(name: str, entry: Any, client: Client) -> ServerIdentity | None:
+    """Which server an entry of a client's file means, without its secrets, so that it can be compared with the lock."""
+    target = configured_server(name, redact_entry(entry), client).target
+    return None if target is None else target_identity(target)
+
+
+def target_identity(target: Target) -> ServerIdentity:
+    """Which server is started or contacted."""
+    if isinstance(target, HttpTarget):
+        # A server with two transports at one address is one server, so the transport does not count.
+        headers = {name.lower(): value for name, value in target.headers.items()}
+        return ServerIdentity(starts=("url", in_usual_words(target.url)), values=_values(headers))
+    runs = parse_launch(target)
+    package = runs.via or runs
+    folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else in_usual_words(target.cwd or "")
+    if package.settings is None or package.purl is None or runs.wrappers:
+        words = (_plain(word) for word in command_words(target.command))
+        return ServerIdentity(starts=("command", *words), values=_values(target.env), folder=folder)
+    return ServerIdentity(
+        starts=(package.kind, _package(package), _release(package), _program(package), *_extra(runs, package)),
+        arguments=tuple(_plain(word) for word in package.arguments),
+        values=_values(target.env),
+        folder=folder,
+    )
+
+
+def _package(package: Launch) -> str:
+    if package.kind == "oci":
+        return package.identity.removeprefix("docker.io/").removeprefix("library/")
+    if package.kind == "pypi":  # capitals, dots and underscores make no difference
+        return (package.purl or "").removeprefix("pkg:pypi/").partition("@")[0]
+    return package.identity
+
+
+def _release(package: Launch) -> str:
+    """The version or digest. Without either, launchers start the newest release, which registries call latest."""
+    if package.digest:
+        return package.digest
+    version = package.version or "latest"
+    if package.kind == "npm" and package.pinned:
+        return version.removeprefix("v")
+    if package.kind == "pypi" and package.pinned:
+        from pinwarden.artifacts.python_package import same_version
+
+        # 1.0 and 1.0.0 are one release; text that is not a version stays unchanged.
+        shorter = version
+        while shorter.endswith(".0") and same_version(shorter.removesuffix(".0"), version):
+            shorter = shorter.removesuffix(".0")
+        return shorter
+    return version
+
+
+def _program(package: Launch) -> str:
+    """The program of the package. By default, that of a Python package has the name of the package."""
+    return package.program or (_package(package) if package.kind == "pypi" else "")
+
+
+def _extra(runs: Launch, package: Launch) -> tuple[str, ...]:
+    """The launcher's settings, and dangers of the command: they change what is started."""
+    return (*(_plain(setting) for setting in package.settings or ()), *runs.dangers)
+
+
+def _plain(word: str) -> str:
+    """A word of a command with its placeholders in one spelling."""
+    return in_usual_words(_MASKED.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
+
+
+def _values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, _value(name, value)) for name, value in values.items()))
+
+
+def _value(name: str, value: str) -> str:
+    """A value that the client asks for, or that the lock leaves out, counts as a reference to its variable."""
+    if _INPUT.fullmatch(value) or value == f"<{name}>{UNNAMED_REFERENCE}":
+        return f"${{{variable_name(name)}}}"
+    if match := _MASKED.fullmatch(value):
+        return f"${{{variable_name(match[1])}}}"
+    return in_usual_words(_INPUT.sub(lambda match: f"${{{variable_name(match[1])}}}", value))

@@ -1,0 +1,264 @@
+"""The ``policy`` commands: write a policy to start from, check the lock against the policy, print its digest."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, PinwardenError
+from pinwarden.core.javascript import encode_javascript_json
+from pinwarden.core.report import Report, Row
+from pinwarden.lock.policy import RECOMMENDED, Policy, ToolPinPolicy, parse_policy, parse_toolpin_policy
+from pinwarden.project.project import (
+    OWN_POLICY,
+    RECORDED_EVIDENCE,
+    TOOLPIN_POLICY,
+    Policies,
+    broken_rules,
+    load_policies,
+    parse_file,
+    requires_evidence,
+)
+from pinwarden.system.files import create_file, read_file, write_atomically
+
+if TYPE_CHECKING:
+    from pinwarden.lock.entry import Entry
+    from pinwarden.lock.policy import Waiver
+    from pinwarden.lock.policy_rules import PolicyFinding
+    from pinwarden.project.project import Project
+
+_TEMPLATE = """\
+[policy]
+version = 1
+
+# The lowest trust tier that is allowed: verified, conditional or unverified. A blocked server is never allowed.
+# Use a table for different environments (pinwarden policy check --environment production):
+#   minimum-tier = {{ default = "conditional", production = "verified" }}
+minimum-tier = "conditional"
+
+# The lowest overall score that is allowed, 0 to 100.
+# minimum-score = 50
+
+# Requirements for every server.
+{mark}[policy.require]
+# Images are named by digest: a tag can be moved to another image.
+{mark}digest-pinned-images = true
+# Bundles have a declared SHA-256.
+{mark}bundle-hashes = true
+# No servers that are reached over the network.
+# no-remotes = true
+# No servers that need a secret.
+# no-secrets = true
+
+# Which servers are allowed. One star matches anything but a slash, two stars match anything. Deny takes precedence,
+# and if there is an allow list, nothing else is allowed. The same lists exist for namespaces, hosts, registries,
+# clients, package-types and transports.
+# [policy.servers]
+# allow = ["io.github.your-team/*"]
+# deny = ["io.github.your-team/experimental-*"]
+
+# Evidence that every server needs; artifact_verified means that the bytes were verified.
+# [policy.evidence]
+# require = ["package_pin", "artifact_verified"]
+# Evidence counts only if ci --bytes verified it in the same run, or if ci --public-key verified the lock.
+# proved = true
+
+# The minimum age of a release: most malicious releases are discovered within days. An unknown age is too young.
+# [policy.release-age]
+# minimum-days = 3
+# exempt = ["io.github.your-team/*"]
+
+# An exception has a reason, an owner and an expiry date. A blocked server cannot have one.
+# [[policy.waivers]]
+# server = "io.github.partner/legacy"
+# code = "tier_below_minimum"
+# reason = "reviewed by hand, replacement planned"
+# owner = "security@example.org"
+# expires = 2027-01-31
+"""
+_MINIMAL = {"version": 1, "minTrustTier": "conditional"}
+
+
+def init_policy(project: Project, *, recommended: bool, toolpin: bool = False, force: bool = False) -> Report:
+    """The report of ``pinwarden policy init``. An existing policy is replaced only with ``force``."""
+    if toolpin:
+        path = project.root / TOOLPIN_POLICY
+        data = encode_javascript_json(RECOMMENDED if recommended else _MINIMAL)
+        digest = parse_toolpin_policy(data).digest.sri
+    else:
+        path = project.root / OWN_POLICY
+        data = _with_other_tables(path, _own_policy(recommended), force)
+        digest = parse_policy(data).digest.sri
+    action = _write(path, data, replace=force or not toolpin)
+    shown = project.shown(path)
+    return Report(
+        command="policy init",
+        subject=shown,
+        summary=f"{shown} {action}; check the lock against it with pinwarden policy check",
+        exit_code=EXIT_CLEAN,
+        facts={"file": shown, "action": action, "recommended": recommended, "digest": digest},
+    )
+
+
+def check_policy(project: Project, policies: Policies, *, now: str, server: str | None = None) -> Report:
+    """The report of ``pinwarden policy check``. A lock that was tampered with is refused."""
+    from pinwarden.lock.lockfile import refuse_if_tampered
+    from pinwarden.project.lock_documents import entries_named, read_lock
+
+    document = read_lock(project.lock)
+    lock = document.lock
+    refuse_if_tampered(document.problems)
+    entries = lock.entries if server is None else entries_named(lock, server)
+    # This command verifies neither bytes nor signatures.
+    judged = [(entry, broken_rules(policies, entry.document, now, proved=frozenset())) for entry in entries]
+    refused = sum(any(rule.refuses for rule in rules) for _, rules in judged)
+    counted = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
+    recorded = f"{RECORDED_EVIDENCE.format(count=counted)} (both are options of pinwarden ci)"
+    return Report(
+        command="policy check",
+        subject=server or project.lock.name,
+        summary=f"{refused} of {counted} refused by the policy" if refused else f"{counted} allowed by the policy",
+        exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
+        rows=tuple(
+            _row(entry, rule) for entry, rules in judged for rule in sorted(rules, key=lambda rule: not rule.refuses)
+        ),
+        notes=(recorded,) if entries and requires_evidence(policies) else (),
+        facts={
+            "ok": not refused,
+            "environment": policies.environment,
+            "policies": _digests(policies),
+            "entries": [_facts(entry, rules) for entry, rules in judged],
+        },
+    )
+
+
+def policy_digest_report(project: Project, named: Path | None = None) -> Report:
+    """The report of ``pinwarden policy digest``."""
+    if named is not None:
+        shown, digest = str(named), read_policy(named).digest.sri
+    else:
+        policies = required_policies(project, None)
+        present = [policy for policy in (policies.own, policies.toolpin) if policy is not None]
+        if len(present) > 1:
+            raise PinwardenError(
+                "USAGE",
+                f"both {OWN_POLICY} and {TOOLPIN_POLICY} contain a policy",
+                hint="Name one of them with --policy.",
+            )
+        shown = str(TOOLPIN_POLICY if policies.own is None else OWN_POLICY)
+        digest = present[0].digest.sri
+    return Report(
+        command="policy digest",
+        subject=shown,
+        summary=digest,
+        exit_code=EXIT_CLEAN,
+        facts={"file": shown, "digest": digest},
+    )
+
+
+def required_policies(project: Project, named: Path | None, environment: str = "default") -> Policies:
+    """The named policy, or those of the project. Raises an error if there is none."""
+    if named is None:
+        policies = load_policies(project, environment)
+    else:
+        policy = read_policy(named)
+        own = policy if isinstance(policy, Policy) else None
+        toolpin = policy if isinstance(policy, ToolPinPolicy) else None
+        policies = Policies(own=own, toolpin=toolpin, environment=environment)
+    if not policies.any:
+        raise PinwardenError(
+            "FILE_UNREADABLE",
+            f"this project has no policy: neither {OWN_POLICY} with a table [policy] nor {TOOLPIN_POLICY}",
+            hint="Write one with pinwarden policy init --recommended, or name one with --policy.",
+        )
+    return policies
+
+
+def read_policy(path: Path) -> Policy | ToolPinPolicy:
+    """The policy in a file: ToolPin's if it is JSON, ours if it is TOML."""
+    if path.suffix == ".json":
+        return parse_file(path, parse_toolpin_policy)
+    return parse_file(path, parse_policy)
+
+
+def policy_digest(path: Path | None) -> str | None:
+    """The digest that a lock signature names; None if no policy is given. A missing file is an error."""
+    return None if path is None else read_policy(path).digest.sri
+
+
+def _own_policy(recommended: bool) -> bytes:
+    return _TEMPLATE.format(mark="" if recommended else "# ").encode()
+
+
+def _with_other_tables(path: Path, policy: bytes, force: bool) -> bytes:
+    """The new content of our file. Other tables in it are kept; an existing policy is replaced only with ``force``."""
+    if not (path.exists() or path.is_symlink()):
+        return policy
+    before = read_file(path)
+    try:
+        tables = tomllib.loads(before.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+        raise PinwardenError("POLICY_INVALID", f"{path.name} is not TOML: {err}") from err
+    if "policy" not in tables:
+        return before.rstrip() + b"\n\n" + policy if before.strip() else policy
+    if not force:
+        raise PinwardenError("FILE_EXISTS", f"{path.name} already has a policy", hint="Replace it with --force.")
+    if len(tables) > 1:
+        hint = "Edit the table [policy] by hand."
+        raise PinwardenError("FILE_EXISTS", f"{path.name} has other tables besides the policy", hint=hint)
+    return policy
+
+
+def _write(path: Path, data: bytes, *, replace: bool) -> str:
+    if path.is_symlink():
+        raise PinwardenError("FILE_EXISTS", f"{path} is a symbolic link", hint="Replace the link by a file.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
+    if not path.exists():
+        create_file(path, data)
+        return "written"
+    if not replace:
+        raise PinwardenError("FILE_EXISTS", f"{path} already exists", hint="Replace it with --force.")
+    write_atomically(path, data)
+    return "changed"
+
+
+def _row(entry: Entry, rule: PolicyFinding) -> Row:
+    return Row(
+        code=rule.code,
+        severity="critical" if rule.refuses else "info",
+        entity="server",
+        name=entry.key,
+        path="",
+        message=rule.told,
+    )
+
+
+def _facts(entry: Entry, rules: tuple[PolicyFinding, ...]) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "server": entry.name,
+        "client": entry.client,
+        "ok": not any(rule.refuses for rule in rules),
+        "findings": [
+            {
+                "code": rule.code,
+                "message": rule.message,
+                **({"waiver": _waiver(rule.waiver)} if rule.waiver else {}),
+                **({"expired_waiver": _waiver(rule.expired_waiver)} if rule.expired_waiver else {}),
+            }
+            for rule in rules
+        ],
+    }
+
+
+def _waiver(waiver: Waiver) -> dict[str, str]:
+    return {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.expires.isoformat()}
+
+
+def _digests(policies: Policies) -> dict[str, str]:
+    named = {"pinwarden": policies.own, "toolpin": policies.toolpin}
+    return {name: policy.digest.sri for name, policy in named.items() if policy is not None}
