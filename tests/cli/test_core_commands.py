@@ -26,7 +26,7 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
         assert outcome.code == 0
         exit_codes = (
             "Exit codes: 0 everything is as expected, 1 something changed or was refused, 2 the command line is wrong, "
-            "3 the check could not be done"
+            "3 a check could not be completed"
         )
         assert exit_codes in " ".join(outcome.out.split())
         for command in ("canonicalize", "digest", "cid"):

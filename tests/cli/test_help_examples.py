@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,23 +14,31 @@ from pathlib import Path
 
 import pytest
 
+from pinwarden.bundle.document import default_profile
+from pinwarden.bundle.log_documents import (Pointer, unsigned_pointers)
+from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.commands import COMMANDS, load_command
+from pinwarden.core.keys import PublicKey
 from tests.cli.run import Outcome, pinwarden_in
+from tests.cli.terminal import AtTerminal
 from tests.cli.test_contract import SDK
 from tests.conformance.vectors import vectors_dir
 from tests.gateway.review_world import CHANGED, SEARCH, ReviewWorld
 from tests.registry.replica import Replica
 from tests.servers.acme_packages import acme_registries
+from tests.support.bundle_world import BEFORE, trust_value
+from tests.support.registries import docker_registry, needs_registry
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTES_SERVER = (REPOSITORY / "examples" / "notes_server.py").read_text()
 REGISTRY_URL = "https://registry.example.org"
-WITHOUT_EXAMPLES = {"review", "bundle accept", "bundle push", "bundle pull", "registry serve", "registry keys"}
-"""A terminal, an OCI registry, a document of each kind or a key of the reader's own would be needed."""
+OCI_HOST = "registry.example.org"
+NEEDS_MORE = ("pinwarden bundle push", "pinwarden bundle pull", "pinwarden registry serve")
+"""Examples that need an OCI registry, or that run until they are stopped: each has its own test."""
 
 
 def examples(name: str) -> list[str]:
-    lines = load_command(name).description.splitlines()
+    lines = load_command(name).description.replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines if line.startswith("  pinwarden ")]
 
 
@@ -114,6 +123,29 @@ def _registry_cache(reader: Reader, _: ExitStack) -> None:
     cache.write_text(cache.read_text().replace("io.github.acme/npm-notes", "io.github.acme/notes"))
 
 
+def _bundle(reader: Reader, _: ExitStack) -> None:
+    """A bundle with an attestation, a registry's pointer to it, and files that trust both."""
+    reader.pack()
+    bundle = json.loads(reader.run("bundle", "inspect", "acme.notes-1.0.0.car", "--format", "json").out)
+    row = Pointer(
+        tool="acme.notes",
+        channel="stable",
+        root_cid=bundle["root_cid"],
+        descriptor_cid=bundle["descriptor_cid"],
+        cid_profile=default_profile(),
+        updated_at_utc=BEFORE,
+    )
+    (reader.root / "pointer.json").write_text(json.dumps(unsigned_pointers("acme", "registry@acme", BEFORE, [row])))
+    reader.run("sign", "pointer.json", "--key", "release.pem")
+    key = PublicKey.parse((reader.root / "release.pem.pub").read_text().strip())
+    trust = Trust(
+        registry_keys=(TrustedKey(key=key, roles=("registry",)),),
+        known_keys=(TrustedKey(key=key, roles=("maintainer", "verifier")),),
+    )
+    (reader.root / "trust.json").write_text(json.dumps(trust_value(trust)))
+    (reader.root / "policy.json").write_text('{"filesystem": "read_only"}')
+
+
 def _contract(reader: Reader, _: ExitStack) -> None:
     (reader.root / "src").mkdir()
     (reader.root / "src" / "server.py").write_text(SDK)
@@ -154,7 +186,7 @@ def _install(reader: Reader, stack: ExitStack) -> None:
 
 PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "artifacts": _packages,
-    "bundle": lambda reader, _: reader.pack(),
+    "bundle": _bundle,
     "contract": _contract,
     "digest": _plain,
     "install": _install,
@@ -174,8 +206,33 @@ def test_the_examples_of_a_family_run(name: str, tmp_path: Path, stack: ExitStac
     PREPARED.get(name, _plain)(reader, stack)
     for command in (command for command in COMMANDS if family(command) == name):
         for line in examples(command):
-            asked = f"{line} --offline" if line.startswith(OFFLINE) else line
-            reader.run(*shlex.split(asked.partition(" > ")[0])[1:])
+            if not line.startswith(NEEDS_MORE):
+                offline = f"{line} --offline" if line.startswith(OFFLINE) else line
+                reader.run(*shlex.split(offline.partition(" > ")[0])[1:])
+
+
+@needs_registry
+def test_the_examples_with_an_oci_registry_run(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    reader.pack()
+    with docker_registry(tmp_path) as registry:
+        for line in (*examples("bundle push"), *examples("bundle pull")):
+            assert OCI_HOST in line
+            done = reader.run(*shlex.split(line.replace(OCI_HOST, registry.host))[1:])
+            assert done.code == 0, f"{line}\n{done.out}{done.err}"
+
+
+def test_the_example_of_a_registry_serves_one(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    (line,) = examples("registry serve")
+    command = [sys.executable, "-m", *shlex.split(line)]
+    environment = {**os.environ, **reader.variables}
+    with subprocess.Popen(command, cwd=reader.root, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+        finally:
+            process.terminate()
 
 
 def test_the_examples_of_publishers_run_against_a_registry(tmp_path: Path, stack: ExitStack) -> None:
@@ -194,6 +251,11 @@ def test_the_examples_about_blocked_changes_run(
     world = ReviewWorld(tmp_path, monkeypatch, capfd)
     world.lock_server(SEARCH)
     (change,) = world.serve(CHANGED)
+    for line in examples("review"):
+        with AtTerminal(*shlex.split(line)[1:], cwd=world.root, env=dict(os.environ)) as terminal:
+            terminal.until("quit (q)")
+            terminal.types("q\n")
+            assert terminal.ends() == 0, line
     order = ("review list", "review show", "review reject", "review reopen", "review approve", "audit tail")
     for command in (*order, "audit verify", "audit export"):
         if command == "audit verify":
@@ -203,8 +265,8 @@ def test_the_examples_about_blocked_changes_run(
             assert outcome.code in (0, 1), f"{line}\n{outcome.out}{outcome.err}"
 
 
-def test_every_command_has_an_example_unless_it_needs_more_than_a_reader_has() -> None:
-    assert {name for name in COMMANDS if not examples(name)} == WITHOUT_EXAMPLES
+def test_every_command_has_an_example() -> None:
+    assert [name for name in COMMANDS if not examples(name)] == []
 
 
 def test_every_option_of_every_command_has_help() -> None:

@@ -46,10 +46,10 @@ def add_location_arguments(parser: ArgumentParser) -> None:
     registry = parser.add_argument_group("the bundle registry")
     registry.add_argument(
         "--registry",
-        metavar="PLACE",
+        metavar="LOCATION",
         help="URL, exported folder, or oci://host/repository (default: the registry in your trust store)",
     )
-    registry.add_argument("--log", metavar="PLACE", help="location of the registry's log, if it is elsewhere")
+    registry.add_argument("--log", metavar="LOCATION", help="location of the registry's log, if it is elsewhere")
     registry.add_argument("--allow-plain-http", action="store_true", help="allow an unencrypted http:// address")
 
 
@@ -143,10 +143,10 @@ def open_pinned_bundles(args: Namespace) -> Iterator[RegistryBundleFetcher]:
     from pinwarden.bundle.trust_files import load_trust
     from pinwarden.install.staging import RegistryBundleFetcher
 
-    with open_locations(args) as places:
+    with open_locations(args) as locations:
         trust = trust_file()
         yield RegistryBundleFetcher(
-            places, lambda: load_trust(trust), lambda: installer_policy_from(args), args.registry, trust
+            locations, lambda: load_trust(trust), lambda: installer_policy_from(args), args.registry, trust
         )
 
 

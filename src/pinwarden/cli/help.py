@@ -12,7 +12,7 @@ Pinwarden locks the MCP servers you approved: their exact versions, the bytes be
 the model reads. It then tells you, your CI and your MCP clients when anything changes."""
 _EXIT_CODES = (
     "Exit codes: 0 everything is as expected, 1 something changed or was refused, 2 the command line is wrong, "
-    "3 the check could not be done"
+    "3 a check could not be completed"
 )
 
 

@@ -94,13 +94,15 @@ def project_from(args: Namespace) -> Project:
 
 
 def projects_from(args: Namespace) -> tuple[Project, ...]:
-    """The projects that the options name, each once. ``--file`` is only for a single project."""
+    """The projects that the options name, without repetitions. ``--file`` is only for a single project."""
     folders = args.project or ["."]
     for folder in folders:
         _refuse_missing_folder(folder)
     roots = {Path(folder).resolve(): Path(folder) for folder in folders}
     if args.file and len(roots) > 1:
-        raise PinwardenError("USAGE", "--file cannot be used with several projects", hint="Run the command once each.")
+        raise PinwardenError(
+            "USAGE", "--file cannot be used with several projects", hint="Run the command once per project."
+        )
     return tuple(current_project(root, Path(args.file) if args.file else None) for root in roots.values())
 
 

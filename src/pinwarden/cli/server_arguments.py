@@ -55,7 +55,10 @@ def add_probe_arguments(parser: ArgumentParser) -> None:
         help="time limit for connecting and listing everything (default: 60)",
     )
     live.add_argument(
-        "--client-name", default="pinwarden", metavar="NAME", help="client name to send to the server (pinwarden)"
+        "--client-name",
+        default="pinwarden",
+        metavar="NAME",
+        help="client name to send to the server (default: pinwarden)",
     )
     live.add_argument(
         "--pass-env",
@@ -270,8 +273,8 @@ def _unknown_target(name: str, problem: str) -> PinwardenError:
 
 
 def _split_pair(text: str, separator: str, option: str) -> tuple[str, str]:
-    name, found, value = text.partition(separator)
-    if not found or not name.strip():
+    name, given, value = text.partition(separator)
+    if not given or not name.strip():
         raise PinwardenError("USAGE", f"{option} takes NAME{separator}VALUE")
     return name.strip(), value.strip() if separator == ":" else value
 

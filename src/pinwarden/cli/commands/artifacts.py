@@ -138,7 +138,7 @@ def _configure_fetch(parser: ArgumentParser) -> None:
     add_format_argument(parser)
     add_fetch_arguments(parser)
     parser.add_argument(
-        "--registry", metavar="PLACE", help="registry to download bundles from (default: from your trust store)"
+        "--registry", metavar="LOCATION", help="registry to download bundles from (default: from your trust store)"
     )
     add_permission_arguments(parser)
 

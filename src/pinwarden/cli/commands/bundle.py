@@ -90,7 +90,7 @@ def bundle_inspect(args: Namespace) -> int:
 
 @command(_configure_bundle)
 def bundle_verify(args: Namespace) -> int:
-    """Check every byte of a bundle: descriptor, manifest and archive match, and each file has the CID it should have.
+    """Check every byte of a bundle: descriptor, manifest and archive match, and each file has its declared CID.
 
     Nothing is written. Whether anyone you trust attested the bundle is a separate question: see pinwarden bundle
     accept.
@@ -123,11 +123,16 @@ def _configure_bundle_accept(parser: ArgumentParser) -> None:
 
 @command(_configure_bundle_accept)
 def bundle_accept(args: Namespace) -> int:
-    """Check whether a bundle would be accepted for installation, from its documents alone: no registry, no network.
+    r"""Check whether a bundle would be accepted for installation, from its documents alone: no registry, no network.
 
     Goes through the nine steps of the acceptance rules in order and stops at the first that fails. --policy has the
     form {"network": "deny", "filesystem": "read_only", "exec": "deny", "allow_legacy": false}, and --trust the form
     {"trusted_registry_keys": [...], "known_keys": [...]}.
+
+    Examples:
+      pinwarden bundle accept --pointer pointer.json --policy policy.json --trust trust.json \
+        --descriptor acme.notes-1.0.0.car.descriptor.json --manifest acme.notes-1.0.0.car.manifest.json \
+        --attestation notes.attestation.json
     """
     from pinwarden.bundle.bundle_files import AcceptanceFiles, accept_files
     from pinwarden.system.clock import wall_clock
@@ -159,6 +164,9 @@ def bundle_push(args: Namespace) -> int:
 
     Every byte is checked before the upload. The login of docker or podman is used. Prints the digest by which exactly
     this bundle can be pulled.
+
+    Examples:
+      pinwarden bundle push acme.notes-1.0.0.car registry.example.org/acme/notes:1.0.0
     """
     from pinwarden.bundle.oci_transfer import push_bundle
 
@@ -189,6 +197,9 @@ def bundle_pull(args: Namespace) -> int:
     Every byte is checked before anything is written. With --policy and --trust, the bundle also has to pass the checks
     of pinwarden bundle accept, with the pointer and attestations that were pushed with it; if it does not, nothing is
     written.
+
+    Examples:
+      pinwarden bundle pull registry.example.org/acme/notes:1.0.0 --output pulled
     """
     from pinwarden.bundle.oci_transfer import PullOptions, pull_bundle
 

@@ -100,7 +100,7 @@ def install(args: Namespace) -> int:
 
     tool, _, channel = args.tool.partition("@")
     project, trusted = project_from(args), load_trust(trust_file())
-    question = InstallRequest(
+    request = InstallRequest(
         tool=check_tool(tool),
         channel=check_channel(channel or DEFAULT_CHANNEL),
         floor=check_version(args.floor) if args.floor else None,
@@ -113,17 +113,17 @@ def install(args: Namespace) -> int:
     if is_locked(project, tool):
         raise PinwardenError("USAGE", f"{tool} is already locked, and was not installed from a bundle registry")
     location = registry_location(args, trusted)
-    with open_locations(args) as places:
+    with open_locations(args) as locations:
         installing = InstallContext(
             project=project,
-            source=places.source(location, question.channel, args.log),
+            source=locations.source(location, request.channel, args.log),
             store=Store(store_folder(project)),
             target=_placement(args),
             policies=load_policies(project),
             lock_options=LockOptions(now=now(), approver=approver_from(args, reason_for_command("install"))),
             probe=args.allow_execute,
         )
-        return emit(install(question, installing), args.format)
+        return emit(install(request, installing), args.format)
 
 
 def _placement(args: Namespace) -> InstallTarget:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pinwarden.project.lock import LockOptions, LockRequest
     from pinwarden.project.project import Project
 
-_LIVE_HELP = "connect to the server, and approve the tools and texts it has now"
+_LIVE_HELP = "connect to the server, and approve its current tools, prompts and instructions"
 _PLAIN_HELP = "write only the fields of lockfileVersion 2, without Pinwarden's own"
 
 
@@ -102,7 +102,7 @@ def _configure_add(parser: ArgumentParser) -> None:
 
 @command(_configure_add)
 def add(args: Namespace) -> int:
-    """Lock a server from an MCP registry, then add it to the configuration of each client as the lock states it.
+    """Lock a server from an MCP registry, then write the locked configuration into the files of its clients.
 
     Examples:
       pinwarden add io.github.acme/notes
@@ -312,12 +312,12 @@ def _update_bundles(args: Namespace, project: Project, writing: LockOptions, rep
     from pinwarden.system.clock import wall_clock
 
     trusted = load_trust(trust_file())
-    with open_locations(args) as places:
+    with open_locations(args) as locations:
         updating = UpdateContext(
             project=project,
-            locations=places,
+            locations=locations,
             fetcher=RegistryBundleFetcher(
-                places, lambda: trusted, lambda: installer_policy_from(args), args.registry, trust_file()
+                locations, lambda: trusted, lambda: installer_policy_from(args), args.registry, trust_file()
             ),
             log=args.log,
             trusted=trusted,

@@ -34,7 +34,7 @@ def _configure_publish(parser: ArgumentParser) -> None:
 
 @command(_configure_publish)
 def publish(args: Namespace) -> int:
-    """Check every byte of a bundle, upload it to a registry, and let a channel point to it.
+    """Check every byte of a bundle, upload it to a registry, and point a channel to it.
 
     You need a publish token for the namespace (PINWARDEN_REGISTRY_TOKEN) and one of the namespace's keys. The registry
     checks the archive itself, starts the server in a sandbox to record its tools, and adds an entry to its log. A
@@ -137,10 +137,14 @@ def _configure_registry_keys(parser: ArgumentParser) -> None:
 
 @command(_configure_registry_keys)
 def registry_keys(args: Namespace) -> int:
-    """Change which keys may publish in a namespace. One of its owners has to sign the change.
+    r"""Change which keys may publish in a namespace. One of its owners has to sign the change.
 
     To rotate a key, add the new one and remove the old one in a single call. A namespace below your own that does not
     exist yet is created, so that you can hand over a part of yours. A namespace always keeps at least one owner.
+
+    Examples:
+      pinwarden registry keys acme --key release.pem --registry https://registry.example.org \
+        --add-publisher did:key:z6MktwupdmLXVVqTzCw4i46r4uGyosGXRnR3XjN4Zq7oMMsw
     """
     from pinwarden.registry.publish_client import keys_body
     from pinwarden.registry.registry_documents import KEYS

@@ -45,10 +45,14 @@ def _configure_registry_serve(parser: ArgumentParser) -> None:
 
 @command(_configure_registry_serve)
 def registry_serve(args: Namespace) -> int:
-    """Serve a registry of bundles with its transparency log. Without options, everything is created in a folder.
+    """Serve a registry of bundles with its transparency log.
 
-    Prints the address, the registry's key and the verifier key of its log; give the last one to your users. Several
-    processes can serve the same PostgreSQL database and blob storage with the same key.
+    By default, the registry's key, database and archives are created in your data folder. Prints the address, the
+    registry's key and the verifier key of its log; give the last one to your users. Several processes can serve the
+    same PostgreSQL database and blob storage with the same key.
+
+    Examples:
+      pinwarden registry serve --data registry-data --port 0
     """
     try:
         from pinwarden.registry.http.server import listening_socket, serve

@@ -63,6 +63,10 @@ def review(args: Namespace) -> int:
     """Go through the changes that the gateway blocked, one by one: see the difference, then approve, reject or skip.
 
     Needs a terminal. In scripts, use pinwarden review list, show, approve and reject.
+
+    Examples:
+      pinwarden review
+      pinwarden review --server notes
     """
     project = current_project()
     with read_database(args, project) as state:

@@ -67,7 +67,7 @@ def _configure_explain(parser: ArgumentParser) -> None:
 def explain(args: Namespace) -> int:
     """Explain a locked server: what it is, what was approved by whom and why, and what would raise its trust tier.
 
-    No network is used.
+    Uses no network.
 
     Examples:
       pinwarden explain notes
