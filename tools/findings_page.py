@@ -25,9 +25,9 @@ from pinwarden.project.install_scripts import SCRIPT_KINDS
 from pinwarden.project.installed_bundles import YANK_KINDS
 from pinwarden.project.lock_signatures import SIGNATURE_KINDS
 from pinwarden.project.locked_packages import BILL_KINDS, VULNERABILITY_KINDS
-from pinwarden.project.newer_releases import DEPENDENCY_KINDS
+from pinwarden.project.newer_dependencies import DEPENDENCY_KINDS
+from pinwarden.project.newer_releases import UPDATE_KINDS
 from pinwarden.project.secrets_audit import SECRET_KINDS
-from pinwarden.project.update import UPDATE_KINDS
 from pinwarden.surface import interop as toolpin
 from pinwarden.surface.scan.cues import ATTACK_CODES, CUE_CODES
 from pinwarden.surface.scan.scan import MESSAGES

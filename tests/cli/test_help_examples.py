@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden.bundle.document import default_profile
-from pinwarden.bundle.log_documents import (Pointer, unsigned_pointers)
+from pinwarden.bundle.log_documents import Pointer, unsigned_pointers
 from pinwarden.bundle.trust import Trust, TrustedKey
 from pinwarden.cli.commands import COMMANDS, load_command
 from pinwarden.core.keys import PublicKey

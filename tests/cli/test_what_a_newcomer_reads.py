@@ -50,7 +50,7 @@ class TestUpdates:
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
             assert "0 of 1 entry comes from a registry; there is nothing to look up" in outcome.out
-        told = "no releases are looked up of programs of this machine and addresses: notes"
+        told = "releases of local programs and remote addresses cannot be looked up: notes"
         assert told in world.run("update", "--offline").out
 
 

@@ -23,7 +23,8 @@ from pinwarden.lock.extension import extension_of
 from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.project.approvable import APPROVE_WARNINGS_OPTION, ApprovalCandidate, scan_candidate
 from pinwarden.project.installed_bundles import yank_reason
-from pinwarden.project.update import NOTHING_CHANGED, NOTHING_TO_LOOK_UP
+from pinwarden.project.newer_releases import NOTHING_TO_LOOK_UP
+from pinwarden.project.update import NOTHING_CHANGED
 from pinwarden.surface import surface as surface_document
 from pinwarden.surface.drift.changes import change_row
 from pinwarden.surface.drift.compare import compare
