@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run import Outcome, pinwarden
-from tests.gateway.real import OLD_PYTHON
+from tests.gateway.published_servers import OLD_PYTHON
 from tests.support.needs import missing
 
 BODY = '''

@@ -13,7 +13,7 @@ import pytest
 from pinwarden.core.digest import tool_digest
 from pinwarden.surface.surface import Surface
 from tests.conformance.vectors import cases, load
-from tests.gateway.desk import Desk, policy, refused
+from tests.gateway.session_harness import SessionHarness, policy, refusal_code
 
 MATRIX = load("hangar/policy-matrix.json")
 VALIDATOR = MATRIX["validator"]
@@ -34,7 +34,7 @@ def test_the_gateway_lists_and_calls_what_hangar_would_and_always_says_why_not(r
         "mismatch": (ECHO, VALIDATOR["mismatch_pin"]),
         "unpinned": (MUTATE, tool_digest(MUTATE, "hangar").hex),
     }[row["case"]]
-    desk = Desk(
+    harness = SessionHarness(
         {"tools": [ECHO, MUTATE]},
         lock=NOTHING,
         rules=policy(
@@ -43,19 +43,19 @@ def test_the_gateway_lists_and_calls_what_hangar_would_and_always_says_why_not(r
             allow=[{"tool": pinned["name"], "digest": pin, "profile": "hangar"}],
         ),
     )
-    desk.open()
-    assert ("echo" in desk.names()) == row["listed"]
-    answer = desk.call("echo")
+    harness.open()
+    assert ("echo" in harness.list_names()) == row["listed"]
+    answer = harness.call_tool("echo")
     assert ("result" in answer) == row["called"]
-    assert bool(desk.served("echo")) == row["called"]
+    assert bool(harness.calls_received("echo")) == row["called"]
     if not row["called"]:
-        assert refused(answer) == ("digest_not_allowed" if row["case"] == "mismatch" else "item_added")
+        assert refusal_code(answer) == ("digest_not_allowed" if row["case"] == "mismatch" else "item_added")
         hangar = f"As hangar computes it: sha256:{tool_digest(ECHO, 'hangar').hex}."
         assert (hangar in answer["error"]["message"]) == (row["case"] == "mismatch")
-        assert desk.kinds("echo") == ["blocked", "blocked"]
+        assert harness.event_kinds("echo") == ["blocked", "blocked"]
     elif row["case"] == "mismatch":
         word = {"audit": "allowed", "warn": "warned"}[row["digest_enforcement"]]
-        assert desk.kinds("echo") == [word, word]
+        assert harness.event_kinds("echo") == [word, word]
         assert ("_meta" in answer["result"]) == (word == "warned")
     else:
-        assert desk.kinds("echo") == ["observed", "called"]
+        assert harness.event_kinds("echo") == ["observed", "called"]

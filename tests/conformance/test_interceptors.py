@@ -12,7 +12,7 @@ from pinwarden.core.canonical import canonicalize
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.interceptors import Host, Interceptor, InterceptorError
 from tests.conformance.vectors import cases, vectors_dir
-from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, approved_surface, policy
 
 FOLDER = vectors_dir() / "interceptors/protocol"
 
@@ -109,45 +109,47 @@ def test_a_host_does_what_the_fixture_says(fixture: dict[str, Any]) -> None:
 
 
 def test_another_gateway_can_ask_our_gates_about_a_list_and_about_a_call() -> None:
-    desk = Desk({"tools": [SEARCH, DELETE]})
-    desk.open()
-    listed = desk.ask("interceptors/list", {"event": "tools/list"})["result"]["interceptors"]
+    harness = SessionHarness({"tools": [SEARCH, DELETE]})
+    harness.open()
+    listed = harness.request("interceptors/list", {"event": "tools/list"})["result"]["interceptors"]
     assert [each["name"] for each in listed] == ["pinwarden/lists"]
     about = {"name": "pinwarden/lists", "event": "tools/list", "phase": "response"}
-    good = desk.ask("interceptor/invoke", {**about, "payload": {"tools": [SEARCH, DELETE]}})["result"]
-    bad = desk.ask("interceptor/invoke", {**about, "payload": {"tools": [POISONED, DELETE]}})["result"]
+    good = harness.request("interceptor/invoke", {**about, "payload": {"tools": [SEARCH, DELETE]}})["result"]
+    bad = harness.request("interceptor/invoke", {**about, "payload": {"tools": [POISONED, DELETE]}})["result"]
     assert good == {"interceptor": "pinwarden/lists", "type": "validation", "phase": "response", "valid": True}
     assert (bad["valid"], bad["severity"], [each["path"] for each in bad["messages"]]) == (False, "error", ["/tools/0"])
     use = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request"}
     verdicts = [
-        desk.ask("interceptor/invoke", {**use, "payload": {"name": name}})["result"]["valid"]
+        harness.request("interceptor/invoke", {**use, "payload": {"name": name}})["result"]["valid"]
         for name in ("search_notes", "unheard_of")
     ]
     assert verdicts == [True, False], "the server was asked what it lists, as nobody had"
-    wrong = desk.ask("interceptor/invoke", {**use, "event": "sampling/createMessage", "payload": {}})
+    wrong = harness.request("interceptor/invoke", {**use, "event": "sampling/createMessage", "payload": {}})
     assert wrong["error"]["code"] == -32602
-    assert desk.served("search_notes") == []
+    assert harness.calls_received("search_notes") == []
 
 
 def test_a_gate_answers_when_the_server_has_listed_what_it_is_asked_about() -> None:
-    desk = Desk({"tools": [SEARCH]})
-    desk.open()
+    harness = SessionHarness({"tools": [SEARCH]})
+    harness.open()
     asked = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request", "payload": {"name": "search_notes"}}
     message = {"jsonrpc": "2.0", "id": "i", "method": "interceptor/invoke", "params": asked}
-    step = desk.session.client_frame(json.dumps(message).encode(), 0.0)
+    step = harness.session.client_frame(json.dumps(message).encode(), 0.0)
     assert (step.to_client, [json.loads(frame)["method"] for frame in step.to_server]) == ((), ["tools/list"])
-    desk.settle(step)
-    assert desk.answer("i")["result"]["valid"] is True
+    harness.deliver(step)
+    assert harness.response_to("i")["result"]["valid"] is True
 
 
 @pytest.mark.parametrize("event", ["resources/read", "resources/subscribe"])
 def test_another_gateway_can_ask_about_an_address(event: str) -> None:
     listed = {"resources": [{"uri": "note://a", "name": "a"}]}
-    desk = Desk({"resources": [*listed["resources"], {"uri": "note://new", "name": "n"}]}, lock=approved(listed))
-    desk.open()
+    harness = SessionHarness(
+        {"resources": [*listed["resources"], {"uri": "note://new", "name": "n"}]}, lock=approved_surface(listed)
+    )
+    harness.open()
     use = {"name": "pinwarden/uses", "event": event, "phase": "request"}
     found = {
-        uri: desk.ask("interceptor/invoke", {**use, "payload": {"uri": uri}})["result"]["valid"]
+        uri: harness.request("interceptor/invoke", {**use, "payload": {"uri": uri}})["result"]["valid"]
         for uri in ("note://a", "note://new", "note://nowhere")
     }
     assert found == {"note://a": True, "note://new": False, "note://nowhere": False}
@@ -163,19 +165,21 @@ def test_another_gateway_can_ask_about_an_address(event: str) -> None:
     ],
 )
 def test_another_gateway_can_ask_about_what_a_server_asks(event: str, payload: dict[str, Any], code: str) -> None:
-    desk = Desk({"tools": [SEARCH]}, rules=policy(sampling="deny"))
-    desk.open()
+    harness = SessionHarness({"tools": [SEARCH]}, rules=policy(sampling="deny"))
+    harness.open()
     asked = {"name": "pinwarden/questions", "event": event, "phase": "request", "payload": payload}
-    result = desk.ask("interceptor/invoke", asked)["result"]
+    result = harness.request("interceptor/invoke", asked)["result"]
     assert result["valid"] is (not code)
     assert [each["message"].endswith(f"({code})") for each in result.get("messages", ())] == ([True] if code else [])
 
 
 def test_a_server_with_interceptors_of_its_own_is_asked_itself() -> None:
     extension: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/interceptors": {}}, "tools": {}}
-    desk = Desk({"tools": [SEARCH], "server": {"capabilities": extension}, "answers": {"interceptors/list": "{}"}})
-    desk.open()
-    assert desk.ask("interceptors/list")["result"] == {}
+    harness = SessionHarness(
+        {"tools": [SEARCH], "server": {"capabilities": extension}, "answers": {"interceptors/list": "{}"}}
+    )
+    harness.open()
+    assert harness.request("interceptors/list")["result"] == {}
 
 
 EXTENSION = "io.modelcontextprotocol/interceptors"
@@ -189,9 +193,9 @@ ERAS = ("2025-11-25", "2026-07-28")
 
 def opened(era: str, capabilities: Any, **more: Any) -> tuple[dict[str, Any], bytes]:
     """What the opening answer says of capabilities, and the bytes of it."""
-    desk = Desk({"tools": [SEARCH], "server": {"capabilities": capabilities}}, era=era, **more)
-    found: dict[str, Any] = desk.open()["result"]["capabilities"]
-    return found, next(frame for frame in desk.to_client if b'"capabilities"' in frame)
+    harness = SessionHarness({"tools": [SEARCH], "server": {"capabilities": capabilities}}, era=era, **more)
+    found: dict[str, Any] = harness.open()["result"]["capabilities"]
+    return found, next(frame for frame in harness.to_client if b'"capabilities"' in frame)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -206,7 +210,7 @@ def test_the_gates_are_named_among_the_capabilities_only_where_the_policy_wants_
 
 
 def test_the_gates_are_named_to_the_clients_that_a_rule_speaks_of() -> None:
-    rules = policy(enforcement="block", rules=[{"client": "desk-*", "interceptors": "announce"}])
+    rules = policy(enforcement="block", rules=[{"client": "test-*", "interceptors": "announce"}])
     assert EXTENSION in opened(ERAS[0], {"tools": {}}, rules=rules)[0]["extensions"]
     other = policy(enforcement="block", rules=[{"client": "another", "interceptors": "announce"}])
     assert "extensions" not in opened(ERAS[0], {"tools": {}}, rules=other)[0]
@@ -231,7 +235,7 @@ def test_interceptors_of_the_server_that_nobody_approved_are_replaced_by_ours() 
     found, _ = opened(
         ERAS[0],
         {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": ["*"]}}},
-        lock=approved({"tools": [SEARCH]}),
+        lock=approved_surface({"tools": [SEARCH]}),
         rules=policy(interceptors="announce"),
     )
     assert found == {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": EVENTS}}}

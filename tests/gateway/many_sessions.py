@@ -17,7 +17,7 @@ from typing import Any
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.gateway.descriptors import StrictLoop, churning, open_descriptors
-from tests.gateway.http_world import Behind, Gateway, Raw, gateway, guard
+from tests.gateway.http_gateway import RawClient, RunningGateway, UpstreamServer, gateway, guard
 from tests.servers import witness
 
 PARALLEL = 16
@@ -37,7 +37,7 @@ class Sessions:
         """The nonce of the server, by the secret of the session."""
         self.wrong: list[str] = []
 
-    def work(self, at: Gateway) -> None:
+    def work(self, at: RunningGateway) -> None:
         """Open sessions one after the other until all were opened."""
         tokens = list(TOKENS)
         while True:
@@ -51,14 +51,14 @@ class Sessions:
             except Exception as err:  # noqa: BLE001  whatever it is, this session failed
                 self.wrong.append(f"session {number}: {type(err).__name__}: {err}")
 
-    def _session(self, at: Gateway, token: str, secret: str) -> None:
-        with Raw(at, "witness", token) as raw:
-            told = raw.initialize()
-            assert told["result"]["serverInfo"]["name"] == "witness", told
+    def _session(self, at: RunningGateway, token: str, secret: str) -> None:
+        with RawClient(at, "witness", token) as raw:
+            response = raw.initialize()
+            assert response["result"]["serverInfo"]["name"] == "witness", response
             nonces = set()
             for turn in range(CALLS):
                 mark = f"{secret}-{turn}"
-                answer = raw.say("tools/call", {"name": "echo", "arguments": {"secret": secret}}, mark)
+                answer = raw.session_request("tools/call", {"name": "echo", "arguments": {"secret": secret}}, mark)
                 assert answer["id"] == mark, answer
                 nonce, echoed = answer["result"]["content"][0]["text"].split()
                 assert echoed == secret, answer
@@ -77,7 +77,7 @@ def hold_sessions(folder: Path, count: int) -> dict[str, Any]:
     sessions = Sessions(count)
     loop = StrictLoop()
     before = open_descriptors()
-    servers = {"witness": Behind(guard("witness"), command=command)}
+    servers = {"witness": UpstreamServer(guard("witness"), command=command)}
     with gateway(servers, None, LIMITS, TOKENS, lambda: loop) as at, churning(folder) as churn:
         threads = [threading.Thread(target=sessions.work, args=(at,)) for _ in range(PARALLEL)]
         for thread in threads:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden import __version__
 from tests.gateway.json_text import added, compact, elements, members, place, replaced
-from tests.gateway.real import OWN
+from tests.gateway.published_servers import OWN
 from tests.gateway.rewrites import MERGED, SharedIds, Side, difference_of_streams
 
 META = "io.modelcontextprotocol/"

@@ -13,9 +13,9 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.gateway.http_tap import Streams
 from tests.gateway.json_text import replaced
-from tests.gateway.real import OWN
-from tests.gateway.taps import Streams
+from tests.gateway.published_servers import OWN
 
 PAGE = Path(__file__).parent.parent.parent / "docs/reference/gateway-rewrites.md"
 UNCHANGED = frozenset({"own-requests", "cache-hints", "hang-up"})

@@ -1,8 +1,8 @@
-"""With an unchanged server, every message of a real conversation passes the gateway byte for byte.
+"""With an unchanged server, all messages of a session pass the gateway byte for byte.
 
-The official client uses all of MCP once with real servers of both eras (`tests.gateway.tours`). A tap on either side of
-the gateway keeps what passed; the two must be the same but for the documented rewrites. Where a tour with 50 MB takes
-the client itself too long, that is part of ``make soak``.
+The official client uses all of MCP with published servers of both protocol eras (`tests.gateway.client_scenarios`).
+Taps on both sides of the gateway record the traffic; the recordings must be equal except for the documented rewrites.
+Scenarios with 50 MB in which the client itself is too slow are part of ``make soak``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,20 @@ from mcp.client.streamable_http import streamable_http_client
 
 from pinwarden.lock.gateway_policy import GatewayPolicy
 from tests.gateway import merged_rewrites
-from tests.gateway.desk import policy
-from tests.gateway.http_world import TOKEN, Behind, Raw, gateway, guard
-from tests.gateway.real import CLIENTS, MODULES, SERVERS, lines, real_servers, tapped
+from tests.gateway.client_scenarios import (
+    HOSTS,
+    RecordingUser,
+    use_everything_server,
+    use_fastmcp_server,
+    use_filesystem_server,
+    use_full_server,
+    use_git_server,
+    use_merged_servers,
+    use_tasks,
+)
+from tests.gateway.http_gateway import TOKEN, RawClient, UpstreamServer, gateway, guard
+from tests.gateway.http_tap import http_tap
+from tests.gateway.published_servers import CLIENTS, MODULES, SERVERS, lines, real_servers, tapped
 from tests.gateway.rewrites import (
     UNCHANGED,
     Expected,
@@ -41,9 +52,8 @@ from tests.gateway.rewrites import (
     difference_of_streams,
     documented,
 )
-from tests.gateway.taps import http_tap
+from tests.gateway.session_harness import policy
 from tests.gateway.test_drift_sequences_stdio import gateway as gateway_on_stdio
-from tests.gateway.tours import HOSTS, Visitor, of_both, of_everything, of_fastmcp, of_files, of_full, of_git, of_tasks
 from tests.support.needs import missing, needs
 from tests.support.ports import reserved_port
 
@@ -65,18 +75,18 @@ class Case:
     """A server, what the client does with it, and the rewrites that this brings."""
 
     def __init__(self, server: str, size: int, rewrites: frozenset[str]) -> None:
-        tours: dict[str, Callable[[Any, Visitor, int], Coroutine[Any, Any, None]]]
-        tours = {
-            "everything": of_everything,
-            "filesystem": of_files,
-            "full": of_full,
-            "git": of_git,
-            "fastmcp": of_fastmcp,
+        scenarios: dict[str, Callable[[Any, RecordingUser, int], Coroutine[Any, Any, None]]]
+        scenarios = {
+            "everything": use_everything_server,
+            "filesystem": use_filesystem_server,
+            "full": use_full_server,
+            "git": use_git_server,
+            "fastmcp": use_fastmcp_server,
         }
         self.server = server
         self.size = size
         self.rewrites = rewrites
-        self._tour = tours[server]
+        self._scenario = scenarios[server]
         self.mode = "legacy" if server == "everything" else "auto"
 
     def command(self, transport: str = "stdio", folder: str = "") -> list[str]:
@@ -95,9 +105,9 @@ class Case:
 
     async def visit(self, place: Any, settled: Callable[[], T], folder: Path = Path()) -> T:
         """Make the tour, and stay until everything has arrived; both sides by then."""
-        visitor = Visitor(folder)
-        async with visitor.client(place, self.mode) as client:
-            await self._tour(client, visitor, self.size)
+        user = RecordingUser(folder)
+        async with user.client(place, self.mode) as client:
+            await self._scenario(client, user, self.size)
             return await asyncio.to_thread(settled)
 
 
@@ -198,7 +208,7 @@ def test_other_clients_and_their_servers_have_the_same_bytes(
         sides = settle(lambda: (server_side(), Side(lines(record, "up"), [lines(record, "down")])), judge)
     else:
         judge = _but_for_unheard(_judge_over_http)
-        with gateway({server: Behind(guard(server), command=real.command)}) as made, http_tap(made.port) as tap:
+        with gateway({server: UpstreamServer(guard(server), command=real.command)}) as made, http_tap(made.port) as tap:
             CLIENTS[client](real, f"http://127.0.0.1:{tap.port}/mcp/{server}", mode, tmp_path)
             sides = settle(lambda: (server_side(), Side(*tap.messages())), judge)
     assert any(b'"tools/call"' in frame for frame in sides[1].up)
@@ -261,16 +271,16 @@ def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) 
 def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
     case = Case("everything", 0, OWN)
     with _served(case) as port, http_tap(port) as far:
-        behind = Behind(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
+        behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
         with gateway({"real": behind}) as made, http_tap(made.port) as near:
             made.port = near.port
-            with Raw(made, "real") as raw, Raw(made, "real") as ear:
+            with RawClient(made, "real") as raw, RawClient(made, "real") as ear:
                 raw.initialize()
                 stream = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/event-stream"}
                 ear._connection.request("GET", "/mcp/real", headers={**stream, "Mcp-Session-Id": raw.session})
                 assert ear._connection.getresponse().status == 200
                 numbers = count(1)
-                of_tasks(lambda method, params: raw.say(method, params, next(numbers)))
+                use_tasks(lambda method, params: raw.session_request(method, params, next(numbers)))
 
                 def look() -> tuple[Side, Side]:
                     return Side(*far.messages()), Side(*near.messages())
@@ -289,7 +299,7 @@ def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
 )
 def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, case: Case) -> None:
     record = tmp_path / "server"
-    behind = Behind(guard("real", policy=POLICY), command=tapped(record, case.command()))
+    behind = UpstreamServer(guard("real", policy=POLICY), command=tapped(record, case.command()))
     with gateway({"real": behind}) as made, http_tap(made.port) as tap:
         shared: set[str] = set()
 
@@ -314,7 +324,7 @@ def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, c
 )
 def test_over_http_a_remote_server_has_the_bytes_that_the_client_has(case: Case) -> None:
     with _served(case) as port, http_tap(port) as far:
-        behind = Behind(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
+        behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
         with gateway({"real": behind}) as made, http_tap(made.port) as near:
 
             def look() -> tuple[Side, Side]:
@@ -359,7 +369,7 @@ def test_at_the_address_of_all_servers_only_what_the_page_says_is_rewritten(
 ) -> None:
     names = ("everything", "full")
     servers = {
-        name: Behind(guard(name, policy=POLICY), command=tapped(tmp_path / name, Case(name, 0, OWN).command()))
+        name: UpstreamServer(guard(name, policy=POLICY), command=tapped(tmp_path / name, Case(name, 0, OWN).command()))
         for name in names
     }
 
@@ -368,11 +378,11 @@ def test_at_the_address_of_all_servers_only_what_the_page_says_is_rewritten(
         return sides, Side(*tap.messages())
 
     async def go() -> tuple[dict[str, Side], Side]:
-        visitor = Visitor()
+        user = RecordingUser()
         async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
             place = streamable_http_client(f"http://127.0.0.1:{tap.port}/mcp", http_client=http)
-            async with visitor.client(place, mode) as client:
-                await of_both(client, visitor, 20_000, handshake=mode == "legacy")
+            async with user.client(place, mode) as client:
+                await use_merged_servers(client, user, 20_000, handshake=mode == "legacy")
                 return await asyncio.to_thread(lambda: settle(look, merged_rewrites.judge))
 
     with gateway(servers) as made, http_tap(made.port) as tap:

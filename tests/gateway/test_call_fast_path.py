@@ -25,7 +25,7 @@ from pinwarden.gateway.call_fast_path import CallFastPath
 from pinwarden.gateway.in_flight import ForwardedRequest
 from pinwarden.gateway.session_audit import NO_OUTPUT, SessionOutput
 from pinwarden.gateway.stdio import SMALL_READ, LineWriter, StdioLoops
-from tests.gateway.desk import SEARCH, Desk
+from tests.gateway.session_harness import SEARCH, SessionHarness
 
 NAME = SEARCH["name"]
 FROM_SESSION = b'"decided by the session"\n'
@@ -95,8 +95,8 @@ class Log:
 class Loops:
     """Both loops of the gateway, each between two pipes; what is not fast_path comes out as a word that says so."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.fast_path, self.guard, self.log = desk.session.fast_path, desk.guard, Log()
+    def __init__(self, harness: SessionHarness) -> None:
+        self.fast_path, self.guard, self.log = harness.session.fast_path, harness.guard, Log()
         self.fast_path.most = 3  # a loop looks at it once
         self._in: dict[str, int] = {}
         self._out: dict[str, Any] = {}
@@ -147,10 +147,10 @@ class Loops:
 
 @contextmanager
 def loops() -> Iterator[Loops]:
-    desk = Desk({"tools": [SEARCH]})
-    desk.open()
-    assert "result" in desk.call(NAME)
-    made = Loops(desk)
+    harness = SessionHarness({"tools": [SEARCH]})
+    harness.open()
+    assert "result" in harness.call_tool(NAME)
+    made = Loops(harness)
     try:
         yield made
     finally:

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.run import Outcome, pinwarden
-from tests.gateway.desk import policy
-from tests.gateway.http_world import modern
-from tests.gateway.test_floods import fill
+from tests.gateway.http_gateway import stateless_request
+from tests.gateway.session_harness import policy
+from tests.gateway.test_message_floods import fill
 from tests.servers import talking, turning
 from tests.servers.authority import Authority
 from tests.servers.led_http import Exchange, led_http
@@ -100,7 +100,7 @@ class Running:
     def ask(
         self, server: str, token: str, method: str = "tools/list", tls: ssl.SSLContext | None = None, **params: Any
     ) -> tuple[int, Any]:
-        body, headers = modern(method, params)
+        body, headers = stateless_request(method, params)
         given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
         with closing(self._connect(tls)) as connection:
             connection.request("POST", f"/mcp/{server}" if server else "/mcp", body, given)
@@ -549,7 +549,7 @@ def test_an_open_subscription_does_not_keep_the_gateway_from_ending(tmp_path: Pa
         led.lead = lead
         with running(project) as at:
             token = at.token
-            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            body, headers = stateless_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
             lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             lines |= {**headers, "Content-Length": str(len(body))}
             head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())

@@ -39,8 +39,20 @@ from pinwarden.surface.surface import surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
-from tests.gateway.desk import DELETE, SEARCH, approved, policy, refused
-from tests.gateway.http_world import META, MODERN, Behind, Gateway, Kept, OpenStream, Raw, gateway, guard, modern, rpc
+from tests.gateway.http_gateway import (
+    META,
+    MODERN,
+    InMemoryRecorder,
+    RawClient,
+    RecordingStream,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    rpc,
+    stateless_request,
+)
+from tests.gateway.session_harness import DELETE, SEARCH, approved_surface, policy, refusal_code
 from tests.servers import talking
 from tests.servers.talking import CAPABILITIES, INFO, TOOLS
 from tests.servers.turning_http import TurningWorld, turning_http
@@ -48,13 +60,13 @@ from tests.support.waiting import poll
 
 EVIL = {**SEARCH, "name": "evil"}
 STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, EVIL]}
-APPROVED = approved({"tools": [SEARCH, DELETE]})
+APPROVED = approved_surface({"tools": [SEARCH, DELETE]})
 
 
 class Scene:
     """A gateway, and a remote server behind it of which one tool is not approved."""
 
-    def __init__(self, world: TurningWorld, gateway: Gateway, kept: Kept) -> None:
+    def __init__(self, world: TurningWorld, gateway: RunningGateway, kept: InMemoryRecorder) -> None:
         self.world = world
         self.gateway = gateway
         self.kept = kept
@@ -66,10 +78,10 @@ class Scene:
 
 @pytest.fixture
 def at() -> Iterator[Scene]:
-    kept = Kept()
+    kept = InMemoryRecorder()
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, kept) as made,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, kept) as made,
     ):
         yield Scene(world, made, kept)
 
@@ -81,10 +93,10 @@ def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scen
     method = f"x\r\ncontent-length: {len(call)}\r\n\r\n{call}"
     assert len(method) <= 100  # a longer one does not pass
     at.let_the_unknown_pass()
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         raw.initialize()
         raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4)).encode())
-        assert raw.say("tools/call", {"name": "search_notes", "arguments": {}}, 5)["result"]
+        assert raw.session_request("tools/call", {"name": "search_notes", "arguments": {}}, 5)["result"]
     assert at.world.calls("evil") == 0
     assert [json.loads(each)["method"] for each in at.world.bodies if b"notifications/" not in each] == [
         *("initialize", method, "tools/list", "tools/call"),
@@ -93,9 +105,9 @@ def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scen
 
 def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: Scene) -> None:
     """Attack: a head that names no tool is learned from such a call; behind it come bodies that it says nothing of."""
-    body, headers = modern("tools/call", {"arguments": {}})
+    body, headers = stateless_request("tools/call", {"arguments": {}})
     unnamed = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {}}, 7)).encode().ljust(len(body))
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         status, _, answer = raw.send(body, headers)
         assert (status, json.loads(answer)["error"]["code"]) == (400, -32600)
         before = at.world.calls("search_notes")
@@ -107,7 +119,7 @@ def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: S
 def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
     """Attack: headers that were sent before are remembered, and the name of a prompt may be as long as a body."""
     at.let_the_unknown_pass()
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         raw.initialize()
         for number in range(3):
             params = {"name": f"x{number}" + "y" * 20_000, "_meta": {f"{META}protocolVersion": MODERN}}
@@ -207,7 +219,7 @@ class Talk:
     """A conversation that a test leads at both ends."""
 
     def __init__(self, limits: HttpLimits, threads: Executor | None = None) -> None:
-        self.kept = Kept()
+        self.kept = InMemoryRecorder()
         self.wire = Wire()
         self.now = 0.0
         self.noted: list[int | str] = []
@@ -408,17 +420,17 @@ def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() ->
     end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, limits=limits) as made,
-        Raw(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, limits=limits) as made,
+        RawClient(made, "notes") as raw,
     ):
         try:
             for _ in range(limits.max_children):
-                made.call(lambda: made.loop.run_in_executor(None, end.wait, 60) and None)
-            answer = raw.ask("tools/call", {"name": "evil", "arguments": {}})
+                made.call_on_loop(lambda: made.loop.run_in_executor(None, end.wait, 60) and None)
+            answer = raw.request("tools/call", {"name": "evil", "arguments": {}})
             assert not end.is_set()
         finally:
             end.set()
-    assert refused(answer) == "item_added"
+    assert refusal_code(answer) == "item_added"
 
 
 def test_attack_a_client_that_hangs_up_gets_no_room_for_more_while_its_request_goes_on(tmp_path: Path) -> None:
@@ -427,24 +439,27 @@ def test_attack_a_client_that_hangs_up_gets_no_room_for_more_while_its_request_g
     surface = surface_from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
     command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
     call = rpc("tools/call", {"name": "hang", "arguments": {"text": "x" * 200_000}}, 5)
-    with gateway({"a": Behind(guard("a", surface), command=command)}, limits=limits) as made, Raw(made, "a") as raw:
+    with (
+        gateway({"a": UpstreamServer(guard("a", surface), command=command)}, limits=limits) as made,
+        RawClient(made, "a") as raw,
+    ):
         raw.initialize()
         connections = made.serving.connections
-        with Raw(made, "a") as gone:
+        with RawClient(made, "a") as gone:
             gone.session = raw.session
             threading.Thread(target=_ask_in_vain, args=(gone, json.dumps(call).encode())).start()
             poll(lambda: b'"hang"' in (tmp_path / "record").read_bytes())
             gone._connection.sock.shutdown(socket.SHUT_RDWR)
-        poll(lambda: made.call(lambda: len(connections.open)) == 1)
-        assert made.call(lambda: connections.bodies) > 200_000
+        poll(lambda: made.call_on_loop(lambda: len(connections.open)) == 1)
+        assert made.call_on_loop(lambda: connections.bodies) > 200_000
         assert raw.send(json.dumps(call).encode())[0] == 503
-        with Raw(made, "a") as other:
+        with RawClient(made, "a") as other:
             other.session = raw.session
             assert other.send(b"", method="DELETE")[0] == 200
-        poll(lambda: made.call(lambda: connections.bodies) == 0)
+        poll(lambda: made.call_on_loop(lambda: connections.bodies) == 0)
 
 
-def _ask_in_vain(raw: Raw, body: bytes) -> None:
+def _ask_in_vain(raw: RawClient, body: bytes) -> None:
     with suppress(OSError, http.client.HTTPException):
         raw.send(body)
 
@@ -505,8 +520,10 @@ class Broken:
 def test_attack_a_conversation_that_fails_does_not_stop_the_clock_for_all_others(at: Scene) -> None:
     """Attack: who is shut out stays in, because nobody looks at the tokens any more."""
     broken, told = Broken(), []
-    at.gateway.call(lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"])))
-    at.gateway.call(lambda: at.gateway.manager._all.add(cast(Any, broken)))
+    at.gateway.call_on_loop(
+        lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"]))
+    )
+    at.gateway.call_on_loop(lambda: at.gateway.manager._all.add(cast(Any, broken)))
     poll(lambda: broken.closed)
     assert (broken.ticks, [str(each) for each in told]) == (1, ["of a kind that nobody foresaw"])
     looked = threading.Event()
@@ -534,7 +551,7 @@ class Asking:
 def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
     """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
     manager = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
-    merged, server, stream = MergedConversation(manager, Client(name="tester")), Asking(), OpenStream()
+    merged, server, stream = MergedConversation(manager, Client(name="tester")), Asking(), RecordingStream()
     hear = partial(merged._on_server_message, cast(Backend, server))
     question = rpc("roots/list", None, "q")
     hear(Frame(json.dumps(question).encode(), question))
@@ -545,7 +562,7 @@ def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobo
         question = rpc("roots/list", None, number)
         hear(Frame(json.dumps(question).encode(), question))
     assert len(merged._questions) == 5
-    for asked in stream.heard[-2:]:
+    for asked in stream.messages[-2:]:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
         merged.tell(Frame(json.dumps(answer).encode(), answer))
     assert [each["id"] for each in server.told[1:]] == [18, 19]

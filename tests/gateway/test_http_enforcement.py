@@ -17,20 +17,20 @@ from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
 from tests.conformance.sequences import Play, perform, play_of, sequences_by_wire
-from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
-from tests.gateway.http_world import (
-    OTHER,
+from tests.gateway.http_gateway import (
+    OTHER_TOKEN,
     TOKEN,
-    Behind,
-    Gateway,
-    Kept,
-    Raw,
-    Stream,
+    EventStream,
+    InMemoryRecorder,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
     gateway,
     guard,
     messages,
-    modern,
+    stateless_request,
 )
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, approved_surface, policy, refusal_code
 from tests.servers import turning
 from tests.servers.led_http import Exchange, Led, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
@@ -46,12 +46,20 @@ FAST = policy(**{"relist-calls": 1})
 class Scene:
     """A client in one era, a gateway, and a server that turns."""
 
-    def __init__(self, raw: Raw, turn: Callable[[], None], kept: Kept, gateway: Gateway, *, stateless: bool) -> None:
+    def __init__(
+        self,
+        raw: RawClient,
+        turn: Callable[[], None],
+        kept: InMemoryRecorder,
+        gateway: RunningGateway,
+        *,
+        stateless: bool,
+    ) -> None:
         self.raw = raw
         self.turn = turn
         self.kept = kept
         self.gateway = gateway
-        self._ask = raw.ask if stateless else raw.say
+        self._ask = raw.request if stateless else raw.session_request
         self._last = 0
 
     def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
@@ -77,21 +85,21 @@ def scene(
     wire: str, script: dict[str, Any], surface: Surface, tmp_path: Path, rules: GatewayPolicy = DEFAULT_POLICY
 ) -> Iterator[Scene]:
     """``stdio`` speaks the handshake to a process; ``json``, ``events`` and ``sessions`` are addresses."""
-    kept = Kept()
+    kept = InMemoryRecorder()
     judge = guard("notes", surface, rules)
     if wire == "stdio":
         path = tmp_path / "script.json"
         path.write_text(json.dumps(script))
         command = [sys.executable, str(Path(turning.__file__)), f"@{path}"]
-        with gateway({"notes": Behind(judge, command=command)}, kept) as made, Raw(made, "notes") as raw:
+        with gateway({"notes": UpstreamServer(judge, command=command)}, kept) as made, RawClient(made, "notes") as raw:
             raw.initialize()
             body = json.dumps({"jsonrpc": "2.0", "method": turning.TURN}).encode()
             yield Scene(raw, lambda: raw.send(body) and None, kept, made, stateless=False)
         return
     with (
         turning_http({"version": "2025-11-25", **script}, wire) as world,
-        gateway({"notes": Behind(judge, url=world.url)}, kept) as made,
-        Raw(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(judge, url=world.url)}, kept) as made,
+        RawClient(made, "notes") as raw,
     ):
         if wire == "sessions":
             raw.initialize()
@@ -106,10 +114,10 @@ class Stage:
     """The face of a play over HTTP: its server is a process, or an address in one era."""
 
     def __init__(self, wire: str, play: Play, folder: Path, *, stack: ExitStack) -> None:
-        self.kept = Kept()
+        self.kept = InMemoryRecorder()
         self._stack = stack
         self._place = folder / "place"
-        self._raw: Raw | None = None
+        self._raw: RawClient | None = None
         self._world: TurningWorld | None = None
         self._stateless = wire in ("json", "events")
         self._streams = wire == "sessions"
@@ -118,10 +126,10 @@ class Stage:
         if wire == "stdio":
             path = folder / "script.json"
             path.write_text(json.dumps({**play.script, "place": str(self._place)}))
-            behind = Behind(judge, command=[sys.executable, str(Path(turning.__file__)), f"@{path}"])
+            behind = UpstreamServer(judge, command=[sys.executable, str(Path(turning.__file__)), f"@{path}"])
         else:
             self._world = stack.enter_context(turning_http(play.script, wire))
-            behind = Behind(judge, url=self._world.url)
+            behind = UpstreamServer(judge, url=self._world.url)
         self._gateway = stack.enter_context(gateway({"notes": behind}, self.kept))
 
     def open(self, place: int) -> dict[str, Any]:
@@ -129,7 +137,7 @@ class Stage:
         if self._world is not None and place:
             self._world.turn()
         if self._raw is None or not self._stateless:
-            self._raw = self._stack.enter_context(Raw(self._gateway, "notes"))
+            self._raw = self._stack.enter_context(RawClient(self._gateway, "notes"))
         if self._stateless:
             return self.ask("server/discover", {})
         before = 0 if self._world is None else len(self._world.streams)
@@ -147,7 +155,7 @@ class Stage:
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         assert self._raw is not None
         self._last += 1
-        ask = self._raw.ask if self._stateless else self._raw.say
+        ask = self._raw.request if self._stateless else self._raw.session_request
         answer: dict[str, Any] = ask(method, params, self._last)
         return answer
 
@@ -167,14 +175,14 @@ def test_a_sequence_is_stopped_over_http_exactly_if_the_case_says_so(
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_rug_pull_is_withheld_from_lists_and_refused_in_calls(wire: str, tmp_path: Path) -> None:
     script = {"states": [HONEST, {**TURNED, "announce": NOTICE if wire == "sessions" else []}]}
-    with scene(wire, script, approved(HONEST), tmp_path, FAST) as at:
+    with scene(wire, script, approved_surface(HONEST), tmp_path, FAST) as at:
         assert at.names() == ["search_notes", "delete_note"]
         assert "result" in at.call("search_notes")
         at.turn()
         poll(lambda: "error" in at.call("search_notes"))
         assert at.names() == ["delete_note"]
         answer = at.call("search_notes")
-        assert refused(answer) == "new_exfiltration"
+        assert refusal_code(answer) == "new_exfiltration"
         assert "pinwarden review" in answer["error"]["message"]
         assert "result" in at.call("delete_note")
     calls = [fact for fact in at.kept.facts if fact.kind == "blocked" and fact.method == "tools/call"]
@@ -186,11 +194,11 @@ def test_a_call_without_a_list_is_judged_before_it_reaches_the_server() -> None:
     script = {"states": [TURNED]}
     with (
         turning_http(script) as world,
-        gateway({"notes": Behind(guard("notes", approved(HONEST)), url=world.url)}) as made,
-        Raw(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST)), url=world.url)}) as made,
+        RawClient(made, "notes") as raw,
     ):
-        answer = raw.ask("tools/call", {"name": "search_notes", "arguments": {}})
-        assert refused(answer) == "new_exfiltration"
+        answer = raw.request("tools/call", {"name": "search_notes", "arguments": {}})
+        assert refusal_code(answer) == "new_exfiltration"
         assert world.calls("search_notes") == 0
 
 
@@ -198,27 +206,27 @@ def test_the_policy_of_a_client_is_the_clients_own() -> None:
     rules = policy(rules=[{"client": "other", "enforcement": "audit"}])
     with (
         turning_http({"states": [TURNED]}) as world,
-        gateway({"notes": Behind(guard("notes", approved(HONEST), rules), url=world.url)}) as made,
-        Raw(made, "notes") as strict,
-        Raw(made, "notes", OTHER) as watched,
+        gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST), rules), url=world.url)}) as made,
+        RawClient(made, "notes") as strict,
+        RawClient(made, "notes", OTHER_TOKEN) as watched,
     ):
         call = {"name": "search_notes", "arguments": {}}
-        assert refused(strict.ask("tools/call", call)) == "new_exfiltration"
-        assert "result" in watched.ask("tools/call", call)
+        assert refusal_code(strict.request("tools/call", call)) == "new_exfiltration"
+        assert "result" in watched.request("tools/call", call)
         assert world.calls("search_notes") == 1
 
 
 def test_an_approval_takes_effect_without_a_restart() -> None:
-    judge = guard("notes", approved(HONEST))
+    judge = guard("notes", approved_surface(HONEST))
     with (
         turning_http({"states": [TURNED]}) as world,
-        gateway({"notes": Behind(judge, url=world.url)}) as made,
-        Raw(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(judge, url=world.url)}) as made,
+        RawClient(made, "notes") as raw,
     ):
         call = {"name": "search_notes", "arguments": {}}
-        assert "error" in raw.ask("tools/call", call)
-        judge._source.approve(approved(TURNED))  # type: ignore[attr-defined]
-        poll(lambda: "result" in raw.ask("tools/call", call))
+        assert "error" in raw.request("tools/call", call)
+        judge._source.approve(approved_surface(TURNED))  # type: ignore[attr-defined]
+        poll(lambda: "result" in raw.request("tools/call", call))
 
 
 # Headers and bodies
@@ -242,19 +250,19 @@ def _lied(header: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]
     ],
 )
 def test_headers_that_say_something_else_than_the_body_are_refused(
-    lie: Callable[[dict[str, str]], dict[str, str]], world: TurningWorld, here: Gateway
+    lie: Callable[[dict[str, str]], dict[str, str]], world: TurningWorld, here: RunningGateway
 ) -> None:
-    body, headers = modern("tools/call", {"name": "search_notes", "arguments": {}})
+    body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {}})
     before = len(world.bodies)
-    with Raw(here, "notes") as raw:
+    with RawClient(here, "notes") as raw:
         status, names, answer = raw.send(body, lie(headers))
     assert (status, messages(names, answer)[0]["error"]["code"]) == (400, -32020)
     assert len(world.bodies) == before, "nothing reached the server"
 
 
-def test_a_name_that_no_header_can_carry_is_compared_as_it_is_meant(world: TurningWorld, here: Gateway) -> None:
-    body, headers = modern("tools/call", {"name": "snö", "arguments": {}})
-    with Raw(here, "notes") as raw:
+def test_a_name_that_no_header_can_carry_is_compared_as_it_is_meant(world: TurningWorld, here: RunningGateway) -> None:
+    body, headers = stateless_request("tools/call", {"name": "snö", "arguments": {}})
+    with RawClient(here, "notes") as raw:
         status, _, answer = raw.send(body, {**headers, "Mcp-Name": "=?base64?c27Dtg==?="})
     assert status == 400  # a refusal is an invalid parameter
     assert json.loads(answer)["error"]["data"]["pinwarden"]["name"] == "snö"
@@ -273,20 +281,20 @@ def test_a_name_that_no_header_can_carry_is_compared_as_it_is_meant(world: Turni
     ],
 )
 def test_a_message_that_two_readers_understand_differently_goes_nowhere(
-    body: bytes, code: int, world: TurningWorld, here: Gateway
+    body: bytes, code: int, world: TurningWorld, here: RunningGateway
 ) -> None:
     before = len(world.bodies)
-    with Raw(here, "notes") as raw:
+    with RawClient(here, "notes") as raw:
         status, names, answer = raw.send(body)
     assert (status, messages(names, answer)[0]["error"]["code"]) == (400, code)
     assert len(world.bodies) == before
 
 
 def test_the_server_gets_headers_that_fit_its_body_and_never_the_clients_token(
-    world: TurningWorld, here: Gateway
+    world: TurningWorld, here: RunningGateway
 ) -> None:
-    body, headers = modern("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
-    with Raw(here, "notes") as raw:
+    body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
+    with RawClient(here, "notes") as raw:
         raw.send(body, {**headers, "Mcp-Param-Query": "x", "X-Forwarded-For": "1.2.3.4", "Cookie": "a=b"})
     head = next(head for head, each in zip(world.heads, world.bodies, strict=True) if each == body)
     assert {name: head.get(name) for name in ("mcp-method", "mcp-name", "mcp-protocol-version")} == {
@@ -314,25 +322,25 @@ ARGUMENTS = {"region": "eu", "dry": True, "to": {"count": 7}}
 
 
 @pytest.fixture(params=["far", ""])
-def declaring(request: pytest.FixtureRequest) -> Iterator[tuple[Led, Raw, str]]:
+def declaring(request: pytest.FixtureRequest) -> Iterator[tuple[Led, RawClient, str]]:
     """A server with a tool that wants headers, a client at an address that leads to it, and the tool's name there."""
     with (
         led_http(tools=[DECLARING]) as led,
-        gateway({"far": Behind(guard("far", led.surface), url=led.url)}) as made,
-        Raw(made, request.param) as raw,
+        gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made,
+        RawClient(made, request.param) as raw,
     ):
         yield led, raw, "go" if request.param else "far__go"
 
 
-def called(at: tuple[Led, Raw, str], number: int, arguments: Any, headers: dict[str, str]) -> tuple[int, Any]:
+def called(at: tuple[Led, RawClient, str], number: int, arguments: Any, headers: dict[str, str]) -> tuple[int, Any]:
     _, raw, name = at
-    body, own = modern("tools/call", {"name": name, "arguments": arguments}, number)
+    body, own = stateless_request("tools/call", {"name": name, "arguments": arguments}, number)
     status, names, text = raw.send(body, {**own, **headers})
     return status, messages(names, text)[-1].get("error", {}).get("code")
 
 
 def test_headers_of_arguments_that_say_what_the_arguments_say_reach_the_server(
-    declaring: tuple[Led, Raw, str],
+    declaring: tuple[Led, RawClient, str],
 ) -> None:
     given = {"Mcp-Param-Region": "eu", "Mcp-Param-DRY": "true", "Mcp-Param-Count": "7", "Mcp-Param-Other": "x"}
     got = {"mcp-param-region": "eu", "mcp-param-dry": "true", "mcp-param-count": "7"}
@@ -359,7 +367,7 @@ def test_headers_of_arguments_that_say_what_the_arguments_say_reach_the_server(
     ],
 )
 def test_attack_a_header_that_says_something_else_than_the_argument_is_refused(
-    declaring: tuple[Led, Raw, str], headers: dict[str, str], arguments: Any
+    declaring: tuple[Led, RawClient, str], headers: dict[str, str], arguments: Any
 ) -> None:
     """Attack: a proxy lets the call pass by the header, and the server follows the argument."""
     for number in (1, 2):  # before and after the tool is known
@@ -386,47 +394,49 @@ def test_attack_a_header_that_says_something_else_than_the_argument_is_refused(
     ],
 )
 def test_a_stranger_or_a_web_page_of_another_site_is_turned_away(
-    headers: dict[str, str], status: int, world: TurningWorld, here: Gateway
+    headers: dict[str, str], status: int, world: TurningWorld, here: RunningGateway
 ) -> None:
-    body, own = modern("tools/list")
+    body, own = stateless_request("tools/list")
     before = len(world.bodies)
-    with Raw(here, "notes") as raw:
+    with RawClient(here, "notes") as raw:
         assert raw.send(body, {**own, **headers})[0] == status
     assert len(world.bodies) == before
 
 
 def test_a_client_sees_only_its_own_servers(world: TurningWorld) -> None:
-    clients = {TOKEN: Client(name="all"), OTHER: Client(name="few", servers=("other",))}
-    servers = {name: Behind(guard(name, approved(HONEST)), url=world.url) for name in ("notes", "other")}
+    clients = {TOKEN: Client(name="all"), OTHER_TOKEN: Client(name="few", servers=("other",))}
+    servers = {
+        name: UpstreamServer(guard(name, approved_surface(HONEST)), url=world.url) for name in ("notes", "other")
+    }
     with gateway(servers, clients=clients) as made:
-        with Raw(made, "notes", OTHER) as raw:
-            assert raw.send(*modern("tools/list"))[0] == 404
-        with Raw(made, "other", OTHER) as raw:
-            assert raw.send(*modern("tools/list"))[0] == 200
-        with Raw(made, "", OTHER) as raw:
-            names = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+        with RawClient(made, "notes", OTHER_TOKEN) as raw:
+            assert raw.send(*stateless_request("tools/list"))[0] == 404
+        with RawClient(made, "other", OTHER_TOKEN) as raw:
+            assert raw.send(*stateless_request("tools/list"))[0] == 200
+        with RawClient(made, "", OTHER_TOKEN) as raw:
+            names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert names == ["other__search_notes", "other__delete_note"]
-            answer = raw.ask("tools/call", {"name": "notes__search_notes", "arguments": {}})
+            answer = raw.request("tools/call", {"name": "notes__search_notes", "arguments": {}})
             assert answer["error"]["code"] == -32602
 
 
 def test_a_session_belongs_to_the_client_that_opened_it(tmp_path: Path) -> None:
-    with scene("stdio", {"states": [HONEST]}, approved(HONEST), tmp_path) as at:
-        with Raw(at.gateway, "notes", OTHER) as thief:
+    with scene("stdio", {"states": [HONEST]}, approved_surface(HONEST), tmp_path) as at:
+        with RawClient(at.gateway, "notes", OTHER_TOKEN) as thief:
             thief.session = at.raw.session
             for method in ("GET", "DELETE"):
                 assert thief.send(b"", method=method)[0] == 404
-            thief.say("tools/list")
+            thief.session_request("tools/list")
             assert thief.status == 404
         assert at.names() == ["search_notes", "delete_note"], "and it is still there"
 
 
 def test_a_session_that_was_ended_is_gone_and_so_is_its_process(tmp_path: Path) -> None:
-    with scene("stdio", {"states": [HONEST]}, approved(HONEST), tmp_path) as at:
+    with scene("stdio", {"states": [HONEST]}, approved_surface(HONEST), tmp_path) as at:
         assert at.raw.send(b"", method="DELETE")[0] == 200
-        at.raw.say("tools/list")
+        at.raw.session_request("tools/list")
         assert at.raw.status == 404
-        poll(lambda: at.gateway.call(lambda: at.gateway.manager.counts) == (0, 0))
+        poll(lambda: at.gateway.call_on_loop(lambda: at.gateway.manager.counts) == (0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -436,16 +446,16 @@ def world() -> Iterator[TurningWorld]:
 
 
 @pytest.fixture(scope="module")
-def here(world: TurningWorld) -> Iterator[Gateway]:
-    with gateway({"notes": Behind(guard("notes", approved(HONEST)), url=world.url)}) as made:
+def here(world: TurningWorld) -> Iterator[RunningGateway]:
+    with gateway({"notes": UpstreamServer(guard("notes", approved_surface(HONEST)), url=world.url)}) as made:
         yield made
 
 
 @pytest.mark.parametrize("address", ["notes", ""])
 @pytest.mark.parametrize("method", [5, None, {}, [], True])
-def test_a_method_that_is_no_text_is_refused_in_either_era(here: Gateway, method: Any, address: str) -> None:
+def test_a_method_that_is_no_text_is_refused_in_either_era(here: RunningGateway, method: Any, address: str) -> None:
     body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": method}).encode()
-    with Raw(here, address) as raw:
+    with RawClient(here, address) as raw:
         for headers in ({}, {"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": ""}):
             status, _, text = raw.send(body, headers)
             answer = json.loads(text)
@@ -457,21 +467,23 @@ def test_attack_a_session_ends_with_the_token_that_opened_it(address: str) -> No
     """Attack: a client opens a stream before its token is revoked, and goes on listening."""
     mine, others = Client(name="tester", token="a"), Client(name="tester", token="b")
     with led_http(newest=False) as led:
-        servers = {"old": Behind(guard("old", led.surface), url=led.url)}
+        servers = {"old": UpstreamServer(guard("old", led.surface), url=led.url)}
         with (
-            gateway(servers, clients={TOKEN: mine, OTHER: others}) as made,
-            Raw(made, address) as raw,
-            Raw(made, address, OTHER) as second,
+            gateway(servers, clients={TOKEN: mine, OTHER_TOKEN: others}) as made,
+            RawClient(made, address) as raw,
+            RawClient(made, address, OTHER_TOKEN) as second,
         ):
             raw.initialize()
             second.initialize()
-            with Stream(made, raw.session, address) as stream:
-                made.call(lambda: made.endpoint.access.set_clients({token_digest(OTHER): others}))
+            with EventStream(made, raw.session, address) as stream:
+                made.call_on_loop(lambda: made.endpoint.access.set_clients({token_digest(OTHER_TOKEN): others}))
                 assert stream.next() is None, "it is at its end"
             assert raw.send(b"{}")[0] == 401
-            assert "result" in second.say("tools/list"), "another token of the same client is another matter"
+            assert "result" in second.session_request("tools/list"), (
+                "another token of the same client is another matter"
+            )
             second.session = raw.session
-            second.say("tools/list")
+            second.session_request("tools/list")
             assert second.status == 404
 
 
@@ -486,16 +498,16 @@ def test_attack_a_subscription_ends_with_the_token_that_opened_it() -> None:
     with led_http(capabilities={"tools": {"listChanged": True}}) as led:
         led.lead = lead
         ended: list[Any] = []
-        with gateway({"far": Behind(guard("far", led.surface), url=led.url)}) as made:
-            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
+        with gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made:
+            body, headers = stateless_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
 
             def listen() -> None:
-                with Stream(made, "", "far", body=body, headers=headers) as stream:
+                with EventStream(made, "", "far", body=body, headers=headers) as stream:
                     ended.append(stream.next())
 
             thread = threading.Thread(target=listen)
             thread.start()
             poll(lambda: "subscriptions/listen" in led.methods)
-            made.call(lambda: made.endpoint.access.set_clients({}))
+            made.call_on_loop(lambda: made.endpoint.access.set_clients({}))
             thread.join(60)
             assert ended == [{"jsonrpc": "2.0", "id": 77, "error": {"code": -32000, "message": SHUT_OUT}}]

@@ -25,7 +25,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.surface.surface import surface_from_listing
 from pinwarden.system.database import open_database
-from tests.gateway.http_world import Behind, Gateway, gateway, guard, modern
+from tests.gateway.http_gateway import RunningGateway, UpstreamServer, gateway, guard, stateless_request
 from tests.servers import talking
 from tests.support.audit import verify
 
@@ -67,7 +67,7 @@ class Load:
         return bool((self.right > right and self.killed >= killed and self.refused) or self.wrong)
 
 
-async def _client(at: Gateway, number: int, token: str, load: Load, over: Callable[[], bool]) -> None:
+async def _client(at: RunningGateway, number: int, token: str, load: Load, over: Callable[[], bool]) -> None:
     """Call an approved tool and now and then a poisoned one, on a connection that is opened again if it is cut."""
     turn = 0
     while not over():
@@ -78,7 +78,7 @@ async def _client(at: Gateway, number: int, token: str, load: Load, over: Callab
                 bad = turn % 10 == 0
                 mark = f"{number}-{turn}"
                 params = {"name": "note" if bad else "echo", "arguments": {"mark": mark}}
-                answer = await _call(reader, writer, token, modern("tools/call", params, turn % 3))
+                answer = await _call(reader, writer, token, stateless_request("tools/call", params, turn % 3))
                 load.heard.add(number)
                 _judge(answer, bad, mark, turn % 3, load)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -114,7 +114,7 @@ async def _call(reader: Any, writer: Any, token: str, asked: tuple[bytes, dict[s
     return json.loads(await reader.readexactly(int(fields["content-length"])))
 
 
-async def _kill(behind: Behind, clients: int, every: float, load: Load, over: Callable[[], bool]) -> None:
+async def _kill(behind: UpstreamServer, clients: int, every: float, load: Load, over: Callable[[], bool]) -> None:
     """Kill all servers again and again, each time after some right answers: they take their time to start."""
     answered = 0
     while not over():
@@ -144,13 +144,13 @@ def _bear(
     It takes so many seconds; or longer, up to a minute, on a machine on which too little happened in that time.
     """
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
-    behind = Behind(guard("echo", APPROVED), command=command)
+    behind = UpstreamServer(guard("echo", APPROVED), command=command)
     database = tmp_path / "audit.sqlite"
     log = AuditLog(str(database), tmp_path / "journals", limits=AuditLimits(wait=60.0))
     tokens = {f"pwt_{number}": Client(name=f"client-{number}") for number in range(4)}
     load = Load()
 
-    async def all_of_them(at: Gateway) -> None:
+    async def all_of_them(at: RunningGateway) -> None:
         start = time.monotonic()
         names = list(tokens)
 

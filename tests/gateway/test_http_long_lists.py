@@ -23,8 +23,19 @@ from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.lock.gateway_policy import gateway_policy
 from pinwarden.surface.surface import Item, ItemKind, surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
-from tests.gateway.desk import Desk
-from tests.gateway.http_world import OTHER, Behind, Fixed, Gateway, Kept, OpenStream, Raw, gateway, guard, rpc
+from tests.gateway.http_gateway import (
+    OTHER_TOKEN,
+    FixedApprovals,
+    InMemoryRecorder,
+    RawClient,
+    RecordingStream,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    rpc,
+)
+from tests.gateway.session_harness import SessionHarness
 from tests.gateway.test_hostile_messages import HONEST
 from tests.gateway.test_http_remotes import as_events, as_json, world
 from tests.servers import talking
@@ -59,7 +70,9 @@ class Watched(Guard):
     def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
         listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
         seldom = gateway_policy({"relist-seconds": 3600})  # it may take longer than until the next list
-        super().__init__("long", Fixed("long", surface_from_listing(listing)), seldom, SessionLimits(max_items=MANY))
+        super().__init__(
+            "long", FixedApprovals("long", surface_from_listing(listing)), seldom, SessionLimits(max_items=MANY)
+        )
         self.progress = progress
         self._others = others
         self.judged: list[tuple[int, int]] = []
@@ -82,28 +95,28 @@ class Watched(Guard):
 
 def _long(
     progress: list[Any], *, approved: int, listed: int, dies: bool = False, others: int = 0
-) -> tuple[Watched, Behind]:
+) -> tuple[Watched, UpstreamServer]:
     judge = Watched(progress, approved, others)
     command = [sys.executable, "-c", LONG_SERVER, str(listed), "dies" if dies else ""]
-    return judge, Behind(judge, command=command)
+    return judge, UpstreamServer(judge, command=command)
 
 
-def _other(tmp_path: Path) -> Behind:
+def _other(tmp_path: Path) -> UpstreamServer:
     shown = {**SHOWN, "capabilities": talking.CAPABILITIES, "tools": talking.TOOLS}
     command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
-    return Behind(guard("other", surface_from_listing(shown)), command=command)
+    return UpstreamServer(guard("other", surface_from_listing(shown)), command=command)
 
 
 @contextmanager
-def _calling(at: Gateway, progress: list[Any]) -> Iterator[None]:
+def _calling(at: RunningGateway, progress: list[Any]) -> Iterator[None]:
     """Somebody who calls another server again and again, and has begun."""
     begun, end = threading.Event(), threading.Event()
 
     def run() -> None:
-        with Raw(at, "other") as client:
+        with RawClient(at, "other") as client:
             while not end.is_set():
                 number = len(progress)
-                answer = client.ask("tools/call", {"name": "echo", "arguments": {"n": number}}, number)
+                answer = client.request("tools/call", {"name": "echo", "arguments": {"n": number}}, number)
                 progress.append(json.loads(answer["result"]["content"][0]["text"])["n"])
                 begun.set()
 
@@ -121,9 +134,13 @@ def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_
     """Attack: a server keeps everybody else waiting with a list that takes long to judge."""
     progress: list[Any] = []
     judge, behind = _long(progress, approved=MANY - 1, listed=MANY, others=10)
-    with gateway({"long": behind, "other": _other(tmp_path)}) as at, Raw(at, "long") as client, _calling(at, progress):
+    with (
+        gateway({"long": behind, "other": _other(tmp_path)}) as at,
+        RawClient(at, "long") as client,
+        _calling(at, progress),
+    ):
         client.initialize()
-        names = [tool["name"] for tool in client.say("tools/list")["result"]["tools"]]
+        names = [tool["name"] for tool in client.session_request("tools/list")["result"]["tools"]]
     assert names == [f"t{n}" for n in range(MANY - 1)], "what nobody approved is withheld"
     assert [after - before >= 10 for before, after in judge.judged] == [True]
     assert judge.on == ["judging"]
@@ -133,59 +150,69 @@ def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_
 @pytest.mark.parametrize(("tools", "where"), [(20, "loop"), (100, "judging")])
 def test_a_short_list_is_judged_on_the_loop_and_a_long_one_beside_it_each_time(tools: int, where: str) -> None:
     judge, behind = _long([], approved=tools, listed=tools)
-    with gateway({"long": behind}) as at, Raw(at, "long") as client:
+    with gateway({"long": behind}) as at, RawClient(at, "long") as client:
         client.initialize()
-        assert "result" in client.say("tools/call", {"name": "t7"}, 1)
+        assert "result" in client.session_request("tools/call", {"name": "t7"}, 1)
         assert judge.on == [where], "what came"
         judge.set_policy(gateway_policy({"relist-seconds": 29}))
-        assert "result" in client.say("tools/call", {"name": "t7"}, 2)
+        assert "result" in client.session_request("tools/call", {"name": "t7"}, 2)
         assert judge.on == [where, where], "and what is known, under another policy"
 
 
 def test_a_long_list_reaches_the_client_also_if_the_server_ends_while_it_is_judged() -> None:
     judge, behind = _long([], approved=2000, listed=2000, dies=True)
-    with gateway({"long": behind}) as at, Raw(at, "long") as client:
+    with gateway({"long": behind}) as at, RawClient(at, "long") as client:
         client.initialize()
-        assert len(client.say("tools/list")["result"]["tools"]) == 2000
-        assert client.say("tools/list", None, 2)["error"]["code"] in (-32000, -32600)
+        assert len(client.session_request("tools/list")["result"]["tools"]) == 2000
+        assert client.session_request("tools/list", None, 2)["error"]["code"] in (-32000, -32600)
     assert judge.on == ["judging"]
 
 
 def test_messages_behind_a_long_one_keep_their_place() -> None:
-    stream = OpenStream()
+    stream = RecordingStream()
 
     async def work() -> None:
-        desk = Desk(HONEST)
-        desk.open()
+        harness = SessionHarness(HONEST)
+        harness.open()
         limits = HttpLimits()
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(
-                desk.session, StepRecorder(Kept()), limits, lambda: 0.0, lambda _: None, FairExecutor(pool=threads)
+                harness.session,
+                StepRecorder(InMemoryRecorder()),
+                limits,
+                lambda: 0.0,
+                lambda _: None,
+                FairExecutor(pool=threads),
             )
             made.listen(stream)
             for number in range(9):
                 size = limits.max_bytes_at_once if number % 3 == 0 else 1
                 params = {"n": number, "data": "x" * size}
                 made.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
-            assert stream.heard == [], "everything waits for the first one"
+            assert stream.messages == [], "everything waits for the first one"
             async with asyncio.timeout(60):
-                while len(stream.heard) < 9:
+                while len(stream.messages) < 9:
                     await asyncio.sleep(0.001)
 
     asyncio.run(work())
-    assert [each["params"]["n"] for each in stream.heard] == list(range(9))
+    assert [each["params"]["n"] for each in stream.messages] == list(range(9))
 
 
 def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_is_ended() -> None:
     closed: list[str] = []
 
     async def work() -> None:
-        desk = Desk(HONEST)
-        desk.open()
+        harness = SessionHarness(HONEST)
+        harness.open()
         limits = HttpLimits(max_unsent_bytes=200_000)
         with ThreadPoolExecutor(1) as threads:
             made = Conversation(
-                desk.session, StepRecorder(Kept()), limits, lambda: 0.0, closed.append, FairExecutor(pool=threads)
+                harness.session,
+                StepRecorder(InMemoryRecorder()),
+                limits,
+                lambda: 0.0,
+                closed.append,
+                FairExecutor(pool=threads),
             )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             for _ in range(5):
@@ -207,11 +234,11 @@ def test_a_long_message_that_is_not_the_answer_leaves_nobody_waiting(
 
     with (
         world(instead) as there,
-        gateway({"odd": Behind(guard("odd"), url=there.url)}) as made,
-        Raw(made, "odd") as raw,
+        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}) as made,
+        RawClient(made, "odd") as raw,
     ):
         for number in (1, 2, 3):
-            error = raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)["error"]
+            error = raw.request("tools/call", {"name": "odd", "arguments": {}}, number)["error"]
             assert (error["code"], error["message"]) == (-32000, "the response was empty")
 
 
@@ -220,20 +247,20 @@ def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_othe
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     read = threading.Event()
     with (
-        gateway({"talking": Behind(guard("talking"), command=command)}) as at,
-        Raw(at, "talking") as large,
-        Raw(at, "talking", OTHER) as small,
+        gateway({"talking": UpstreamServer(guard("talking"), command=command)}) as at,
+        RawClient(at, "talking") as large,
+        RawClient(at, "talking", OTHER_TOKEN) as small,
         ThreadPoolExecutor(1) as waiting,
     ):
-        at.call(lambda: at.manager.executor.submit("tester", lambda: read.wait(60)))
-        asked = waiting.submit(large.ask, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
+        at.call_on_loop(lambda: at.manager.executor.submit("tester", lambda: read.wait(60)))
+        asked = waiting.submit(large.request, "tools/call", {"name": "x", "arguments": {"long": "x" * 100_000}})
         for number in range(3):
-            assert small.ask("ping", None, number)["id"] == number
+            assert small.request("ping", None, number)["id"] == number
         assert not asked.done()
         read.set()
         assert asked.result(60)["id"] == 1
         large.initialize()
-        assert large.say("ping", {"_meta": {"long": "x" * 100_000}}, 7)["id"] == 7
+        assert large.session_request("ping", {"_meta": {"long": "x" * 100_000}}, 7)["id"] == 7
         status, _, body = large.send(b'{"a":' + b"[" * 100_000)
         assert (status, json.loads(body)["error"]["code"]) == (400, -32700)
         status, _, body = large.send(b"[" + b"1," * 100_000 + b"1]")

@@ -18,7 +18,7 @@ import uvloop
 from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.process_transport import ProcessSlots
-from tests.gateway.http_world import OTHER, TOKEN, Behind, Raw, gateway, guard, rpc
+from tests.gateway.http_gateway import OTHER_TOKEN, TOKEN, RawClient, UpstreamServer, gateway, guard, rpc
 from tests.gateway.test_http_framing import HEAD, Echo
 from tests.servers import talking
 
@@ -185,7 +185,7 @@ def _answer(made: socket.socket) -> bytes:
 
 
 def test_attack_a_long_body_is_not_read_from_anybody_without_a_token() -> None:
-    with gateway({"none": Behind(guard("none"), command=["false"])}) as at:
+    with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at:
         for head in (
             _head(1 * MB, "wrong"),
             _head(0, "wrong").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"),
@@ -195,17 +195,17 @@ def test_attack_a_long_body_is_not_read_from_anybody_without_a_token() -> None:
                 answer = _answer(made)
                 assert answer.startswith(b"HTTP/1.1 401 ")
                 assert b"www-authenticate: Bearer" in answer
-        assert at.call(lambda: at.serving.connections.bodies) == 0
-        assert at.call(lambda: at.endpoint.requests) == 0
+        assert at.call_on_loop(lambda: at.serving.connections.bodies) == 0
+        assert at.call_on_loop(lambda: at.endpoint.requests) == 0
 
 
 def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> None:
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
 
     def bodies() -> int:
-        return at.call(lambda: at.serving.connections.bodies)
+        return at.call_on_loop(lambda: at.serving.connections.bodies)
 
-    with gateway({"none": Behind(guard("none"), command=["false"])}, limits=limits) as at:
+    with gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         body = b'"' + b"x" * 199_998 + b'"'
         with (
             socket.create_connection((at.host, at.port), timeout=60) as first,
@@ -214,7 +214,7 @@ def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> N
             first.sendall(_head(200_000, TOKEN) + body[:150_000])
             while bodies() != 150_000:
                 pass
-            second.sendall(_head(200_000, OTHER))
+            second.sendall(_head(200_000, OTHER_TOKEN))
             answer = _answer(second)
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1" in answer
@@ -231,24 +231,24 @@ def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> N
 def test_attack_large_requests_that_are_only_announced_take_nobodys_room() -> None:
     """Attack: the heads of many large requests, and nothing behind them."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
-    with ExitStack() as held, gateway({"none": Behind(guard("none"), command=["false"])}, limits=limits) as at:
+    with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         for _ in range(20):
             made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
             made.sendall(_head(200_000, TOKEN) + b'"')
-        while at.call(lambda: at.serving.connections.bodies) != 20:
+        while at.call_on_loop(lambda: at.serving.connections.bodies) != 20:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as other:
-            other.sendall(_head(200_000, OTHER) + b'"' + b"x" * 199_998 + b'"')
+            other.sendall(_head(200_000, OTHER_TOKEN) + b'"' + b"x" * 199_998 + b'"')
             assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
 
 
 def test_attack_large_requests_of_one_client_leave_room_for_those_of_others() -> None:
     """Attack: large requests of which only the last byte is missing."""
     limits = HttpLimits(max_all_body_bytes=500_000, max_client_body_bytes=250_000, reload_seconds=0.05)
-    with ExitStack() as held, gateway({"none": Behind(guard("none"), command=["false"])}, limits=limits) as at:
+    with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
         made.sendall(_head(200_000, TOKEN) + b"x" * 199_999)
-        while at.call(lambda: at.serving.connections.bodies) != 199_999:
+        while at.call_on_loop(lambda: at.serving.connections.bodies) != 199_999:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as same:
             same.sendall(_head(100_000, TOKEN))
@@ -258,20 +258,23 @@ def test_attack_large_requests_of_one_client_leave_room_for_those_of_others() ->
             chunked.sendall(head + b"%x\r\n" % 100_000 + b"x" * 60_000)
             assert _answer(chunked).startswith(b"HTTP/1.1 503 ")
         with socket.create_connection((at.host, at.port), timeout=60) as other:
-            other.sendall(_head(200_000, OTHER) + b'"' + b"x" * 199_998 + b'"')
+            other.sendall(_head(200_000, OTHER_TOKEN) + b'"' + b"x" * 199_998 + b'"')
             assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
 
 
 def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> None:
     limits = HttpLimits(max_client_sessions=3, max_sessions=5, reload_seconds=0.05)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
-    with gateway({"talking": Behind(guard("talking"), command=command)}, limits=limits) as at, ExitStack() as stack:
-        honest = stack.enter_context(Raw(at, "talking", OTHER))
+    with (
+        gateway({"talking": UpstreamServer(guard("talking"), command=command)}, limits=limits) as at,
+        ExitStack() as stack,
+    ):
+        honest = stack.enter_context(RawClient(at, "talking", OTHER_TOKEN))
         honest.initialize()
-        greedy = [stack.enter_context(Raw(at, "talking")) for _ in range(6)]
+        greedy = [stack.enter_context(RawClient(at, "talking")) for _ in range(6)]
         for each in greedy:
             each.initialize()
-        assert honest.say("ping")["result"] is not None
+        assert honest.session_request("ping")["result"] is not None
         alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
         assert alive == [404, 404, 404, 200, 200, 200]
 
@@ -280,22 +283,22 @@ def test_attack_a_client_that_takes_every_process_loses_its_oldest_to_one_that_h
     """Attack: as many sessions as processes may run, so that nobody else gets one."""
     limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, slot_seconds=60)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
-    behind = Behind(guard("talking"), command=command)
+    behind = UpstreamServer(guard("talking"), command=command)
     with gateway({"talking": behind}, limits=limits) as at, ExitStack() as stack:
-        greedy = [stack.enter_context(Raw(at, "talking")) for _ in range(4)]
+        greedy = [stack.enter_context(RawClient(at, "talking")) for _ in range(4)]
         for each in greedy:
             each.initialize()
-        assert greedy[0].say("ping")["result"] is not None
-        honest = stack.enter_context(Raw(at, "talking", OTHER))
+        assert greedy[0].session_request("ping")["result"] is not None
+        honest = stack.enter_context(RawClient(at, "talking", OTHER_TOKEN))
         assert honest.initialize()["result"]
-        assert honest.say("ping")["result"] is not None
+        assert honest.session_request("ping")["result"] is not None
         assert behind.supervisor is not None
         assert behind.supervisor.slots.taken == 4
         alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
         assert alive == [200, 404, 200, 200], "the one that was not used for longest"
-        with Raw(at, "talking") as again:
+        with RawClient(at, "talking") as again:
             hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-            refusal = again.say("initialize", hello)["error"]
+            refusal = again.session_request("initialize", hello)["error"]
         assert refusal["code"] == -32000
         assert "server processes already, which is its limit" in refusal["message"]
 
@@ -337,15 +340,15 @@ def test_places_are_taken_from_who_has_most_and_from_the_busy_only_if_that_is_mo
 def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_gone() -> None:
     """Attack: an error that cannot be written would leave everybody else in the conversation waiting."""
     number = 10**40
-    with gateway({"none": Behind(guard("none"), command=["false"])}) as at, Raw(at, "none") as client:
+    with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at, RawClient(at, "none") as client:
         for method in ("server/discover", "tools/list"):
-            answer = client.ask(method, None, number)
+            answer = client.request(method, None, number)
             assert (answer["id"], answer["error"]["code"]) == (number, -32000)
 
 
 def test_an_answer_to_head_has_no_body_that_would_be_read_as_the_next_answer() -> None:
     ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with gateway({"none": Behind(guard("none"), command=["false"])}) as at:
+    with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at:
         at.endpoint.open_pages["/healthz"] = lambda _: (200, "application/json", b'{"status":"ok"}')
         with socket.create_connection((at.host, at.port), timeout=60) as made:
             for path, status in (("/healthz", b"200"), ("/mcp/none", b"401"), ("/metrics", b"401")):

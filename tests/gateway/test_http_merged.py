@@ -14,8 +14,18 @@ import pytest
 
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import LONGEST_NAME, merged_name, slugs_of, split_name, split_uri
-from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, refused
-from tests.gateway.http_world import TOKEN, Behind, Gateway, Raw, Stream, gateway, guard, modern, rpc
+from tests.gateway.http_gateway import (
+    TOKEN,
+    EventStream,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    rpc,
+    stateless_request,
+)
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, approved_surface, refusal_code
 from tests.servers import talking, turning
 from tests.servers.led_http import Exchange, led_http
 from tests.servers.turning_http import TurningWorld, turning_http
@@ -44,32 +54,32 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def here(remote: TurningWorld, record: Path) -> Iterator[Gateway]:
+def here(remote: TurningWorld, record: Path) -> Iterator[RunningGateway]:
     """A remote of the newest revision, a process of the handshake era with the same names, and a talking one."""
     old = record.with_name("old.json")
     old.write_text(json.dumps({"states": [STATE], "eras": ["initialize"]}))
     servers = {
-        "remote": Behind(guard("remote", approved(STATE)), url=remote.url),
-        "local": Behind(
-            guard("local", approved(STATE)), command=[sys.executable, str(Path(turning.__file__)), f"@{old}"]
+        "remote": UpstreamServer(guard("remote", approved_surface(STATE)), url=remote.url),
+        "local": UpstreamServer(
+            guard("local", approved_surface(STATE)), command=[sys.executable, str(Path(turning.__file__)), f"@{old}"]
         ),
-        "talking": Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)]),
-        "gone": Behind(guard("gone"), command=[sys.executable, "-c", "raise SystemExit(1)"]),
+        "talking": UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)]),
+        "gone": UpstreamServer(guard("gone"), command=[sys.executable, "-c", "raise SystemExit(1)"]),
     }
     with gateway(servers) as made:
         yield made
 
 
 @pytest.fixture(params=["newest", "handshake"])
-def ask(request: pytest.FixtureRequest, here: Gateway) -> Iterator[Any]:
+def ask(request: pytest.FixtureRequest, here: RunningGateway) -> Iterator[Any]:
     """A client of either era."""
-    with Raw(here) as raw:
+    with RawClient(here) as raw:
         if request.param == "newest":
-            yield raw.ask
+            yield raw.request
         else:
             about = raw.initialize()["result"]
             assert about["serverInfo"]["name"] == "pinwarden"
-            yield raw.say
+            yield raw.session_request
 
 
 def test_every_name_begins_with_its_server_and_equal_names_do_not_collide(ask: Any) -> None:
@@ -78,11 +88,11 @@ def test_every_name_begins_with_its_server_and_equal_names_do_not_collide(ask: A
     assert own == ["local__search_notes", "local__delete_note", "remote__search_notes", "remote__delete_note"]
     assert "talking__echo" in names
     assert len(set(names)) == len(names)
-    prompts = [prompt["name"] for prompt in ask("prompts/list", number=2)["result"]["prompts"]]
+    prompts = [prompt["name"] for prompt in ask("prompts/list", request_id=2)["result"]["prompts"]]
     assert prompts == ["local__greet", "remote__greet", "talking__p"]
-    resources = [each["uri"] for each in ask("resources/list", number=3)["result"]["resources"]]
+    resources = [each["uri"] for each in ask("resources/list", request_id=3)["result"]["resources"]]
     assert resources == ["local+note://today", "remote+note://today", "talking+note://one"]
-    templates = ask("resources/templates/list", number=4)["result"]["resourceTemplates"]
+    templates = ask("resources/templates/list", request_id=4)["result"]["resourceTemplates"]
     assert [each["uriTemplate"] for each in templates] == ["local+note://{day}", "remote+note://{day}"]
 
 
@@ -122,46 +132,46 @@ def test_what_is_not_served_here_is_said_so(ask: Any) -> None:
     assert ask("tasks/list")["error"]["code"] == -32601
 
 
-def test_progress_of_a_server_reaches_the_client(here: Gateway) -> None:
-    from tests.gateway.http_world import messages
+def test_progress_of_a_server_reaches_the_client(here: RunningGateway) -> None:
+    from tests.gateway.http_gateway import messages
 
     params = {"name": "talking__steps", "arguments": {"count": 2}, "_meta": {"progressToken": "t"}}
-    with Raw(here) as raw:
-        _, headers, body = raw.send(*modern("tools/call", params))
+    with RawClient(here) as raw:
+        _, headers, body = raw.send(*stateless_request("tools/call", params))
     assert [each.get("method", "answer") for each in messages(headers, body)] == ["notifications/progress"] * 2 + [
         "answer"
     ]
 
 
-def test_instructions_and_capabilities_are_the_sum_of_what_was_approved(here: Gateway) -> None:
-    with Raw(here) as raw:
-        about = raw.ask("server/discover")["result"]
+def test_instructions_and_capabilities_are_the_sum_of_what_was_approved(here: RunningGateway) -> None:
+    with RawClient(here) as raw:
+        about = raw.request("server/discover")["result"]
     assert about["instructions"] == "local: Search before you write.\n\nremote: Search before you write."
     assert set(about["capabilities"]) == {"tools", "prompts", "resources", "completions", "logging"}
     assert (about["ttlMs"], about["cacheScope"]) == (0, "private")
 
 
 def test_what_is_withheld_on_a_servers_own_address_is_withheld_here() -> None:
-    servers = {"bad": Behind(guard("bad", approved(STATE)), url="")}
+    servers = {"bad": UpstreamServer(guard("bad", approved_surface(STATE)), url="")}
     with turning_http({"states": [{**STATE, "tools": [POISONED, DELETE]}]}) as world:
         servers["bad"].url = world.url
-        with gateway(servers) as made, Raw(made) as raw:
-            names = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+        with gateway(servers) as made, RawClient(made) as raw:
+            names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert names == ["bad__delete_note"]
-            answer = raw.ask("tools/call", {"name": "bad__search_notes", "arguments": {}}, 2)
-            assert refused(answer) == "new_exfiltration"
+            answer = raw.request("tools/call", {"name": "bad__search_notes", "arguments": {}}, 2)
+            assert refusal_code(answer) == "new_exfiltration"
             assert world.calls("search_notes") == 0
 
 
 def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
     with (
         turning_http({"states": [LONG]}) as world,
-        gateway({"long": Behind(guard("long", approved(LONG)), url=world.url)}) as made,
-        Raw(made) as raw,
+        gateway({"long": UpstreamServer(guard("long", approved_surface(LONG)), url=world.url)}) as made,
+        RawClient(made) as raw,
     ):
-        (name,) = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+        (name,) = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
         assert len(name) == LONGEST_NAME
-        assert "result" in raw.ask("tools/call", {"name": name, "arguments": {}}, 2)
+        assert "result" in raw.request("tools/call", {"name": name, "arguments": {}}, 2)
         assert world.calls("n" * 127) == 1
 
 
@@ -170,13 +180,13 @@ def test_attack_a_tool_that_is_named_like_the_short_name_of_another_has_a_name_o
     long = "n" * 140
     short = split_name(merged_name("far", long))[1]
     tools = [{**SEARCH, "name": name} for name in (long, short)]
-    with led_http(tools=tools) as led, gateway({"far": Behind(guard("far", led.surface), url=led.url)}) as made:
-        with Raw(made) as raw:
-            names = [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+    with led_http(tools=tools) as led, gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made:
+        with RawClient(made) as raw:
+            names = [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
             assert len(set(names)) == 2
             assert {len(name) for name in names} == {LONGEST_NAME}
             for number, name in enumerate(names, 2):
-                raw.ask("tools/call", {"name": name, "arguments": {}}, number)
+                raw.request("tools/call", {"name": name, "arguments": {}}, number)
         calls = [each.message["params"]["name"] for each in led.got if each.method == "tools/call"]
         assert calls == [long, short]
 
@@ -187,7 +197,7 @@ def test_a_method_without_a_name_is_answered_with_a_sentence(ask: Any) -> None:
 
 
 @pytest.fixture
-def hanging() -> Iterator[tuple[Gateway, threading.Event]]:
+def hanging() -> Iterator[tuple[RunningGateway, threading.Event]]:
     """Two servers, of which one does not list until the test lets it."""
     listing = threading.Event()
 
@@ -198,7 +208,7 @@ def hanging() -> Iterator[tuple[Gateway, threading.Event]]:
 
     with led_http("bad", newest=False) as bad, led_http("good", newest=False) as good:
         bad.lead = lead
-        servers = {each.name: Behind(guard(each.name, each.surface), url=each.url) for each in (bad, good)}
+        servers = {each.name: UpstreamServer(guard(each.name, each.surface), url=each.url) for each in (bad, good)}
         with gateway(servers, limits=HttpLimits(reload_seconds=0.05, merged_list_seconds=0.5)) as made:
             try:
                 yield made, listing
@@ -207,22 +217,22 @@ def hanging() -> Iterator[tuple[Gateway, threading.Event]]:
 
 
 def test_attack_a_server_that_never_lists_keeps_nobody_from_the_others(
-    hanging: tuple[Gateway, threading.Event],
+    hanging: tuple[RunningGateway, threading.Event],
 ) -> None:
     """Attack: everybody's list waits for it."""
     made, listing = hanging
-    with Raw(made) as raw:
+    with RawClient(made) as raw:
         raw.initialize()
-        with Stream(made, raw.session) as stream:
+        with EventStream(made, raw.session) as stream:
             poll(lambda: _tools(raw) == ["good__go"])
-            assert "result" in raw.say("tools/call", {"name": "good__go", "arguments": {}}, 3)
+            assert "result" in raw.session_request("tools/call", {"name": "good__go", "arguments": {}}, 3)
             listing.set()
             assert stream.next()["method"] == "notifications/tools/list_changed"
             poll(lambda: _tools(raw) == ["bad__go", "good__go"])
 
 
-def _tools(raw: Raw) -> list[str]:
-    return [tool["name"] for tool in raw.say("tools/list")["result"]["tools"]]
+def _tools(raw: RawClient) -> list[str]:
+    return [tool["name"] for tool in raw.session_request("tools/list")["result"]["tools"]]
 
 
 def test_servers_whose_names_look_alike_get_different_names() -> None:
@@ -237,9 +247,9 @@ def test_servers_whose_names_look_alike_get_different_names() -> None:
     assert slugs_of(["notes"]) == {"notes": "notes"}
 
 
-def _begun(here: Gateway, record: Path, text: str) -> socket.socket:
+def _begun(here: RunningGateway, record: Path, text: str) -> socket.socket:
     """A call that the server does not answer, under an id that everybody uses, once the server has it."""
-    body, headers = modern("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
+    body, headers = stateless_request("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
     made = socket.create_connection((here.host, here.port), timeout=60)
@@ -249,7 +259,7 @@ def _begun(here: Gateway, record: Path, text: str) -> socket.socket:
     return made
 
 
-def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here: Gateway, record: Path) -> None:
+def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here: RunningGateway, record: Path) -> None:
     """Two programs of one client use the same id at once."""
 
     def received() -> list[bytes]:
@@ -263,8 +273,8 @@ def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here
         lines = [json.loads(line) for line in received()]
         return [each["params"]["requestId"] for each in lines if each.get("method") == "notifications/cancelled"]
 
-    with Raw(here) as raw:
-        raw.ask("tools/list")
+    with RawClient(here) as raw:
+        raw.request("tools/list")
     before = len(cancelled()) if record.exists() else 0
     first, second = _begun(here, record, "mark-one"), _begun(here, record, "mark-two")
     assert sent_as("mark-one") != sent_as("mark-two")
@@ -276,8 +286,8 @@ def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here
     assert len(cancelled()) == before + 2
 
 
-def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: Gateway, record: Path) -> None:
-    with Raw(here) as raw, Raw(here) as second:
+def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: RunningGateway, record: Path) -> None:
+    with RawClient(here) as raw, RawClient(here) as second:
         raw.initialize()
         second.session = raw.session
         before = len(record.read_bytes())
@@ -297,15 +307,17 @@ def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: Gat
 
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
 def test_subscriptions_that_are_not_served_here_are_refused_with_the_place_where_they_are(
-    here: Gateway, method: str
+    here: RunningGateway, method: str
 ) -> None:
-    with Raw(here) as raw:
+    with RawClient(here) as raw:
         for number, uri in enumerate(("remote+note://today", "local+note://today")):
-            error = raw.ask(method, {"uri": uri}, number)["error"]
+            error = raw.request(method, {"uri": uri}, number)["error"]
             assert error["code"] == -32601
             assert "at the server's own address" in error["message"]
-        assert raw.ask("subscriptions/listen", {"notifications": {}}, 9)["error"]["code"] == -32601
-    with Raw(here) as old:
+        assert raw.request("subscriptions/listen", {"notifications": {}}, 9)["error"]["code"] == -32601
+    with RawClient(here) as old:
         assert old.initialize()["result"]["capabilities"]["resources"]["subscribe"] is True
-        assert old.say(method, {"uri": "remote+note://today"}, 2)["error"]["code"] == -32601
-        assert old.say(method, {"uri": "local+note://today"}, 3).get("error") is None or method.endswith("unsubscribe")
+        assert old.session_request(method, {"uri": "remote+note://today"}, 2)["error"]["code"] == -32601
+        assert old.session_request(method, {"uri": "local+note://today"}, 3).get("error") is None or method.endswith(
+            "unsubscribe"
+        )

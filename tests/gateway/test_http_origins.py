@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.desk import DELETE, SEARCH, approved
-from tests.gateway.http_world import Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.gateway.http_gateway import (
+    InMemoryRecorder,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    rpc,
+    stateless_request,
+)
+from tests.gateway.session_harness import DELETE, SEARCH, approved_surface
 from tests.servers.turning_http import TurningWorld, turning_http
 
 PAGE = "https://app.example"
@@ -23,16 +32,16 @@ CALL = {"name": "search_notes", "arguments": {"query": "x"}}
 
 
 @contextmanager
-def scene(**options: Any) -> Iterator[tuple[TurningWorld, Gateway, Kept]]:
-    kept = Kept()
+def scene(**options: Any) -> Iterator[tuple[TurningWorld, RunningGateway, InMemoryRecorder]]:
+    kept = InMemoryRecorder()
     with turning_http({"states": [STATE]}) as world:
-        behind = Behind(guard("notes", approved(STATE)), url=world.url)
+        behind = UpstreamServer(guard("notes", approved_surface(STATE)), url=world.url)
         with gateway({"notes": behind}, kept, origins=[PAGE + "/", "http://localhost:5173"], **options) as made:
             yield world, made, kept
 
 
 @pytest.fixture(scope="module")
-def at() -> Iterator[tuple[TurningWorld, Gateway, Kept]]:
+def at() -> Iterator[tuple[TurningWorld, RunningGateway, InMemoryRecorder]]:
     with scene() as made:
         yield made
 
@@ -41,7 +50,7 @@ def cors(headers: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.startswith("access-control-")}
 
 
-class Stranger(Raw):
+class Stranger(RawClient):
     """A browser that asks for a page, without the page's token."""
 
     def preflight(self, origin: str, **more: str) -> tuple[int, dict[str, str], bytes]:
@@ -52,7 +61,7 @@ class Stranger(Raw):
 
 @pytest.mark.parametrize("origin", [PAGE, "http://localhost:5173"])
 def test_a_page_of_an_allowed_origin_is_told_what_it_may_ask(
-    origin: str, at: tuple[TurningWorld, Gateway, Kept]
+    origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
 ) -> None:
     with Stranger(at[1], "notes") as browser:
         status, headers, body = browser.preflight(origin)
@@ -69,7 +78,7 @@ def test_a_page_of_an_allowed_origin_is_told_what_it_may_ask(
 
 
 def test_a_preflight_says_the_same_of_servers_that_are_there_and_that_are_not(
-    at: tuple[TurningWorld, Gateway, Kept],
+    at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     """Attack: a page without a token finds out which servers there are."""
     answers = []
@@ -80,7 +89,7 @@ def test_a_preflight_says_the_same_of_servers_that_are_there_and_that_are_not(
 
 
 def test_arguments_that_a_tool_wants_as_headers_may_be_sent_and_no_other_header(
-    at: tuple[TurningWorld, Gateway, Kept],
+    at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     wanted = {"Access-Control-Request-Headers": "Mcp-Param-Region, x-evil, mcp-param-a:b, cookie, mcp-param-region"}
     with Stranger(at[1], "notes") as browser:
@@ -103,7 +112,9 @@ def test_arguments_that_a_tool_wants_as_headers_may_be_sent_and_no_other_header(
         ),
     ],
 )
-def test_attack_a_page_of_any_other_origin_gets_nothing(origin: str, at: tuple[TurningWorld, Gateway, Kept]) -> None:
+def test_attack_a_page_of_any_other_origin_gets_nothing(
+    origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
+) -> None:
     """Attack: an origin that begins or ends like an allowed one, or that is none, is reflected."""
     asked = len(at[0].bodies)
     with Stranger(at[1], "notes") as browser:
@@ -115,12 +126,12 @@ def test_attack_a_page_of_any_other_origin_gets_nothing(origin: str, at: tuple[T
 
 
 def _from(origin: str, method: str, params: dict[str, Any] | None = None) -> tuple[bytes, dict[str, str]]:
-    body, headers = modern(method, params)
+    body, headers = stateless_request(method, params)
     return body, {**headers, "Origin": origin}
 
 
 def test_attack_a_name_that_leads_here_gets_nothing_for_its_own_page_either(
-    at: tuple[TurningWorld, Gateway, Kept],
+    at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     """Attack: DNS rebinding; the page's own name leads to the gateway."""
     with Stranger(at[1], "notes") as browser:
@@ -129,24 +140,24 @@ def test_attack_a_name_that_leads_here_gets_nothing_for_its_own_page_either(
 
 
 def test_a_page_reads_every_answer_also_the_calls_that_others_make_by_the_short_way(
-    at: tuple[TurningWorld, Gateway, Kept],
+    at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
-    with Raw(at[1], "notes") as page, Raw(at[1], "notes") as program:
+    with RawClient(at[1], "notes") as page, RawClient(at[1], "notes") as program:
         for _ in range(3):
             status, headers, body = page.send(*_from(PAGE, "tools/call", CALL))
             assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
             assert "result" in json.loads(body)
-            status, headers, _ = program.send(*modern("tools/call", CALL))
+            status, headers, _ = program.send(*stateless_request("tools/call", CALL))
             assert (status, cors(headers)) == (200, {})
         for token in ("", "Bearer wrong"):
             status, headers, _ = page.send(b"{}", {"Origin": PAGE, "Authorization": token})
             assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
 
 
-def test_a_page_has_a_session_and_its_stream(at: tuple[TurningWorld, Gateway, Kept]) -> None:
+def test_a_page_has_a_session_and_its_stream(at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]) -> None:
     own = {"Origin": PAGE}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "page", "version": "1"}}
-    with Raw(at[1], "notes") as page:
+    with RawClient(at[1], "notes") as page:
         _, headers, _ = page.send(json.dumps(rpc("initialize", hello, 0)).encode(), own)
         assert "mcp-session-id" in headers["access-control-expose-headers"]
         page.session = headers["mcp-session-id"]
@@ -163,13 +174,15 @@ def test_a_page_has_a_session_and_its_stream(at: tuple[TurningWorld, Gateway, Ke
         stream = page._connection.getresponse()
         assert (stream.status, stream.headers["access-control-allow-origin"]) == (200, PAGE)
         stream.close()
-    with Raw(at[1], "notes") as page:
+    with RawClient(at[1], "notes") as page:
         page.session = headers["mcp-session-id"]
         status, headers, _ = page.send(b"", own, "DELETE")
     assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
 
 
-def test_asking_for_options_without_being_a_browser_needs_a_token(at: tuple[TurningWorld, Gateway, Kept]) -> None:
+def test_asking_for_options_without_being_a_browser_needs_a_token(
+    at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
+) -> None:
     with Stranger(at[1], "notes") as browser:
         browser._connection.request("OPTIONS", "/mcp/notes", None, {"Origin": PAGE})
         assert browser._connection.getresponse().status == 401

@@ -14,8 +14,16 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.http_limits import HttpLimits
 from tests.cli.run import pinwarden
-from tests.gateway.desk import SEARCH, approved
-from tests.gateway.http_world import OTHER, Behind, Gateway, Raw, Stream, gateway, guard
+from tests.gateway.http_gateway import (
+    OTHER_TOKEN,
+    EventStream,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+)
+from tests.gateway.session_harness import SEARCH, approved_surface
 from tests.gateway.test_gateway_command import Project, running
 from tests.servers import turning
 from tests.support.waiting import poll
@@ -32,16 +40,18 @@ def script(folder: Path, eras: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def serving(commands: dict[str, list[str]], limits: HttpLimits = LIMITS) -> Iterator[tuple[Gateway, dict[str, Behind]]]:
+def serving(
+    commands: dict[str, list[str]], limits: HttpLimits = LIMITS
+) -> Iterator[tuple[RunningGateway, dict[str, UpstreamServer]]]:
     servers = {
-        name: Behind(guard(name, None if name == "strict" else approved(STATE)), command=command)
+        name: UpstreamServer(guard(name, None if name == "strict" else approved_surface(STATE)), command=command)
         for name, command in sorted(commands.items())
     }
     with gateway(servers, limits=limits) as at:
         yield at, servers
 
 
-def starts(servers: dict[str, Behind]) -> dict[str, int]:
+def starts(servers: dict[str, UpstreamServer]) -> dict[str, int]:
     return {name: each.supervisor.starts for name, each in servers.items() if each.supervisor is not None}
 
 
@@ -55,10 +65,10 @@ def test_one_developer_with_five_stdio_servers_on_the_address_of_all_costs_five_
 ) -> None:
     commands = {f"old-{number}": script(tmp_path, ["initialize"]) for number in range(4)}
     commands["new"] = script(tmp_path, ["discover"])
-    with serving(commands) as (at, servers), Raw(at) as raw:
+    with serving(commands) as (at, servers), RawClient(at) as raw:
         if era == "handshake":
             raw.initialize()
-        ask = raw.say if era == "handshake" else raw.ask
+        ask = raw.session_request if era == "handshake" else raw.request
         assert tools(ask("tools/list")) == sorted(commands)
         for name in commands:
             assert "result" in ask("tools/call", {"name": f"{name}__search_notes", "arguments": {}}, 7)
@@ -67,10 +77,10 @@ def test_one_developer_with_five_stdio_servers_on_the_address_of_all_costs_five_
 
 def test_a_second_session_starts_servers_with_sessions_once_more_and_shares_the_others(tmp_path: Path) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
-    with serving(commands) as (at, servers), Raw(at) as first, Raw(at) as second:
+    with serving(commands) as (at, servers), RawClient(at) as first, RawClient(at) as second:
         for raw in (first, second):
             raw.initialize()
-            assert tools(raw.say("tools/list")) == ["new", "old"]
+            assert tools(raw.session_request("tools/list")) == ["new", "old"]
         assert starts(servers) == {"new": 1, "old": 2}
 
 
@@ -98,9 +108,9 @@ def test_a_server_that_ends_when_its_first_message_is_no_handshake_is_served_on_
         "strict": [sys.executable, "-c", STRICT, json.dumps(SEARCH)],
         "old": script(tmp_path, ["initialize"]),
     }
-    with serving(commands, replace(LIMITS, first_backoff_seconds=0.01)) as (at, servers), Raw(at) as raw:
+    with serving(commands, replace(LIMITS, first_backoff_seconds=0.01)) as (at, servers), RawClient(at) as raw:
         raw.initialize()
-        assert tools(raw.say("tools/list")) == ["old", "strict"]
+        assert tools(raw.session_request("tools/list")) == ["old", "strict"]
         assert starts(servers) == {"old": 1, "strict": 2}
 
 
@@ -110,13 +120,13 @@ def test_a_client_that_gets_no_process_for_any_server_gets_an_error_that_names_t
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
     with (
         serving(commands, replace(LIMITS, max_children=1, share_processes=False)) as (at, _),
-        Raw(at) as first,
-        Raw(at, token=OTHER) as second,
+        RawClient(at) as first,
+        RawClient(at, token=OTHER_TOKEN) as second,
     ):
         first.initialize()
-        assert tools(first.say("tools/list")) == ["new", "old"]
+        assert tools(first.session_request("tools/list")) == ["new", "old"]
         for method in ("server/discover", "tools/list"):
-            error = second.ask(method)["error"]
+            error = second.request(method)["error"]
             assert error["code"] == -32000
             assert error["message"].startswith(f"no server is available: new: {FULL}")
             assert "--max-processes" in error["message"]
@@ -126,8 +136,8 @@ def test_a_client_that_gets_no_process_for_any_server_gets_an_error_that_names_t
 def test_a_session_that_gets_no_process_is_refused_with_an_error_that_names_the_limit(tmp_path: Path) -> None:
     with (
         serving({"old": script(tmp_path, ["initialize"])}, replace(LIMITS, max_children=1)) as (at, _),
-        Raw(at, "old") as first,
-        Raw(at, "old", token=OTHER) as second,
+        RawClient(at, "old") as first,
+        RawClient(at, "old", token=OTHER_TOKEN) as second,
     ):
         assert "result" in first.initialize()
         assert FULL in second.initialize()["error"]["message"]
@@ -137,31 +147,31 @@ def test_a_list_without_a_server_that_got_no_process_names_it_and_so_does_a_call
     commands = {"old": script(tmp_path, ["initialize"]), "other": script(tmp_path, ["initialize"])}
     with (
         serving(commands, replace(LIMITS, max_children=1)) as (at, _),
-        Raw(at, "old", token=OTHER) as first,
-        Raw(at) as second,
+        RawClient(at, "old", token=OTHER_TOKEN) as first,
+        RawClient(at) as second,
     ):
         first.initialize()
         second.initialize()
-        result = second.say("tools/list")["result"]
+        result = second.session_request("tools/list")["result"]
         assert [tool["name"] for tool in result["tools"]] == ["other__search_notes"]
         assert list(result["_meta"]["pinwarden/unavailable"]) == ["old"]
         assert FULL in result["_meta"]["pinwarden/unavailable"]["old"]
-        refused = second.say("tools/call", {"name": "old__search_notes", "arguments": {}}, 3)["error"]
-        assert refused["message"].startswith(f"the server old is not available: {FULL}")
+        error = second.session_request("tools/call", {"name": "old__search_notes", "arguments": {}}, 3)["error"]
+        assert error["message"].startswith(f"the server old is not available: {FULL}")
 
 
 def test_processes_of_an_unused_session_end_although_its_stream_is_open_and_begin_again_when_they_are_needed(
     tmp_path: Path,
 ) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
-    with serving(commands) as (at, servers), Raw(at) as raw:
+    with serving(commands) as (at, servers), RawClient(at) as raw:
         raw.initialize()
-        assert tools(raw.say("tools/list")) == ["new", "old"]
-        with Stream(at, raw.session):
-            at.later(LIMITS.session_seconds + 1)
+        assert tools(raw.session_request("tools/list")) == ["new", "old"]
+        with EventStream(at, raw.session):
+            at.advance_clock(LIMITS.session_seconds + 1)
             poll(lambda: not any(each.supervisor and each.supervisor.running for each in servers.values()))
-            assert "result" in raw.say("tools/call", {"name": "old__search_notes", "arguments": {}}, 8)
-            assert tools(raw.say("tools/list")) == ["new", "old"]
+            assert "result" in raw.session_request("tools/call", {"name": "old__search_notes", "arguments": {}}, 8)
+            assert tools(raw.session_request("tools/list")) == ["new", "old"]
         assert starts(servers) == {"old": 2, "new": 2}
 
 

@@ -27,8 +27,8 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
-from tests.gateway.desk import DELETE, SEARCH
-from tests.gateway.http_world import Behind, Raw, gateway, guard, rpc
+from tests.gateway.http_gateway import RawClient, UpstreamServer, gateway, guard, rpc
+from tests.gateway.session_harness import DELETE, SEARCH
 from tests.gateway.test_http_attacks import Talk, Waits
 from tests.servers import talking
 from tests.support.waiting import poll
@@ -169,20 +169,20 @@ def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest
 def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_path: Path) -> None:
     """The server answers when it is cancelled, and never if it does not know yet what that is about."""
     record, free = tmp_path / "record", Event()
-    behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
+    behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
     cancelled = json.dumps(rpc("notifications/cancelled", {"requestId": 7}, None)).encode()
     with (
         gateway({"talking": behind}, limits=HttpLimits(max_bytes_at_once=1000)) as at,
         ThreadPoolExecutor(2) as threads,
-        Raw(at, "talking") as raw,
-        Raw(at, "talking") as other,
+        RawClient(at, "talking") as raw,
+        RawClient(at, "talking") as other,
     ):
         raw.initialize()
         other.session = raw.session
-        raw.say("tools/call", {"name": "echo", "arguments": {}})
-        at.call(lambda: at.manager.executor.submit("tester", lambda: free.wait(60)))
-        slow = threads.submit(raw.say, "tools/call", {"name": "slow", "arguments": {"text": "x" * 2000}}, 7)
-        poll(lambda: at.call(lambda: at.manager.executor.waiting_of("tester")) == 1)
+        raw.session_request("tools/call", {"name": "echo", "arguments": {}})
+        at.call_on_loop(lambda: at.manager.executor.submit("tester", lambda: free.wait(60)))
+        slow = threads.submit(raw.session_request, "tools/call", {"name": "slow", "arguments": {"text": "x" * 2000}}, 7)
+        poll(lambda: at.call_on_loop(lambda: at.manager.executor.waiting_of("tester")) == 1)
         wait([threads.submit(other.send, cancelled)], 0.5)
         free.set()
         assert slow.result(20)["result"]["content"][0]["text"] == "cancelled"

@@ -16,7 +16,19 @@ import pytest
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
-from tests.gateway.http_world import OTHER, TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, messages, modern, rpc
+from tests.gateway.http_gateway import (
+    OTHER_TOKEN,
+    TOKEN,
+    InMemoryRecorder,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    messages,
+    rpc,
+    stateless_request,
+)
 from tests.gateway.test_stdio_streams import SERVER
 from tests.servers import talking
 from tests.support.waiting import poll
@@ -27,7 +39,7 @@ LIMITS = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.05)
 class Scene:
     """A gateway with one process behind it that writes down every line."""
 
-    def __init__(self, gateway: Gateway, behind: Behind, record: Path) -> None:
+    def __init__(self, gateway: RunningGateway, behind: UpstreamServer, record: Path) -> None:
         self.gateway = gateway
         self.behind = behind
         self._record = record
@@ -36,15 +48,15 @@ class Scene:
         """What the server got (``<``) or sent (``>``)."""
         return [line[2:] for line in self._record.read_bytes().splitlines() if line[:1] == mark]
 
-    def client(self, token: str = "") -> Raw:
-        return Raw(self.gateway, "talking", token) if token else Raw(self.gateway, "talking")
+    def client(self, token: str = "") -> RawClient:
+        return RawClient(self.gateway, "talking", token) if token else RawClient(self.gateway, "talking")
 
 
 @contextmanager
-def scene(tmp_path: Path, limits: HttpLimits = LIMITS, kept: Kept | None = None) -> Iterator[Scene]:
+def scene(tmp_path: Path, limits: HttpLimits = LIMITS, kept: InMemoryRecorder | None = None) -> Iterator[Scene]:
     record = tmp_path / "record"
     record.touch()
-    behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
+    behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
     with gateway({"talking": behind}, kept, limits) as made:
         yield Scene(made, behind, record)
 
@@ -70,7 +82,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def raw(at: Scene) -> Iterator[Raw]:
+def raw(at: Scene) -> Iterator[RawClient]:
     with at.client() as made:
         made.initialize(capabilities={"sampling": {}, "elicitation": {}, "roots": {}})
         yield made
@@ -78,7 +90,7 @@ def raw(at: Scene) -> Iterator[Raw]:
 
 
 @pytest.mark.parametrize("name", ["echo", "odd", "blob", "pid"])
-def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: Raw, name: str) -> None:
+def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: RawClient, name: str) -> None:
     params = b'{"arguments":{"a":"\\u00e9", "n":1.50}, "name":"%s"}' % name.encode()
     sent = b'{"params": ' + params + b',\t"id":7,"jsonrpc":"2.0","method":"tools/call"}'
     status, headers, got = raw.send(sent)
@@ -87,7 +99,7 @@ def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: R
     assert got in at.lines(b">")
 
 
-def test_progress_comes_before_the_answer_on_the_same_stream(at: Scene, raw: Raw) -> None:
+def test_progress_comes_before_the_answer_on_the_same_stream(at: Scene, raw: RawClient) -> None:
     sent = call("steps", {"count": 3}, 9, progressToken="t")
     _, headers, body = raw.send(sent)
     got = data_of(headers, body)
@@ -105,7 +117,7 @@ def test_progress_comes_before_the_answer_on_the_same_stream(at: Scene, raw: Raw
     ],
 )
 def test_what_a_server_asks_reaches_the_client_and_its_answer_the_server(
-    at: Scene, raw: Raw, method: str, params: dict[str, Any], answer: dict[str, Any]
+    at: Scene, raw: RawClient, method: str, params: dict[str, Any], answer: dict[str, Any]
 ) -> None:
     asked: list[bytes] = []
     number = len(method)
@@ -140,9 +152,9 @@ def listening(at: Scene, session: str) -> Iterator[socket.socket]:
         yield stream
 
 
-def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: Raw) -> None:
+def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: RawClient) -> None:
     with listening(at, raw.session) as stream:
-        answer = raw.say("tools/call", {"name": "note"}, 4)
+        answer = raw.session_request("tools/call", {"name": "note"}, 4)
         got = b""
         while b"notifications/message" not in got:
             got += (more := stream.recv(65536))
@@ -173,16 +185,16 @@ def says(at: Scene, session: str, frame: bytes) -> None:
     """The server of a session says something by itself."""
     conversation = at.gateway.manager._sessions[session].conversation
     assert isinstance(conversation, Conversation)
-    at.gateway.call(lambda: conversation.from_server(frame))
+    at.gateway.call_on_loop(lambda: conversation.from_server(frame))
 
 
 @pytest.mark.parametrize("token", [False, True], ids=["a call", "with a token for progress"])
 @pytest.mark.parametrize("how", ["broken", "cancelled"])
 def test_what_a_server_asks_goes_past_requests_for_which_nobody_waits(
-    at: Scene, raw: Raw, how: str, *, token: bool
+    at: Scene, raw: RawClient, how: str, *, token: bool
 ) -> None:
     """No stream is open, and the oldest request is one whose client would never see the question."""
-    raw.say("tools/call", {"name": "echo", "arguments": {}}, 80)
+    raw.session_request("tools/call", {"name": "echo", "arguments": {}}, 80)
     meta = {"progressToken": f"{how}-81"} if token else {}
     hanging = posting(at, raw.session, call("hang", {"how": how, "token": token}, 81, **meta))
     mark = json.dumps({"how": how, "token": token}).encode()
@@ -201,7 +213,7 @@ def test_what_a_server_asks_goes_past_requests_for_which_nobody_waits(
     asking.close()
 
 
-def test_a_question_that_nobody_waits_for_is_kept_until_a_stream_is_opened(at: Scene, raw: Raw) -> None:
+def test_a_question_that_nobody_waits_for_is_kept_until_a_stream_is_opened(at: Scene, raw: RawClient) -> None:
     asking = posting(at, raw.session, call("hang", {"alone": 1}, 83))
     poll(lambda: any(b'{"alone": 1}' in line for line in at.lines(b"<")))
     hang_up(at, asking)
@@ -214,13 +226,13 @@ def test_a_question_that_nobody_waits_for_is_kept_until_a_stream_is_opened(at: S
             assert more
 
 
-def test_progress_of_a_request_whose_post_broke_comes_on_the_stream(at: Scene, raw: Raw) -> None:
+def test_progress_of_a_request_whose_post_broke_comes_on_the_stream(at: Scene, raw: RawClient) -> None:
     with listening(at, raw.session) as stream:
         hanging = posting(at, raw.session, call("hang", {"far": 1}, 84, progressToken="far"))
         poll(lambda: any(b'{"far": 1}' in line for line in at.lines(b"<")))
         hang_up(at, hanging)
         about = {"name": "steps", "arguments": {"count": 1}, "_meta": {"progressToken": "near"}}
-        assert raw.say("tools/call", about, 85)["result"]
+        assert raw.session_request("tools/call", about, 85)["result"]
         note = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"far","progress":3}}'
         says(at, raw.session, note)
         got = b""
@@ -248,7 +260,7 @@ def test_a_stream_is_not_opened_without_a_session(at: Scene) -> None:
     ],
 )
 def test_other_requests_are_relayed_as_they_are(
-    at: Scene, raw: Raw, method: str, params: dict[str, Any] | None
+    at: Scene, raw: RawClient, method: str, params: dict[str, Any] | None
 ) -> None:
     sent = json.dumps(rpc(method, params, 5)).encode()
     _, _, got = raw.send(sent)
@@ -256,7 +268,7 @@ def test_other_requests_are_relayed_as_they_are(
     assert got in at.lines(b">")
 
 
-def test_a_cancelled_call_reaches_the_server_as_cancelled(at: Scene, raw: Raw) -> None:
+def test_a_cancelled_call_reaches_the_server_as_cancelled(at: Scene, raw: RawClient) -> None:
     note = json.dumps(rpc("notifications/cancelled", {"requestId": 6, "reason": "enough"}, None)).encode()
 
     def cancelling() -> None:
@@ -274,9 +286,9 @@ def test_a_cancelled_call_reaches_the_server_as_cancelled(at: Scene, raw: Raw) -
 
 
 def test_hanging_up_cancels_in_the_newest_revision(at: Scene) -> None:
-    body, headers = modern("tools/call", {"name": "slow", "arguments": {}}, 77)
+    body, headers = stateless_request("tools/call", {"name": "slow", "arguments": {}}, 77)
     with at.client() as raw:
-        raw.ask("tools/list")
+        raw.request("tools/list")
         connection = socket.create_connection((at.gateway.host, at.gateway.port), timeout=60)
         lines = {"Host": "127.0.0.1", "Authorization": "Bearer pwt_a-token-for-tests", **headers}
         lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -285,7 +297,7 @@ def test_hanging_up_cancels_in_the_newest_revision(at: Scene) -> None:
         poll(lambda: body in at.lines(b"<"))
         connection.close()
         poll(lambda: any(b"notifications/cancelled" in line and b"77" in line for line in at.lines(b"<")))
-        answer = raw.ask("tools/call", {"name": "echo", "arguments": {"again": True}}, 77)
+        answer = raw.request("tools/call", {"name": "echo", "arguments": {"again": True}}, 77)
     assert json.loads(answer["result"]["content"][0]["text"]) == {"again": True}
 
 
@@ -297,7 +309,7 @@ def test_two_programs_of_one_client_may_use_the_same_id_and_token_at_once(at: Sc
         params = {"name": "steps", "arguments": {"count": 2}, "_meta": {"progressToken": "same"}}
         with at.client() as raw:
             for _ in range(10):
-                _, headers, body = raw.send(*modern("tools/call", params, 1))
+                _, headers, body = raw.send(*stateless_request("tools/call", params, 1))
                 got.setdefault(number, []).append(messages(headers, body))
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
@@ -312,7 +324,7 @@ def test_two_programs_of_one_client_may_use_the_same_id_and_token_at_once(at: Sc
             assert (each[-1]["id"], each[-1]["result"]["content"][0]["text"]) == (1, "done")
 
 
-def test_a_result_of_fifty_megabytes_is_relayed_whole(at: Scene, raw: Raw) -> None:
+def test_a_result_of_fifty_megabytes_is_relayed_whole(at: Scene, raw: RawClient) -> None:
     size = 50_000_000
     _, _, got = raw.send(call("large", {"bytes": size}, 8))
     assert len(got) > size
@@ -322,8 +334,8 @@ def test_a_result_of_fifty_megabytes_is_relayed_whole(at: Scene, raw: Raw) -> No
 
 
 def test_two_clients_never_share_a_process(at: Scene) -> None:
-    with at.client() as one, at.client(OTHER) as other:
-        answers = [each.ask("tools/call", {"name": "pid", "arguments": {}}) for each in (one, other, one)]
+    with at.client() as one, at.client(OTHER_TOKEN) as other:
+        answers = [each.request("tools/call", {"name": "pid", "arguments": {}}) for each in (one, other, one)]
     pids = [answer["result"]["content"][0]["text"] for answer in answers]
     assert pids[0] == pids[2] != pids[1]
 
@@ -341,11 +353,11 @@ def test_no_more_processes_run_than_may_and_a_place_that_is_free_is_used_again(t
         one.initialize()
         two.initialize()
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        error = three.say("initialize", hello)["error"]
+        error = three.session_request("initialize", hello)["error"]
         assert (error["code"], "server processes already, which is its limit" in error["message"]) == (-32000, True)
         assert made.behind.supervisor is not None
         assert (made.behind.supervisor.starts, made.behind.supervisor.early_ends) == (2, 0)
-        assert one.say("tools/call", {"name": "echo", "arguments": {}}, 3)["result"]
+        assert one.session_request("tools/call", {"name": "echo", "arguments": {}}, 3)["result"]
         two.send(b"", method="DELETE")
         poll(lambda: made.behind.supervisor is not None and made.behind.supervisor.slots.taken == 1)
         three.session = ""
@@ -354,30 +366,30 @@ def test_no_more_processes_run_than_may_and_a_place_that_is_free_is_used_again(t
 
 def test_a_server_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
-        first = raw.ask("tools/call", {"name": "pid", "arguments": {}})
-        died = raw.ask("tools/call", {"name": "die", "arguments": {}}, 2)
-        again = raw.ask("tools/call", {"name": "pid", "arguments": {}}, 3)
+        first = raw.request("tools/call", {"name": "pid", "arguments": {}})
+        died = raw.request("tools/call", {"name": "die", "arguments": {}}, 2)
+        again = raw.request("tools/call", {"name": "pid", "arguments": {}}, 3)
     assert died["error"]["code"] == -32000
     assert first["result"]["content"] != again["result"]["content"]
 
 
 def test_a_server_that_closes_its_input_and_stays_is_told_and_replaced() -> None:
-    behind = Behind(guard("s"), command=(sys.executable, "-c", SERVER))
-    with gateway({"s": behind}) as scene, Raw(scene, "s") as client:
+    behind = UpstreamServer(guard("s"), command=(sys.executable, "-c", SERVER))
+    with gateway({"s": behind}) as scene, RawClient(scene, "s") as client:
         client.initialize()
-        assert "result" in client.say("tools/call", {"name": "deaf", "arguments": {}}, 1)
-        told = client.say("tools/call", {"name": "echo", "arguments": {}}, 2)
+        assert "result" in client.session_request("tools/call", {"name": "deaf", "arguments": {}}, 1)
+        told = client.session_request("tools/call", {"name": "echo", "arguments": {}}, 2)
         assert told["error"]["message"] == "the server closed its input"
         client.session = ""
         client.initialize()
-        assert "result" in client.say("tools/call", {"name": "echo", "arguments": {}}, 3)
+        assert "result" in client.session_request("tools/call", {"name": "echo", "arguments": {}}, 3)
 
 
 def test_a_session_whose_server_died_is_gone_and_a_new_one_begins(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
         raw.initialize()
-        assert raw.say("tools/call", {"name": "die"}, 2)["error"]["code"] == -32000
-        raw.say("tools/list", None, 3)
+        assert raw.session_request("tools/call", {"name": "die"}, 2)["error"]["code"] == -32000
+        raw.session_request("tools/list", None, 3)
         assert raw.status == 404
         raw.session = ""
         assert raw.initialize()["result"]["serverInfo"]["name"] == "talking"
@@ -385,31 +397,31 @@ def test_a_session_whose_server_died_is_gone_and_a_new_one_begins(tmp_path: Path
 
 def test_a_server_that_dies_at_its_start_is_tried_less_and_less_often(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.01, longest_backoff_seconds=0.05)
-    behind = Behind(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
-    with gateway({"dead": behind}, limits=limits) as made, Raw(made, "dead") as raw:
+    behind = UpstreamServer(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
+    with gateway({"dead": behind}, limits=limits) as made, RawClient(made, "dead") as raw:
         for number in range(3):
-            assert raw.ask("tools/list", number=number)["error"]["code"] == -32000
+            assert raw.request("tools/list", request_id=number)["error"]["code"] == -32000
         assert behind.supervisor is not None
         # The first time it is tried with a handshake, too: some servers end when they are asked anything before it.
         assert behind.supervisor.starts == behind.supervisor.early_ends == 4
-    unknown = Behind(guard("none"), command=[str(tmp_path / "no-such-program")])
-    with gateway({"none": unknown}, limits=limits) as made, Raw(made, "none") as raw:
-        assert "could not be started" in raw.ask("tools/list")["error"]["message"]
+    unknown = UpstreamServer(guard("none"), command=[str(tmp_path / "no-such-program")])
+    with gateway({"none": unknown}, limits=limits) as made, RawClient(made, "none") as raw:
+        assert "could not be started" in raw.request("tools/list")["error"]["message"]
 
 
 def test_a_server_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
-        first = raw.ask("tools/call", {"name": "pid", "arguments": {}})
+        first = raw.request("tools/call", {"name": "pid", "arguments": {}})
 
         def waiting() -> None:
             poll(lambda: any(b'"hang"' in line and b"tools/call" in line for line in at.lines(b"<")))
-            at.gateway.later(LIMITS.answer_seconds)
+            at.gateway.advance_clock(LIMITS.answer_seconds)
 
         thread = threading.Thread(target=waiting)
         thread.start()
-        hung = raw.ask("tools/call", {"name": "hang", "arguments": {}}, 2)
+        hung = raw.request("tools/call", {"name": "hang", "arguments": {}}, 2)
         thread.join()
-        again = raw.ask("tools/call", {"name": "pid", "arguments": {}}, 3)
+        again = raw.request("tools/call", {"name": "pid", "arguments": {}}, 3)
     assert "in time" in hung["error"]["message"]
     assert first["result"]["content"] != again["result"]["content"]
 
@@ -421,7 +433,7 @@ def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_
     """A server that is told to cancel has nothing more to say about the call, for as long as nobody asks anything."""
     with scene(tmp_path) as at, at.client() as raw:
         raw.initialize()
-        pid = raw.say("tools/call", {"name": "pid", "arguments": {}}, 2)["result"]
+        pid = raw.session_request("tools/call", {"name": "pid", "arguments": {}}, 2)["result"]
         note = json.dumps(rpc("notifications/cancelled", {"requestId": 3}, None)).encode()
 
         def cancelling() -> None:
@@ -429,7 +441,7 @@ def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_
             with at.client() as second:
                 second.session = raw.session
                 second.send(note)
-            at.gateway.later(LIMITS.answer_seconds)
+            at.gateway.advance_clock(LIMITS.answer_seconds)
 
         thread = threading.Thread(target=cancelling)
         thread.start()
@@ -437,7 +449,7 @@ def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_
         thread.join()
         assert (status, messages(headers, body)) == (200, [])
         poll(lambda: any(b"/ping" in line for line in at.lines(b">")))
-        assert raw.say("tools/call", {"name": "pid", "arguments": {}}, 4)["result"] == pid
+        assert raw.session_request("tools/call", {"name": "pid", "arguments": {}}, 4)["result"] == pid
         assert note in at.lines(b"<")
 
 
@@ -445,12 +457,12 @@ def test_a_server_that_hangs_is_given_up_even_if_its_client_cancelled(tmp_path: 
     with scene(tmp_path) as at, at.client() as raw, at.client() as second:
         raw.initialize()
         second.session = raw.session
-        raw.say("tools/call", {"name": "pid", "arguments": {}}, 2)
+        raw.session_request("tools/call", {"name": "pid", "arguments": {}}, 2)
 
         def cancelling() -> None:
             poll(lambda: any(b'"stop"' in line for line in at.lines(b"<")))
             second.send(json.dumps(rpc("notifications/cancelled", {"requestId": 3}, None)).encode())
-            at.gateway.later(LIMITS.answer_seconds)
+            at.gateway.advance_clock(LIMITS.answer_seconds)
 
         thread = threading.Thread(target=cancelling)
         thread.start()
@@ -459,23 +471,23 @@ def test_a_server_that_hangs_is_given_up_even_if_its_client_cancelled(tmp_path: 
         assert messages(headers, body) == []
         assert at.behind.supervisor is not None
         assert at.behind.supervisor.running
-        at.gateway.later(LIMITS.answer_seconds)
+        at.gateway.advance_clock(LIMITS.answer_seconds)
         poll(lambda: at.behind.supervisor is not None and not at.behind.supervisor.running)
 
 
 def test_a_message_without_end_is_cut_off(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, max_answer_bytes=1_000_000, first_backoff_seconds=0.01)
     with scene(tmp_path, limits) as at, at.client() as raw:
-        raw.ask("tools/list")
-        answer = raw.ask("tools/call", {"name": "large", "arguments": {"bytes": 2_000_000}}, 2)
+        raw.request("tools/list")
+        answer = raw.request("tools/call", {"name": "large", "arguments": {"bytes": 2_000_000}}, 2)
         assert answer["error"]["code"] == -32000
-        assert "result" in raw.ask("tools/list", number=3)
+        assert "result" in raw.request("tools/list", request_id=3)
 
 
 def test_what_cannot_be_recorded_does_not_pass(tmp_path: Path) -> None:
     from pinwarden.core.errors import PinwardenError
 
-    class Full(Kept):
+    class Full(InMemoryRecorder):
         full = False
 
         def record(self, step: Any) -> None:
@@ -485,10 +497,10 @@ def test_what_cannot_be_recorded_does_not_pass(tmp_path: Path) -> None:
 
     kept = Full()
     with scene(tmp_path, kept=kept) as at, at.client() as raw:
-        raw.ask("tools/list")
+        raw.request("tools/list")
         kept.full = True
-        answer = raw.ask("tools/call", {"name": "echo", "arguments": {"secret": 1}}, 2)
+        answer = raw.request("tools/call", {"name": "echo", "arguments": {"secret": 1}}, 2)
         assert answer["error"]["data"]["pinwarden"]["code"] == "AUDIT_UNAVAILABLE"
         assert not any(b'"echo"' in line and b"tools/call" in line for line in at.lines(b"<"))
         kept.full = False
-        assert "result" in raw.ask("tools/call", {"name": "echo", "arguments": {}}, 2)
+        assert "result" in raw.request("tools/call", {"name": "echo", "arguments": {}}, 2)

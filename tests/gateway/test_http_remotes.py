@@ -21,8 +21,16 @@ from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
-from tests.gateway.http_world import Behind, Kept, Raw, gateway, guard, modern, rpc
-from tests.gateway.test_http_room import Owner
+from tests.gateway.http_gateway import (
+    InMemoryRecorder,
+    RawClient,
+    UpstreamServer,
+    gateway,
+    guard,
+    rpc,
+    stateless_request,
+)
+from tests.gateway.test_http_memory_budgets import Owner
 from tests.servers.led_http import Exchange, led_http
 
 ODD = (
@@ -110,9 +118,13 @@ def world(wrap: Callable[[bytes], list[bytes]]) -> Iterator[World]:
 def test_a_call_to_a_remote_and_its_answer_are_the_same_bytes_at_both_ends(
     wrap: Callable[[bytes], list[bytes]],
 ) -> None:
-    body, headers = modern("tools/call", {"name": "odd", "arguments": {"a": "\u00e9", "n": 1.5}}, 7)
+    body, headers = stateless_request("tools/call", {"name": "odd", "arguments": {"a": "\u00e9", "n": 1.5}}, 7)
     odd = body.replace(b'"n": 1.5', b'"n":1.50,\t"m" : -0.0').replace(b'"id": 7', b'"id" :7')
-    with world(wrap) as there, gateway({"odd": Behind(guard("odd"), url=there.url)}) as made, Raw(made, "odd") as raw:
+    with (
+        world(wrap) as there,
+        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}) as made,
+        RawClient(made, "odd") as raw,
+    ):
         for sent in (odd, body, body, odd, body):
             status, names, got = raw.send(sent, headers)
             assert (status, names["content-type"]) == (200, "application/json")
@@ -127,11 +139,11 @@ def test_who_waits_for_a_connection_gets_the_next_one_where_the_server_closes_ea
     limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
     with (
         world(closing) as there,
-        gateway({"odd": Behind(guard("odd"), url=there.url)}, limits=limits) as made,
-        Raw(made, "odd") as raw,
+        gateway({"odd": UpstreamServer(guard("odd"), url=there.url)}, limits=limits) as made,
+        RawClient(made, "odd") as raw,
     ):
         for number in (1, 2, 3):
-            assert "result" in raw.ask("tools/call", {"name": "odd", "arguments": {}}, number)
+            assert "result" in raw.request("tools/call", {"name": "odd", "arguments": {}}, number)
     assert there.connections == len(there.got) + 2  # one more for who it is, and one for its list
 
 
@@ -139,14 +151,14 @@ def test_who_waits_for_a_connection_is_told_if_there_will_be_none() -> None:
     limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        behind = Behind(guard("odd"), url=f"http://127.0.0.1:{held.getsockname()[1]}/mcp")
-        with gateway({"odd": behind}, limits=limits) as made, Raw(made, "odd") as raw:
-            message = raw.ask("tools/call", {"name": "odd", "arguments": {}})["error"]["message"]
+        behind = UpstreamServer(guard("odd"), url=f"http://127.0.0.1:{held.getsockname()[1]}/mcp")
+        with gateway({"odd": behind}, limits=limits) as made, RawClient(made, "odd") as raw:
+            message = raw.request("tools/call", {"name": "odd", "arguments": {}})["error"]["message"]
     assert "could not be reached" in message, "and not: in time"
 
 
-def _behind(url: str, rules: NetworkRules) -> Behind:
-    behind = Behind(guard("odd"), url=url)
+def _behind(url: str, rules: NetworkRules) -> UpstreamServer:
+    behind = UpstreamServer(guard("odd"), url=url)
 
     def opener(limits: HttpLimits) -> Callable[[TransportOwner], UpstreamTransport]:
         address = HttpAddress.parse(url)
@@ -168,9 +180,9 @@ def test_attack_a_redirect_of_a_remote_is_not_followed_and_its_credentials_go_no
         with (
             world(redirect) as there,
             gateway({"odd": _behind(there.url, NetworkRules(allow_private=True))}) as made,
-            Raw(made, "odd") as raw,
+            RawClient(made, "odd") as raw,
         ):
-            error = raw.ask("server/discover")["error"]
+            error = raw.request("server/discover")["error"]
             assert (error["code"], "redirects" in error["message"]) == (-32000, True)
         assert elsewhere.connections == 0
 
@@ -179,11 +191,11 @@ def test_attack_a_redirect_of_a_remote_is_not_followed_and_its_credentials_go_no
 def test_attack_a_remote_that_leads_to_a_private_address_is_not_contacted(host: str) -> None:
     with world(as_json) as there:
         url = there.url.replace("127.0.0.1", host)
-        with gateway({"odd": _behind(url, NetworkRules())}) as made, Raw(made, "odd") as raw:
-            error = raw.ask("server/discover")["error"]
+        with gateway({"odd": _behind(url, NetworkRules())}) as made, RawClient(made, "odd") as raw:
+            error = raw.request("server/discover")["error"]
             assert error["code"] == -32000
             assert "not a public address" in error["message"]
-            assert "error" in raw.ask("tools/call", {"name": "odd", "arguments": {}}, 2)
+            assert "error" in raw.request("tools/call", {"name": "odd", "arguments": {}}, 2)
         assert there.connections == 0
 
 
@@ -412,12 +424,12 @@ def test_what_is_no_message_is_answered_with_an_error_at_once_and_once(body: byt
         exchange.send(text if kind == "application/json" else b"data: " + text + b"\n\n", kind)
         return True
 
-    kept = Kept()
-    with led_http() as led, gateway({"far": Behind(guard("far", led.surface), url=led.url)}, kept) as made:
+    kept = InMemoryRecorder()
+    with led_http() as led, gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}, kept) as made:
         led.lead = lead
-        with Raw(made, "far") as raw:
+        with RawClient(made, "far") as raw:
             for number in (1, 2):
-                assert raw.ask("tools/call", {"name": "go", "arguments": {}}, number)["error"]["code"] in (
+                assert raw.request("tools/call", {"name": "go", "arguments": {}}, number)["error"]["code"] in (
                     -32000,
                     -32603,
                 )

@@ -20,7 +20,17 @@ import uvloop
 from pinwarden.core.record import replace
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
-from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, messages, modern, rpc
+from tests.gateway.http_gateway import (
+    EventStream,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    messages,
+    rpc,
+    stateless_request,
+)
 from tests.gateway.test_gateway_command import Project, running
 from tests.servers import sdk_server, stateless_witness
 from tests.support.waiting import poll
@@ -38,7 +48,7 @@ WITNESS = [sys.executable, "-I", "-S", str(Path(stateless_witness.__file__))]
 class Scene:
     """A gateway before one server, and a client for each token."""
 
-    def __init__(self, at: Gateway, behind: Behind) -> None:
+    def __init__(self, at: RunningGateway, behind: UpstreamServer) -> None:
         self.at = at
         self.behind = behind
 
@@ -54,8 +64,8 @@ class Scene:
         """All messages that answer a call."""
         meta = {} if progress is None else {"_meta": {"progressToken": progress}}
         name = tool if path else f"witness__{tool}"
-        with Raw(self.at, path, token=token) as raw:
-            body, headers = modern("tools/call", {"name": name, "arguments": arguments, **meta}, number)
+        with RawClient(self.at, path, token=token) as raw:
+            body, headers = stateless_request("tools/call", {"name": name, "arguments": arguments, **meta}, number)
             _, given, answer = raw.send(body, headers)
             return messages(given, answer)
 
@@ -70,7 +80,7 @@ def serving(
     limits: HttpLimits = LIMITS,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> Iterator[Scene]:
-    behind = Behind(guard("witness"), command=command)
+    behind = UpstreamServer(guard("witness"), command=command)
     clients = {token: Client(name=token[4:]) for token in TOKENS}
     with gateway({"witness": behind}, limits=limits, clients=clients, new_loop=new_loop) as at:
         yield Scene(at, behind)
@@ -88,8 +98,8 @@ def test_clients_that_come_at_once_share_one_process_of_a_stateless_server(path:
     with serving() as scene:
 
         def names(token: str) -> list[str]:
-            with Raw(scene.at, path, token=token) as raw:
-                return [tool["name"] for tool in raw.ask("tools/list")["result"]["tools"]]
+            with RawClient(scene.at, path, token=token) as raw:
+                return [tool["name"] for tool in raw.request("tools/list")["result"]["tools"]]
 
         with ThreadPoolExecutor(len(TOKENS)) as pool:
             assert len(set(map(tuple, pool.map(names, TOKENS)))) == 1
@@ -100,8 +110,8 @@ def test_clients_that_discover_a_server_at_its_own_address_at_once_start_one_pro
     with serving() as scene:
 
         def discover(token: str) -> Any:
-            with Raw(scene.at, "witness", token=token) as raw:
-                return raw.ask("server/discover", number=token)
+            with RawClient(scene.at, "witness", token=token) as raw:
+                return raw.request("server/discover", request_id=token)
 
         with ThreadPoolExecutor(len(TOKENS)) as pool:
             answers = list(pool.map(discover, TOKENS))
@@ -135,11 +145,11 @@ def test_many_calls_of_several_clients_under_colliding_ids_never_mix(
 
         def calls(token: str) -> list[str]:
             wrong = []
-            with Raw(scene.at, "witness", token=token) as raw:
+            with RawClient(scene.at, "witness", token=token) as raw:
                 for number in range(60):
                     secret, meta = f"{token}/{number}", {} if progress is None else {"progressToken": progress}
                     params = {"name": "echo", "arguments": {"secret": secret}, "_meta": meta}
-                    _, headers, body = raw.send(*modern("tools/call", params, number))
+                    _, headers, body = raw.send(*stateless_request("tools/call", params, number))
                     *before, answer = messages(headers, body)
                     said = json.loads(answer["result"]["content"][0]["text"])["secret"]
                     told = [each["params"]["message"] for each in before]
@@ -172,9 +182,11 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
     with serving() as scene, ExitStack() as stack:
         scene.said(TOKENS[0], "echo", secret="first")
 
-        def listening(token: str) -> Stream:
-            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "mine")
-            stream = stack.enter_context(Stream(scene.at, "", "witness", body=body, headers=headers, token=token))
+        def listening(token: str) -> EventStream:
+            body, headers = stateless_request(
+                "subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "mine"
+            )
+            stream = stack.enter_context(EventStream(scene.at, "", "witness", body=body, headers=headers, token=token))
             assert stream.next()["method"] == "notifications/subscriptions/acknowledged"
             return stream
 
@@ -184,7 +196,7 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
         assert told["method"] == "notifications/tools/list_changed"
         assert told["params"]["_meta"][stateless_witness.META + "subscriptionId"] == "mine"
         scene.said(TOKENS[2], "stray", secret="s")
-        scene.at.call(scene.at.manager.end_streams)
+        scene.at.call_on_loop(scene.at.manager.end_streams)
         assert (first.next(), last.next()) == (None, None)
 
 
@@ -203,7 +215,7 @@ def test_a_shared_process_that_is_late_but_answers_a_ping_is_not_replaced() -> N
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
-            scene.at.later(LIMITS.answer_seconds + 1)
+            scene.at.advance_clock(LIMITS.answer_seconds + 1)
             assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
         assert scene.said(TOKENS[3], "seen")["pings"] == 1
         assert {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS} == {pid}
@@ -219,7 +231,7 @@ def test_a_shared_process_that_does_not_answer_a_ping_is_replaced() -> None:
             waiting = [pool.submit(scene.call, token, "meet", secret=token, count=9) for token in TOKENS[:2]]
             poll(lambda: {*TOKENS[:2]} <= {*scene.said(TOKENS[3], "seen")["calls"]})
             os.kill(pid, signal.SIGSTOP)
-            scene.at.later(LIMITS.answer_seconds + 1)
+            scene.at.advance_clock(LIMITS.answer_seconds + 1)
             assert [each.result(60)[-1]["error"]["code"] for each in waiting] == [-32000, -32000]
         poll(lambda: scene.processes == (1, 0))
         assert scene.said(TOKENS[3], "echo", secret="s")["pid"] != pid
@@ -240,7 +252,7 @@ def test_a_client_that_hangs_up_cancels_its_own_call_and_no_other_one_under_the_
             poll(lambda: "stays" in scene.said(TOKENS[3], "seen")["calls"])
             meta = {} if progress is None else {"_meta": {"progressToken": progress}}
             call = {"name": "meet" if path else "witness__meet", "arguments": {"secret": "leaves", "count": 9}, **meta}
-            body, headers = modern("tools/call", call, 7)
+            body, headers = stateless_request("tools/call", call, 7)
             with closing(http.client.HTTPConnection(scene.at.host, scene.at.port)) as leaving:
                 headers |= {"Authorization": f"Bearer {leaver}", "Content-Type": "application/json"}
                 headers |= {"Accept": "application/json, text/event-stream"}
@@ -256,12 +268,12 @@ def test_a_client_that_hangs_up_cancels_its_own_call_and_no_other_one_under_the_
 def test_a_client_of_the_handshake_era_cancels_its_own_call_and_no_other_one_under_the_same_id() -> None:
     with serving() as scene, ExitStack() as stack, ThreadPoolExecutor(2) as pool:
 
-        def client(token: str, session: str = "") -> Raw:
-            raw = stack.enter_context(Raw(scene.at, token=token))
+        def client(token: str, session: str = "") -> RawClient:
+            raw = stack.enter_context(RawClient(scene.at, token=token))
             raw.session = session
             return raw
 
-        def meet(raw: Raw, secret: str, number: int) -> list[Any]:
+        def meet(raw: RawClient, secret: str, number: int) -> list[Any]:
             params = {"name": "witness__meet", "arguments": {"secret": secret, "count": 9}}
             _, headers, body = raw.send(json.dumps(rpc("tools/call", params, number)).encode())
             return messages(headers, body)

@@ -18,7 +18,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from pinwarden.gateway.http.telemetry import Tracing, tracing_of
-from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
+from tests.gateway.http_gateway import (
+    TOKEN,
+    InMemoryRecorder,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    stateless_request,
+)
 from tests.servers import talking
 from tests.support.waiting import poll
 
@@ -27,20 +36,22 @@ ONE_CALL = """
 import os, sys
 from pathlib import Path
 from pinwarden.gateway.http.telemetry import tracing_of
-from tests.gateway.http_world import Behind, Raw, gateway, guard
+from tests.gateway.http_gateway import UpstreamServer, RawClient, gateway, guard
 from tests.servers import talking
 
 tracing = tracing_of(os.environ, lambda said: sys.exit(said))
-behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), os.devnull])
-with gateway({"talking": behind}, tracing=tracing) as made, Raw(made, "talking") as raw:
-    assert "result" in raw.ask("tools/call", {"name": "echo", "arguments": {}}, 1)
+behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), os.devnull])
+with gateway({"talking": behind}, tracing=tracing) as made, RawClient(made, "talking") as raw:
+    assert "result" in raw.request("tools/call", {"name": "echo", "arguments": {}}, 1)
 tracing.close()
 """
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Scene:
-    def __init__(self, gateway: Gateway, kept: Kept, spans: InMemorySpanExporter, record: Path) -> None:
+    def __init__(
+        self, gateway: RunningGateway, kept: InMemoryRecorder, spans: InMemorySpanExporter, record: Path
+    ) -> None:
         self.gateway = gateway
         self.kept = kept
         self._spans = spans
@@ -54,10 +65,10 @@ class Scene:
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[Scene]:
-    spans, kept, provider = InMemorySpanExporter(), Kept(), TracerProvider()
+    spans, kept, provider = InMemorySpanExporter(), InMemoryRecorder(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     record = tmp_path / "record"
-    behind = Behind(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
+    behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
     with gateway({"talking": behind}, kept, tracing=Tracing(provider.get_tracer("test"))) as made:
         yield Scene(made, kept, spans, record)
     provider.shutdown()
@@ -65,11 +76,11 @@ def at(tmp_path: Path) -> Iterator[Scene]:
 
 def test_each_call_has_a_span_under_the_id_that_the_audit_log_has_for_it(at: Scene) -> None:
     parent: dict[str, Any] = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
-    with Raw(at.gateway, "talking") as raw:
+    with RawClient(at.gateway, "talking") as raw:
         for number in (1, 2):
             params = {"name": "echo", "arguments": {"secret": "hunter2"}, "_meta": parent}
-            assert "result" in raw.ask("tools/call", params, number)
-        assert "error" in raw.ask("tools/call", {"name": "unknown", "arguments": {}}, 3)
+            assert "result" in raw.request("tools/call", params, number)
+        assert "error" in raw.request("tools/call", {"name": "unknown", "arguments": {}}, 3)
     poll(lambda: len(at.calls()) == 3)
     spans = at.calls()
     facts = {fact.call: fact for fact in at.kept.facts if fact.method == "tools/call"}
@@ -87,7 +98,7 @@ def test_each_call_has_a_span_under_the_id_that_the_audit_log_has_for_it(at: Sce
 
 
 def test_the_span_of_a_call_that_is_hung_up_on_ends_as_cancelled(at: Scene) -> None:
-    body, headers = modern("tools/call", {"name": "slow", "arguments": {}}, 8)
+    body, headers = stateless_request("tools/call", {"name": "slow", "arguments": {}}, 8)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
     with socket.create_connection((at.gateway.host, at.gateway.port), timeout=60) as connection:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.run import pinwarden
-from tests.gateway.desk import DELETE, SEARCH, refused
+from tests.gateway.session_harness import DELETE, SEARCH, refusal_code
 from tests.gateway.test_drift_sequences_stdio import SERVER, gateway
 from tests.servers import turning
 
@@ -47,4 +47,4 @@ def test_what_was_used_while_watching_passes_under_the_generated_policy_and_an_a
     with gateway(tmp_path, *command[1], options=command[0]) as (client, _):
         assert client.names() == ["search_notes", "delete_note", "count_notes"]
         assert "result" in client.ask("tools/call", {"name": "count_notes"})
-        assert refused(client.ask("tools/call", {"name": "send_notes"})) == "new_exfiltration"
+        assert refusal_code(client.ask("tools/call", {"name": "send_notes"})) == "new_exfiltration"

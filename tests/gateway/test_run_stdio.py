@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run import pinwarden
-from tests.gateway.desk import DELETE, SEARCH
+from tests.gateway.session_harness import DELETE, SEARCH
 from tests.gateway.test_drift_sequences_stdio import SERVER, Client, gateway
 
 HONEST = {"states": [{"tools": [SEARCH, DELETE]}]}

@@ -19,11 +19,11 @@ from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import TOOL, Item
 from tests.cli.run import pinwarden
-from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, policy, refused
-from tests.gateway.http_world import Kept
+from tests.gateway.http_gateway import InMemoryRecorder
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, policy, refusal_code
 from tests.gateway.test_drift_sequences_stdio import gateway
 from tests.gateway.test_http_relaying import call, data_of, scene
-from tests.gateway.test_tasks import NEW, TASK, desk_of, fetch, finished, notice
+from tests.gateway.test_tasks import NEW, TASK, fetch, finished, harness_with_task, notice
 from tests.servers import talking
 from tests.support.waiting import poll
 
@@ -42,20 +42,20 @@ def sampling(**more: Any) -> dict[str, Any]:
     return {"messages": ASKED, "maxTokens": 100, **more}
 
 
-def ask(desk: Desk, params: Any, method: str = SAMPLING, number: Any = "s1") -> dict[str, Any]:
+def ask(harness: SessionHarness, params: Any, method: str = SAMPLING, number: Any = "s1") -> dict[str, Any]:
     """The server asks the client; what the gateway answers the server, if it does."""
-    before = len(desk.to_server)
-    desk.say({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-    answers = [json.loads(frame) for frame in desk.to_server[before:]]
+    before = len(harness.to_server)
+    harness.server_sends({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+    answers = [json.loads(frame) for frame in harness.to_server[before:]]
     return answers[0] if answers else {}
 
 
-def opened(rules: GatewayPolicy = DEFAULT_POLICY, **more: Any) -> Desk:
-    desk = Desk(HONEST, rules=rules, **more)
-    desk.open()
-    desk.names()
-    desk.facts.clear()
-    return desk
+def opened(rules: GatewayPolicy = DEFAULT_POLICY, **more: Any) -> SessionHarness:
+    harness = SessionHarness(HONEST, rules=rules, **more)
+    harness.open()
+    harness.list_names()
+    harness.events.clear()
+    return harness
 
 
 def digest(value: Any) -> str:
@@ -72,31 +72,31 @@ def test_attack_a_tool_definition_in_a_sampling_request_does_not_reach_the_clien
         ["x"],
         [None],
     ):
-        desk = opened()
-        got = len(desk.to_client)
-        assert ask(desk, sampling(tools=tools))["error"]["data"]["pinwarden"]["code"] == "tool_in_request"
-        assert desk.to_client[got:] == []
-        last = desk.facts[-1]
+        harness = opened()
+        got = len(harness.to_client)
+        assert ask(harness, sampling(tools=tools))["error"]["data"]["pinwarden"]["code"] == "tool_in_request"
+        assert harness.to_client[got:] == []
+        last = harness.events[-1]
         assert (last.kind, last.method, last.code) == ("blocked", SAMPLING, "tool_in_request")
         assert last.observed == digest(sampling(tools=tools))
-        assert desk.steps[-1].durable
+        assert harness.steps[-1].durable
 
 
 def test_the_definition_that_was_blocked_is_named_with_its_digest() -> None:
-    desk = opened()
-    ask(desk, sampling(tools=[SEARCH, STEAL]))
-    tools = [(fact.kind, fact.item, fact.observed, fact.method) for fact in desk.facts if fact.item_kind == "tool"]
+    harness = opened()
+    ask(harness, sampling(tools=[SEARCH, STEAL]))
+    tools = [(fact.kind, fact.item, fact.observed, fact.method) for fact in harness.events if fact.item_kind == "tool"]
     assert tools == [("blocked", "upload_file", str(Item.from_value(TOOL, STEAL).digest), SAMPLING)]
 
 
 def test_a_definition_that_is_approved_or_allowed_by_the_policy_passes_in_a_server_request() -> None:
     allowed = policy(allow=[{"tool": "upload_file", "digest": str(Item.from_value(TOOL, STEAL).digest)}])
     for rules, tools in ((DEFAULT_POLICY, [SEARCH]), (DEFAULT_POLICY, []), (allowed, [SEARCH, STEAL])):
-        desk = opened(rules)
+        harness = opened(rules)
         params = sampling(tools=tools, systemPrompt="You summarize notes.")
-        assert ask(desk, params) == {}
-        assert desk.got()[-1]["params"] == params
-        assert [(fact.kind, fact.item) for fact in desk.facts] == [("called", SAMPLING)]
+        assert ask(harness, params) == {}
+        assert harness.client_messages()[-1]["params"] == params
+        assert [(fact.kind, fact.item) for fact in harness.events] == [("called", SAMPLING)]
 
 
 @pytest.mark.parametrize(("rules", "kind"), [(WATCHING, "allowed"), (WARNING, "warned")])
@@ -104,13 +104,13 @@ def test_a_definition_that_is_approved_or_allowed_by_the_policy_passes_in_a_serv
 def test_a_policy_that_only_watches_lets_a_server_request_pass_and_records_it(
     rules: GatewayPolicy, kind: str, params: dict[str, Any]
 ) -> None:
-    desk = opened(rules)
-    assert ask(desk, params) == {}
-    got = desk.got()[-1]
+    harness = opened(rules)
+    assert ask(harness, params) == {}
+    got = harness.client_messages()[-1]
     assert {name: got["params"][name] for name in params} == params
     warnings = got["params"].get("_meta", {}).get("pinwarden/warnings", [])
     assert bool(warnings) == (kind == "warned")
-    whole = [fact for fact in desk.facts if fact.item_kind == "request"]
+    whole = [fact for fact in harness.events if fact.item_kind == "request"]
     assert [(fact.kind, fact.item, fact.observed) for fact in whole] == [(kind, SAMPLING, digest(params))]
 
 
@@ -133,14 +133,14 @@ def test_a_policy_that_only_watches_lets_a_server_request_pass_and_records_it(
     ],
 )
 def test_attack_orders_in_the_text_of_a_server_request_are_blocked(params: dict[str, Any], code: str | None) -> None:
-    desk = opened()
-    answer = ask(desk, params)
+    harness = opened()
+    answer = ask(harness, params)
     if code is None:
         assert answer == {}
-        assert desk.got()[-1]["params"] == params
+        assert harness.client_messages()[-1]["params"] == params
     else:
         assert answer["error"]["data"]["pinwarden"]["code"] == (code or "concealment")
-        assert desk.facts[-1].kind == "blocked"
+        assert harness.events[-1].kind == "blocked"
 
 
 @pytest.mark.parametrize(
@@ -164,21 +164,21 @@ def test_attack_orders_that_pass_as_the_bytes_of_a_file_are_blocked(content: dic
 def test_attack_orders_in_a_form_for_the_user_are_blocked() -> None:
     form = {"type": "object", "properties": {"a": {"type": "string", "description": HIDING}}}
     for params in ({"message": HIDING, "requestedSchema": {}}, {"message": "Name?", "requestedSchema": form}):
-        desk = opened()
-        assert ask(desk, params, "elicitation/create")["error"]["data"]["pinwarden"]["code"] == "concealment"
+        harness = opened()
+        assert ask(harness, params, "elicitation/create")["error"]["data"]["pinwarden"]["code"] == "concealment"
 
 
 def test_a_rule_for_a_method_decides_about_the_text_of_its_requests() -> None:
-    desk = opened(policy(rules=[{"item": SAMPLING, "enforcement": "audit"}]))
-    assert ask(desk, sampling(systemPrompt=HIDING)) == {}
-    assert ask(desk, {"message": HIDING, "requestedSchema": {}}, "elicitation/create", "s2")["error"]
+    harness = opened(policy(rules=[{"item": SAMPLING, "enforcement": "audit"}]))
+    assert ask(harness, sampling(systemPrompt=HIDING)) == {}
+    assert ask(harness, {"message": HIDING, "requestedSchema": {}}, "elicitation/create", "s2")["error"]
 
 
 @pytest.mark.parametrize("name", ["Tools", "TOOLS", "tool\u017f", "SystemPrompt", "Messages"])
 def test_attack_a_member_that_another_reader_takes_for_tools_is_refused(name: str) -> None:
-    desk = opened(WATCHING)
+    harness = opened(WATCHING)
     value: Any = [STEAL] if name.casefold() == "tools" else "x"
-    assert ask(desk, sampling(**{name: value}))["error"]["data"]["pinwarden"]["code"] == "message_doubtful"
+    assert ask(harness, sampling(**{name: value}))["error"]["data"]["pinwarden"]["code"] == "message_doubtful"
 
 
 def test_tools_that_are_no_list_or_too_many_are_refused_under_any_policy() -> None:
@@ -195,7 +195,7 @@ def test_tools_that_are_no_list_or_too_many_are_refused_under_any_policy() -> No
 
 
 def test_every_server_request_that_passes_is_recorded_with_the_digest_of_its_params() -> None:
-    desk = opened()
+    harness = opened()
     requests = [
         (SAMPLING, sampling()),
         ("elicitation/create", {"message": "Your name?", "requestedSchema": {"type": "object"}}),
@@ -205,18 +205,18 @@ def test_every_server_request_that_passes_is_recorded_with_the_digest_of_its_par
         ("roots/list", {}),
     ]
     for number, (method, params) in enumerate(requests):
-        assert ask(desk, params, method, number) == {}
-    recorded = [(fact.kind, fact.item_kind, fact.method, fact.item, fact.observed) for fact in desk.facts]
+        assert ask(harness, params, method, number) == {}
+    recorded = [(fact.kind, fact.item_kind, fact.method, fact.item, fact.observed) for fact in harness.events]
     assert recorded == [("called", "request", method, method, digest(params)) for method, params in requests]
-    assert len({fact.call for fact in desk.facts}) == len(requests)
+    assert len({fact.call for fact in harness.events}) == len(requests)
 
 
 def test_attack_a_server_that_pings_for_ever_does_not_fill_the_log() -> None:
-    desk = opened()
+    harness = opened()
     for number in range(1500):
-        ask(desk, {}, "ping", number)
-    assert len(desk.facts) == 101
-    assert desk.facts[-1].reason == "1000 times in this session."
+        ask(harness, {}, "ping", number)
+    assert len(harness.events) == 101
+    assert harness.events[-1].reason == "1000 times in this session."
 
 
 # Requests inside of other messages
@@ -226,89 +226,89 @@ def in_result(params: dict[str, Any]) -> dict[str, Any]:
     return {"resultType": "input_required", "inputRequests": {"a": {"method": SAMPLING, "params": params}}}
 
 
-def in_call(params: dict[str, Any], rules: GatewayPolicy) -> tuple[Desk, dict[str, Any]]:
+def in_call(params: dict[str, Any], rules: GatewayPolicy) -> tuple[SessionHarness, dict[str, Any]]:
     answers = {"tools/call": json.dumps(in_result(params))}
-    desk = Desk({**HONEST, "answers": answers}, era=NEW, rules=rules)
-    desk.open()
-    return desk, desk.call("search_notes")
+    harness = SessionHarness({**HONEST, "answers": answers}, era=NEW, rules=rules)
+    harness.open()
+    return harness, harness.call_tool("search_notes")
 
 
-def in_task(params: dict[str, Any], rules: GatewayPolicy) -> tuple[Desk, dict[str, Any]]:
-    desk = desk_of(NEW, {"taskId": TASK, "status": "input_required", **in_result(params)}, rules=rules)
-    return desk, fetch(desk, NEW)
+def in_task(params: dict[str, Any], rules: GatewayPolicy) -> tuple[SessionHarness, dict[str, Any]]:
+    harness = harness_with_task(NEW, {"taskId": TASK, "status": "input_required", **in_result(params)}, rules=rules)
+    return harness, fetch(harness, NEW)
 
 
-def in_finished_task(params: dict[str, Any], rules: GatewayPolicy) -> tuple[Desk, dict[str, Any]]:
-    desk = desk_of(NEW, finished(NEW, in_result(params)), rules=rules)
-    return desk, fetch(desk, NEW)
+def in_finished_task(params: dict[str, Any], rules: GatewayPolicy) -> tuple[SessionHarness, dict[str, Any]]:
+    harness = harness_with_task(NEW, finished(NEW, in_result(params)), rules=rules)
+    return harness, fetch(harness, NEW)
 
 
-Carrying = Callable[[dict[str, Any], GatewayPolicy], tuple[Desk, dict[str, Any]]]
+Carrying = Callable[[dict[str, Any], GatewayPolicy], tuple[SessionHarness, dict[str, Any]]]
 
 
 @pytest.mark.parametrize("carried", [in_call, in_task, in_finished_task])
 def test_attack_a_tool_definition_in_a_request_inside_a_result_does_not_reach_the_client(carried: Carrying) -> None:
     for params, code in ((sampling(tools=[STEAL]), "tool_in_request"), (sampling(systemPrompt=HIDING), "concealment")):
-        desk, answer = carried(params, DEFAULT_POLICY)
-        assert refused(answer) == code
-        assert not any(b"inputRequests" in frame for frame in desk.to_client)
-        last = next(fact for fact in reversed(desk.facts) if fact.code == code)
+        harness, answer = carried(params, DEFAULT_POLICY)
+        assert refusal_code(answer) == code
+        assert not any(b"inputRequests" in frame for frame in harness.to_client)
+        last = next(fact for fact in reversed(harness.events) if fact.code == code)
         assert (last.kind, last.observed) == ("blocked", digest(params))
 
 
 @pytest.mark.parametrize("carried", [in_call, in_task, in_finished_task])
 def test_a_request_inside_a_result_that_passes_is_recorded(carried: Carrying) -> None:
     for params, rules, kind in ((sampling(), DEFAULT_POLICY, "called"), (sampling(tools=[STEAL]), WARNING, "warned")):
-        desk, answer = carried(params, rules)
+        harness, answer = carried(params, rules)
         assert "inputRequests" in json.dumps(answer["result"])
-        whole = [fact for fact in desk.facts if fact.item_kind == "request"]
+        whole = [fact for fact in harness.events if fact.item_kind == "request"]
         assert [(fact.kind, fact.method, fact.observed) for fact in whole] == [(kind, SAMPLING, digest(params))]
         assert all(fact.call for fact in whole)
 
 
 def test_polling_a_task_records_each_of_its_requests_once() -> None:
-    desk, _ = in_task(sampling(), DEFAULT_POLICY)
+    harness, _ = in_task(sampling(), DEFAULT_POLICY)
     for _ in range(5):
-        fetch(desk, NEW)
-    assert [fact.item for fact in desk.facts if fact.item_kind == "request"] == [SAMPLING]
+        fetch(harness, NEW)
+    assert [fact.item for fact in harness.events if fact.item_kind == "request"] == [SAMPLING]
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", NEW])
 def test_attack_tool_definitions_in_a_result_that_is_no_list_are_blocked(era: str) -> None:
     """A client that takes any ``tools`` for a list would offer them to its model."""
     loaded = {"content": [], "tools": [STEAL]}
-    desk = Desk({**HONEST, "answers": {"tools/call": json.dumps(loaded)}}, era=era)
-    desk.open()
-    assert refused(desk.call("search_notes")) == "tool_in_result"
+    harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(loaded)}}, era=era)
+    harness.open()
+    assert refusal_code(harness.call_tool("search_notes")) == "tool_in_result"
     for rules, passes in ((DEFAULT_POLICY, False), (WATCHING, True)):
-        task = desk_of(era, finished(era, loaded), rules=rules)
+        task = harness_with_task(era, finished(era, loaded), rules=rules)
         answer = fetch(task, era)
         assert ("result" in answer) == passes
-        assert [fact.item for fact in task.facts if fact.item_kind == "tool"][-1] == "upload_file"
+        assert [fact.item for fact in task.events if fact.item_kind == "tool"][-1] == "upload_file"
 
 
 def test_attack_tool_definitions_in_what_is_reported_about_a_task_are_blocked() -> None:
-    desk = desk_of(NEW, finished(NEW))
-    assert notice(desk, status="completed", result={"content": [], "tools": [STEAL]}) == []
-    assert notice(desk, status="input_required", **in_result(sampling(tools=[STEAL]))) == []
-    assert notice(desk, status="working") != []
+    harness = harness_with_task(NEW, finished(NEW))
+    assert notice(harness, status="completed", result={"content": [], "tools": [STEAL]}) == []
+    assert notice(harness, status="input_required", **in_result(sampling(tools=[STEAL]))) == []
+    assert notice(harness, status="working") != []
 
 
 def test_too_many_requests_in_one_result_are_refused() -> None:
     limits = replace(DEFAULT_SESSION_LIMITS, max_input_requests=3)
     wants = {"resultType": "input_required", "inputRequests": {str(n): {"method": "roots/list"} for n in range(4)}}
-    desk = Desk({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era=NEW, limits=limits)
-    desk.open()
-    answer = desk.call("search_notes")
-    assert refused(answer) == "request_too_many"
+    harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era=NEW, limits=limits)
+    harness.open()
+    answer = harness.call_tool("search_notes")
+    assert refusal_code(answer) == "request_too_many"
     assert "the limit is 3" in answer["error"]["message"]
 
 
 def test_another_gateway_gets_the_same_verdict_about_a_server_request() -> None:
-    desk = opened()
+    harness = opened()
     asked = {"name": "pinwarden/questions", "event": SAMPLING, "phase": "request"}
     for params, valid in ((sampling(), True), (sampling(tools=[STEAL]), False), (sampling(systemPrompt=HIDING), False)):
-        assert desk.ask("interceptor/invoke", {**asked, "payload": params})["result"]["valid"] is valid
+        assert harness.request("interceptor/invoke", {**asked, "payload": params})["result"]["valid"] is valid
 
 
 # Through real processes
@@ -332,7 +332,7 @@ def test_attack_over_stdio_a_sampling_request_with_tools_ends_at_the_gateway_and
 def test_attack_over_http_a_sampling_request_with_tools_ends_at_the_gateway_and_others_are_recorded(
     tmp_path: Path,
 ) -> None:
-    kept = Kept()
+    kept = InMemoryRecorder()
     with scene(tmp_path, kept=kept) as at, at.client() as raw:
         raw.initialize(capabilities={"sampling": {"tools": {}}})
         attack = {"method": SAMPLING, "params": sampling(tools=[STEAL])}

@@ -9,7 +9,15 @@ import pytest
 
 from pinwarden.core.digest import tool_digest
 from pinwarden.gateway.guard import SessionLimits
-from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy, refused
+from tests.gateway.session_harness import (
+    DELETE,
+    POISONED,
+    SEARCH,
+    SessionHarness,
+    approved_surface,
+    policy,
+    refusal_code,
+)
 from tests.servers.turning import MEMBERS
 
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
@@ -18,19 +26,19 @@ ERAS = ("2025-11-25", "2026-07-28")
 URL = {"mode": "url", "url": "https://pay.example.com/x", "message": "Pay", "elicitationId": "1"}
 
 
-def ask_client(desk: Desk, method: str, params: dict[str, Any]) -> dict[str, Any]:
+def ask_client(harness: SessionHarness, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """The server asks the client something; what comes back to the server at once, if anything."""
-    before = len(desk.to_server)
-    desk.say({"jsonrpc": "2.0", "id": "s1", "method": method, "params": params})
-    sent = [json.loads(frame) for frame in desk.to_server[before:]]
+    before = len(harness.to_server)
+    harness.server_sends({"jsonrpc": "2.0", "id": "s1", "method": method, "params": params})
+    sent = [json.loads(frame) for frame in harness.to_server[before:]]
     return sent[0] if sent else {}
 
 
 @pytest.mark.parametrize(("name", "where"), [("no_such_tool", "audit tail"), (SEARCH["name"], "review")])
 def test_a_refusal_names_the_command_that_shows_what_it_is_about(name: str, where: str) -> None:
-    desk = Desk({"tools": [POISONED]}, lock=approved(HONEST))
-    desk.open()
-    assert desk.call(name)["error"]["message"].endswith(f" A person can look at it with: pinwarden {where}")
+    harness = SessionHarness({"tools": [POISONED]}, lock=approved_surface(HONEST))
+    harness.open()
+    assert harness.call_tool(name)["error"]["message"].endswith(f" A person can look at it with: pinwarden {where}")
 
 
 # What is passed on
@@ -38,39 +46,41 @@ def test_a_refusal_names_the_command_that_shows_what_it_is_about(name: str, wher
 
 @pytest.mark.parametrize("era", ERAS)
 def test_everything_of_an_unchanged_server_is_passed_on_byte_for_byte(era: str) -> None:
-    desk = Desk({**HONEST, "prompts": [{"name": "p"}]}, era=era)
-    desk.open()
+    harness = SessionHarness({**HONEST, "prompts": [{"name": "p"}]}, era=era)
+    harness.open()
     for method, params in (("tools/list", {}), ("prompts/list", {}), ("tools/call", {"name": "search_notes"})):
-        desk.ask(method, params)
+        harness.request(method, params)
     from_client = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 2}}
     spaced = json.dumps(from_client, indent=1).replace("\n", " ").encode()
-    desk.send(spaced)
-    assert desk.to_server[-1] == spaced
+    harness.client_sends(spaced)
+    assert harness.to_server[-1] == spaced
     from_server = (
         '{ "jsonrpc" : "2.0", "method":"notifications/message", "params":{"data":"\\u00e9é","n":1.0e2}}'.encode()
     )
-    desk.say(from_server)
-    assert desk.to_client[-1] == from_server
-    asked = [message for message in desk.server.received if not str(message.get("id", "")).startswith("pinwarden/")]
-    again = Desk({**HONEST, "prompts": [{"name": "p"}]})
+    harness.server_sends(from_server)
+    assert harness.to_client[-1] == from_server
+    asked = [message for message in harness.server.received if not str(message.get("id", "")).startswith("pinwarden/")]
+    again = SessionHarness({**HONEST, "prompts": [{"name": "p"}]})
     plain = [again.server.answers(json.dumps(message)) for message in asked]
     expected = [answer.encode() for answers in plain for answer in answers]
-    assert [frame for frame in desk.to_client if frame != from_server] == expected
+    assert [frame for frame in harness.to_client if frame != from_server] == expected
 
 
 def test_a_list_loses_exactly_the_withheld_items_and_no_other_byte() -> None:
     odd = '{ "description": "caf\\u00e9",  "name" :"odd", "inputSchema": {"minimum": 1.0e0} }'
-    desk = Desk({"tools": [odd, POISONED, DELETE]}, lock=approved({"tools": [json.loads(odd), SEARCH, DELETE]}))
-    desk.open()
-    desk.ask("tools/list")
-    listed = next(frame for frame in desk.to_client if b'"tools":[' in frame)
+    harness = SessionHarness(
+        {"tools": [odd, POISONED, DELETE]}, lock=approved_surface({"tools": [json.loads(odd), SEARCH, DELETE]})
+    )
+    harness.open()
+    harness.request("tools/list")
+    listed = next(frame for frame in harness.to_client if b'"tools":[' in frame)
     assert listed == b'{"jsonrpc":"2.0","id":2,"result":{"tools":[' + f"{odd},{json.dumps(DELETE)}".encode() + b"]}}"
 
 
 def test_cache_hints_cannot_hide_a_change_longer_than_the_gateway_looks_away() -> None:
-    desk = Desk({**HONEST, "hints": {"ttlMs": 86_400_000, "cacheScope": "public"}}, era="2026-07-28")
-    desk.open()
-    result = desk.ask("tools/list")["result"]
+    harness = SessionHarness({**HONEST, "hints": {"ttlMs": 86_400_000, "cacheScope": "public"}}, era="2026-07-28")
+    harness.open()
+    result = harness.request("tools/list")["result"]
     assert (result["ttlMs"], result["cacheScope"]) == (30_000, "private")
 
 
@@ -79,115 +89,119 @@ def test_cache_hints_cannot_hide_a_change_longer_than_the_gateway_looks_away() -
 
 def test_a_call_between_a_notice_and_the_new_list_is_held_until_that_is_judged() -> None:
     """Attack: list_changed race."""
-    desk = Desk(HONEST, {"tools": [POISONED, DELETE], "deaf": ["tools/list"], "announce": [CHANGED]}, {**HONEST})
-    desk.open()
-    desk.names()
-    desk.turn()
-    assert desk.call("delete_note") == {}
-    held = desk._last
-    assert desk.served("delete_note") == []
-    own = next(m for m in reversed(desk.server.received) if m.get("method") == "tools/list")
+    harness = SessionHarness(
+        HONEST, {"tools": [POISONED, DELETE], "deaf": ["tools/list"], "announce": [CHANGED]}, {**HONEST}
+    )
+    harness.open()
+    harness.list_names()
+    harness.switch_server_state()
+    assert harness.call_tool("delete_note") == {}
+    held = harness._last
+    assert harness.calls_received("delete_note") == []
+    own = next(m for m in reversed(harness.server.received) if m.get("method") == "tools/list")
     tools = json.dumps([POISONED, DELETE])
-    desk.say(f'{{"jsonrpc":"2.0","id":{json.dumps(own["id"])},"result":{{"tools":{tools}}}}}'.encode())
-    assert "result" in desk.answer(held)
-    assert refused(desk.call("search_notes")) == "new_exfiltration"
+    harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(own["id"])},"result":{{"tools":{tools}}}}}'.encode())
+    assert "result" in harness.response_to(held)
+    assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
 
 def test_a_held_call_that_is_cancelled_goes_nowhere() -> None:
-    desk = Desk({**HONEST, "deaf": ["tools/list"]})
-    desk.open()
-    desk.call("search_notes")
-    desk.tell("notifications/cancelled", {"requestId": desk._last})
-    desk.tick(21)
-    assert desk.served("search_notes") == []
-    assert desk.answer(desk._last) == {}
-    assert not desk.session.holds
+    harness = SessionHarness({**HONEST, "deaf": ["tools/list"]})
+    harness.open()
+    harness.call_tool("search_notes")
+    harness.notify("notifications/cancelled", {"requestId": harness._last})
+    harness.tick(21)
+    assert harness.calls_received("search_notes") == []
+    assert harness.response_to(harness._last) == {}
+    assert not harness.session.holds
 
 
 def test_a_server_that_never_lists_gets_no_call_and_the_client_an_answer() -> None:
-    desk = Desk({**HONEST, "deaf": ["tools/list"]})
-    desk.open()
-    desk.call("search_notes")
-    desk.tick(21)
-    assert refused(desk.answer(desk._last)) == "list_failed"
-    assert desk.served("search_notes") == []
+    harness = SessionHarness({**HONEST, "deaf": ["tools/list"]})
+    harness.open()
+    harness.call_tool("search_notes")
+    harness.tick(21)
+    assert refusal_code(harness.response_to(harness._last)) == "list_failed"
+    assert harness.calls_received("search_notes") == []
 
 
 def test_an_endless_list_is_not_followed_for_ever() -> None:
-    desk = Desk({"answers": {"tools/list": '{"tools":[],"nextCursor":"again"}'}}, lock=approved(HONEST))
-    desk.open()
-    assert refused(desk.call("search_notes")) == "list_failed"
+    harness = SessionHarness(
+        {"answers": {"tools/list": '{"tools":[],"nextCursor":"again"}'}}, lock=approved_surface(HONEST)
+    )
+    harness.open()
+    assert refusal_code(harness.call_tool("search_notes")) == "list_failed"
 
 
 def test_lists_are_asked_for_again_before_they_are_too_old_and_only_while_somebody_works() -> None:
-    desk = Desk(HONEST)
-    desk.open()
-    desk.call("search_notes")
-    listed = len([m for m in desk.server.received if m.get("method") == "tools/list"])
-    desk.call("search_notes")
-    desk.tick(26)
-    assert len([m for m in desk.server.received if m.get("method") == "tools/list"]) == listed + 1
-    desk.tick(26)
-    assert len([m for m in desk.server.received if m.get("method") == "tools/list"]) == listed + 1
+    harness = SessionHarness(HONEST)
+    harness.open()
+    harness.call_tool("search_notes")
+    listed = len([m for m in harness.server.received if m.get("method") == "tools/list"])
+    harness.call_tool("search_notes")
+    harness.tick(26)
+    assert len([m for m in harness.server.received if m.get("method") == "tools/list"]) == listed + 1
+    harness.tick(26)
+    assert len([m for m in harness.server.received if m.get("method") == "tools/list"]) == listed + 1
 
 
 def test_a_change_that_is_found_behind_the_clients_back_is_announced_to_it() -> None:
-    desk = Desk(HONEST, {"tools": [POISONED, DELETE]})
-    desk.open()
-    desk.names()
-    desk.call("search_notes")
-    desk.turn()
-    desk.tick(26)
-    assert desk.got()[-1]["method"] == CHANGED
-    assert desk.names() == ["delete_note"]
+    harness = SessionHarness(HONEST, {"tools": [POISONED, DELETE]})
+    harness.open()
+    harness.list_names()
+    harness.call_tool("search_notes")
+    harness.switch_server_state()
+    harness.tick(26)
+    assert harness.client_messages()[-1]["method"] == CHANGED
+    assert harness.list_names() == ["delete_note"]
 
 
 def test_a_per_client_list_is_caught_although_the_probe_saw_an_honest_one() -> None:
     """Attack: another list for another client; the lock was written from the list for the probe."""
-    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST))
-    desk.open()
-    assert desk.names() == ["delete_note"]
+    harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
+    harness.open()
+    assert harness.list_names() == ["delete_note"]
 
 
 def test_an_item_that_is_only_in_the_clients_page_and_not_in_the_list_is_withheld() -> None:
     """Attack: the gateway's own reading of the list is honest, the client's page is not."""
-    desk = Desk({**HONEST, "page": 1, "deaf": ["tools/list"]})
-    desk.open()
-    desk.ask("tools/list")
-    number = desk._last
+    harness = SessionHarness({**HONEST, "page": 1, "deaf": ["tools/list"]})
+    harness.open()
+    harness.request("tools/list")
+    number = harness._last
     page = json.dumps([{**SEARCH, "name": "extra"}])
-    desk.say(f'{{"jsonrpc":"2.0","id":{number},"result":{{"tools":{page},"nextCursor":"1"}}}}'.encode())
+    harness.server_sends(f'{{"jsonrpc":"2.0","id":{number},"result":{{"tools":{page},"nextCursor":"1"}}}}'.encode())
     for _ in range(5):
-        own = [m["id"] for m in desk.server.received if str(m.get("id")).startswith("pinwarden/")][-1]
+        own = [m["id"] for m in harness.server.received if str(m.get("id")).startswith("pinwarden/")][-1]
         honest = json.dumps([SEARCH, DELETE])
-        desk.say(f'{{"jsonrpc":"2.0","id":{json.dumps(own)},"result":{{"tools":{honest}}}}}'.encode())
-    assert desk.answer(number)["result"]["tools"] == []
-    assert [fact.code for fact in desk.facts if fact.item == "extra"] == ["list_unstable"]
+        harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(own)},"result":{{"tools":{honest}}}}}'.encode())
+    assert harness.response_to(number)["result"]["tools"] == []
+    assert [fact.code for fact in harness.events if fact.item == "extra"] == ["list_unstable"]
 
 
 # Approval
 
 
 def test_an_approval_takes_effect_without_a_restart() -> None:
-    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST))
-    desk.open()
-    assert "error" in desk.call("search_notes")
-    desk.measure.approve(approved({"tools": [POISONED, DELETE]}))
-    desk.now += 1
-    assert desk.call("search_notes")["result"]
+    harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
+    harness.open()
+    assert "error" in harness.call_tool("search_notes")
+    harness.approvals.approve(approved_surface({"tools": [POISONED, DELETE]}))
+    harness.now += 1
+    assert harness.call_tool("search_notes")["result"]
 
 
 def test_first_use_trusts_everything_at_once_and_nothing_later() -> None:
     lists = {**HONEST, "prompts": [{"name": "p"}]}
-    desk = Desk(lists, {**HONEST, "prompts": [{"name": "p"}, {"name": "q"}]}, first_use=True)
-    desk.open()
-    assert desk.ask("prompts/get", {"name": "p"})["result"]
-    assert desk.measure.surface is not None
-    assert sorted(desk.measure.surface.items) == ["prompts", "tools"]
-    desk.turn()
-    desk.now += 31
-    assert refused(desk.ask("prompts/get", {"name": "q"})) == "item_added"
-    assert [fact.kind for fact in desk.facts].count("trusted") == 1
+    harness = SessionHarness(lists, {**HONEST, "prompts": [{"name": "p"}, {"name": "q"}]}, first_use=True)
+    harness.open()
+    assert harness.request("prompts/get", {"name": "p"})["result"]
+    assert harness.approvals.surface is not None
+    assert sorted(harness.approvals.surface.items) == ["prompts", "tools"]
+    harness.switch_server_state()
+    harness.now += 31
+    assert refusal_code(harness.request("prompts/get", {"name": "q"})) == "item_added"
+    assert [fact.kind for fact in harness.events].count("trusted") == 1
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -198,88 +212,92 @@ def test_a_first_use_whose_last_list_fails_is_decided_at_once(era: str, failing:
     """Nothing else comes that the call could wait for."""
     answers = {method: f'{{"{MEMBERS[method]}":7}}' for method in failing}
     state = {**HONEST, "prompts": [], "resources": [], "resourceTemplates": [], "answers": answers}
-    desk = Desk(state, first_use=True, era=era)
-    desk.open()
-    answer = desk.call("search_notes")
-    assert refused(answer) == told if told else "result" in answer
-    assert [fact.kind for fact in desk.facts].count("trusted") == 1
-    assert desk.session.idle
+    harness = SessionHarness(state, first_use=True, era=era)
+    harness.open()
+    answer = harness.call_tool("search_notes")
+    assert refusal_code(answer) == told if told else "result" in answer
+    assert [fact.kind for fact in harness.events].count("trusted") == 1
+    assert harness.session.idle
 
 
 def test_first_use_does_not_trust_what_cannot_be_told_apart_or_read() -> None:
     odd = '{"name":"odd","name":"odd","inputSchema":{}}'
     twins = [{"name": "Delete_Note", "inputSchema": {}}, DELETE]
-    desk = Desk({"tools": [SEARCH, *twins, odd, {"name": "b"}, {"name": "b"}]}, first_use=True)
-    desk.open()
-    assert desk.names() == ["search_notes"]
+    harness = SessionHarness({"tools": [SEARCH, *twins, odd, {"name": "b"}, {"name": "b"}]}, first_use=True)
+    harness.open()
+    assert harness.list_names() == ["search_notes"]
 
 
 def test_first_use_that_the_source_does_not_allow_lets_nothing_pass() -> None:
     from pinwarden.core.errors import PinwardenError
 
-    desk = Desk(HONEST, first_use=True)
+    harness = SessionHarness(HONEST, first_use=True)
 
     def refuse(_: object) -> Any:
         raise PinwardenError("SERVER_NOT_LOCKED", "no")
 
-    desk.measure.trust = refuse  # type: ignore[assignment,method-assign]
-    desk.open()
-    assert refused(desk.call("search_notes")) == "SERVER_NOT_LOCKED"
+    harness.approvals.trust = refuse  # type: ignore[assignment,method-assign]
+    harness.open()
+    assert refusal_code(harness.call_tool("search_notes")) == "SERVER_NOT_LOCKED"
 
 
 # The server as such
 
 
 def test_a_server_that_calls_itself_something_else_is_refused_as_a_whole() -> None:
-    desk = Desk({**HONEST, "server": {"serverInfo": {"name": "evil", "version": "1"}}}, lock=approved(HONEST))
-    assert refused(desk.open()) == "identity_changed"
-    assert refused(desk.call("search_notes")) == "identity_changed"
-    assert desk.served("search_notes") == []
+    harness = SessionHarness(
+        {**HONEST, "server": {"serverInfo": {"name": "evil", "version": "1"}}}, lock=approved_surface(HONEST)
+    )
+    assert refusal_code(harness.open()) == "identity_changed"
+    assert refusal_code(harness.call_tool("search_notes")) == "identity_changed"
+    assert harness.calls_received("search_notes") == []
 
 
 def test_a_capability_that_nobody_approved_is_taken_out_and_its_methods_are_refused() -> None:
     more: dict[str, Any] = {"capabilities": {"tools": {}, "completions": {}}}
-    desk = Desk({**HONEST, "server": more}, lock=approved(HONEST))
-    assert desk.open()["result"]["capabilities"] == {"tools": {}}
+    harness = SessionHarness({**HONEST, "server": more}, lock=approved_surface(HONEST))
+    assert harness.open()["result"]["capabilities"] == {"tools": {}}
     ref = {"ref": {"type": "ref/prompt", "name": "p"}}
-    assert refused(desk.ask("completion/complete", ref)) == "capability_added"
-    assert desk.call("search_notes")["result"]
+    assert refusal_code(harness.request("completion/complete", ref)) == "capability_added"
+    assert harness.call_tool("search_notes")["result"]
 
 
 def test_without_a_handshake_the_server_is_asked_who_it_is_before_the_first_call() -> None:
     evil = {"serverInfo": {"name": "evil", "version": "1"}}
-    desk = Desk({**HONEST, "server": evil}, lock=approved(HONEST), era="2026-07-28")
-    assert refused(desk.call("search_notes")) == "identity_changed"
-    assert desk.served("search_notes") == []
+    harness = SessionHarness({**HONEST, "server": evil}, lock=approved_surface(HONEST), era="2026-07-28")
+    assert refusal_code(harness.call_tool("search_notes")) == "identity_changed"
+    assert harness.calls_received("search_notes") == []
 
 
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "logging/setLevel", "acme/anything"])
 def test_without_a_handshake_a_server_that_is_another_one_answers_nothing_at_all(method: str) -> None:
     lists = {**HONEST, "prompts": [{"name": "greet"}]}
     other = {"serverInfo": {"name": "somebody-else", "version": "1"}}
-    desk = Desk({**lists, "server": other}, lock=approved(lists), era="2026-07-28")
-    assert refused(desk.ask(method, {"level": "debug"})) == "identity_changed"
-    assert [each["method"] for each in desk.server.received] == ["server/discover"]
+    harness = SessionHarness({**lists, "server": other}, lock=approved_surface(lists), era="2026-07-28")
+    assert refusal_code(harness.request(method, {"level": "debug"})) == "identity_changed"
+    assert [each["method"] for each in harness.server.received] == ["server/discover"]
 
 
 def test_one_pin_holds_in_both_eras() -> None:
     server = {"instructions": "Search first."}
     for era in ERAS:
-        desk = Desk({**HONEST, "server": server}, era=era)
-        assert desk.open()["result"]["instructions"] == "Search first."
-        assert desk.call("search_notes")["result"]
-        assert not [fact for fact in desk.facts if fact.kind == "blocked"]
+        harness = SessionHarness({**HONEST, "server": server}, era=era)
+        assert harness.open()["result"]["instructions"] == "Search first."
+        assert harness.call_tool("search_notes")["result"]
+        assert not [fact for fact in harness.events if fact.kind == "blocked"]
 
 
 def test_a_published_digest_that_changes_alone_is_named_and_blocked() -> None:
     """SEP-1766: the contract is the same, and the server says that the code behind it is not."""
     pinned = {**SEARCH, "digest": "sha256:" + "a" * 64}
-    desk = Desk({"tools": [{**SEARCH, "digest": "sha256:" + "b" * 64}]}, lock=approved({"tools": [pinned]}))
-    desk.open()
-    assert refused(desk.call("search_notes")) == "published_digest_changed"
-    same = Desk({"tools": [pinned]})
+    harness = SessionHarness(
+        {"tools": [{**SEARCH, "digest": "sha256:" + "b" * 64}]}, lock=approved_surface({"tools": [pinned]})
+    )
+    harness.open()
+    assert refusal_code(harness.call_tool("search_notes")) == "published_digest_changed"
+    same = SessionHarness({"tools": [pinned]})
     same.open()
-    assert same.call("search_notes")["result"]
+    assert same.call_tool("search_notes")["result"]
 
 
 # What the server asks of the client
@@ -292,16 +310,16 @@ def test_sampling_elicitation_and_roots_pass_unless_the_policy_denies_them() -> 
         "roots": ("roots/list", {}),
     }
     for word, (method, params) in asked.items():
-        free, bound = Desk(HONEST), Desk(HONEST, rules=policy(**{word: "deny"}))
-        for desk in (free, bound):
-            desk.open()
+        free, bound = SessionHarness(HONEST), SessionHarness(HONEST, rules=policy(**{word: "deny"}))
+        for harness in (free, bound):
+            harness.open()
         assert ask_client(free, method, params) == {}
-        assert free.got()[-1]["method"] == method
-        free.send({"jsonrpc": "2.0", "id": "s1", "result": {}})
+        assert free.client_messages()[-1]["method"] == method
+        free.client_sends({"jsonrpc": "2.0", "id": "s1", "result": {}})
         assert json.loads(free.to_server[-1]) == {"jsonrpc": "2.0", "id": "s1", "result": {}}
         assert ask_client(bound, method, params)["error"]["data"]["pinwarden"]["code"] == f"{word}_denied"
-        assert "method" not in bound.got()[-1]
-        assert bound.facts[-1].code == f"{word}_denied"
+        assert "method" not in bound.client_messages()[-1]
+        assert bound.events[-1].code == f"{word}_denied"
 
 
 @pytest.mark.parametrize(
@@ -319,55 +337,55 @@ def test_sampling_elicitation_and_roots_pass_unless_the_policy_denies_them() -> 
     ],
 )
 def test_a_user_is_sent_to_an_allowed_host_only(url: Any, passes: bool) -> None:
-    desk = Desk(HONEST, rules=policy(**{"url-hosts": ["pay.example.com"]}))
-    desk.open()
-    answer = ask_client(desk, "elicitation/create", {**URL, "url": url})
+    harness = SessionHarness(HONEST, rules=policy(**{"url-hosts": ["pay.example.com"]}))
+    harness.open()
+    answer = ask_client(harness, "elicitation/create", {**URL, "url": url})
     assert (answer == {}) == passes
     assert passes or answer["error"]["data"]["pinwarden"]["code"] == "url_host_denied"
 
 
 def test_no_host_is_allowed_unless_it_is_named() -> None:
-    desk = Desk(HONEST)
-    desk.open()
-    assert ask_client(desk, "elicitation/create", URL)["error"]
+    harness = SessionHarness(HONEST)
+    harness.open()
+    assert ask_client(harness, "elicitation/create", URL)["error"]
 
 
 def test_a_request_that_no_revision_knows_does_not_reach_the_client() -> None:
-    desk = Desk(HONEST)
-    desk.open()
-    assert ask_client(desk, "client/execute", {})["error"]["data"]["pinwarden"]["code"] == "request_unknown"
+    harness = SessionHarness(HONEST)
+    harness.open()
+    assert ask_client(harness, "client/execute", {})["error"]["data"]["pinwarden"]["code"] == "request_unknown"
 
 
 def test_input_required_is_held_against_the_same_policy() -> None:
     """Attack: elicitation as a result, which a gateway that looks at requests only does not see."""
     wants = {"resultType": "input_required", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
     state = {**HONEST, "answers": {"tools/call": json.dumps(wants)}}
-    desk = Desk(state, era="2026-07-28")
-    assert refused(desk.call("search_notes")) == "url_host_denied"
-    free = Desk(state, era="2026-07-28", rules=policy(**{"url-hosts": ["*.example.com"], "max-rounds": 2}))
-    assert [free.call("search_notes").get("result") for _ in range(2)] == [wants, wants]
-    assert refused(free.call("search_notes")) == "too_many_rounds"
+    harness = SessionHarness(state, era="2026-07-28")
+    assert refusal_code(harness.call_tool("search_notes")) == "url_host_denied"
+    free = SessionHarness(state, era="2026-07-28", rules=policy(**{"url-hosts": ["*.example.com"], "max-rounds": 2}))
+    assert [free.call_tool("search_notes").get("result") for _ in range(2)] == [wants, wants]
+    assert refusal_code(free.call_tool("search_notes")) == "too_many_rounds"
 
 
 def test_an_error_that_sends_the_user_to_an_address_is_held_against_the_same_policy() -> None:
     """Attack: the address is in an error (-32042), where nobody looks for a question."""
     error = {"code": -32042, "message": "Pay first", "data": {"elicitations": [URL]}}
     for rules, passes in ((policy(**{"max-rounds": 1}), False), (policy(**{"url-hosts": ["pay.example.com"]}), True)):
-        desk = Desk({**HONEST, "deaf": ["tools/call"]}, rules=rules)
-        desk.open()
-        desk.call("search_notes")
-        desk.say({"jsonrpc": "2.0", "id": desk._last, "error": error})
-        answer = desk.answer(desk._last)
+        harness = SessionHarness({**HONEST, "deaf": ["tools/call"]}, rules=rules)
+        harness.open()
+        harness.call_tool("search_notes")
+        harness.server_sends({"jsonrpc": "2.0", "id": harness._last, "error": error})
+        answer = harness.response_to(harness._last)
         assert (answer["error"] == error) == passes
-        assert passes or refused(answer) == "url_host_denied"
+        assert passes or refusal_code(answer) == "url_host_denied"
 
 
 def test_a_server_cannot_ask_for_ever() -> None:
-    desk = Desk(HONEST, rules=policy(**{"max-rounds": 3}))
-    desk.open()
+    harness = SessionHarness(HONEST, rules=policy(**{"max-rounds": 3}))
+    harness.open()
     for number in range(4):
-        desk.say({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
-    assert json.loads(desk.to_server[-1])["error"]["data"]["pinwarden"]["code"] == "too_many_rounds"
+        harness.server_sends({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage", "params": {}})
+    assert json.loads(harness.to_server[-1])["error"]["data"]["pinwarden"]["code"] == "too_many_rounds"
 
 
 # Results
@@ -378,9 +396,9 @@ def test_results_are_checked_if_the_policy_wants_it_and_otherwise_not_touched() 
     state = {**HONEST, "answers": {"tools/call": text}}
     found = {}
     for word in ("relay", "flag", "strip"):
-        desk = Desk(state, rules=policy(results={"hidden-characters": word}))
-        desk.open()
-        found[word] = desk.call("search_notes")["result"]
+        harness = SessionHarness(state, rules=policy(results={"hidden-characters": word}))
+        harness.open()
+        found[word] = harness.call_tool("search_notes")["result"]
     assert found["relay"] == json.loads(text)
     assert found["flag"]["content"] == json.loads(text)["content"]
     assert found["flag"]["_meta"]["pinwarden/warnings"][0]["code"] == "hidden_characters"
@@ -388,9 +406,9 @@ def test_results_are_checked_if_the_policy_wants_it_and_otherwise_not_touched() 
 
 
 def test_a_result_that_is_larger_than_the_policy_allows_is_refused() -> None:
-    desk = Desk(HONEST, rules=policy(results={"max-bytes": 50}))
-    desk.open()
-    assert refused(desk.call("search_notes")) == "result_too_large"
+    harness = SessionHarness(HONEST, rules=policy(results={"max-bytes": 50}))
+    harness.open()
+    assert refusal_code(harness.call_tool("search_notes")) == "result_too_large"
 
 
 # Text that two readers could understand differently
@@ -411,118 +429,122 @@ def test_a_result_that_is_larger_than_the_policy_allows_is_refused() -> None:
 )
 def test_an_ambiguous_message_of_a_client_goes_no_further(text: bytes) -> None:
     """Attack: parser differential. The gateway reads one name, the server another."""
-    desk = Desk(HONEST)
-    desk.open()
-    sent = len(desk.to_server)
-    desk.send(text)
-    assert desk.to_server[sent:] == []
-    assert desk.got()[-1]["error"]["code"] in (-32700, -32600)
+    harness = SessionHarness(HONEST)
+    harness.open()
+    sent = len(harness.to_server)
+    harness.client_sends(text)
+    assert harness.to_server[sent:] == []
+    assert harness.client_messages()[-1]["error"]["code"] in (-32700, -32600)
 
 
 def test_a_call_without_an_id_is_not_passed_on_as_a_notification() -> None:
     """Attack: nobody waits for an answer, and a careless server calls the tool all the same."""
-    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST))
-    desk.open()
-    sent, got = len(desk.to_server), len(desk.to_client)
-    desk.tell("tools/call", {"name": "search_notes"})
-    desk.say({"jsonrpc": "2.0", "method": "elicitation/create", "params": URL})
-    assert (desk.to_server[sent:], desk.to_client[got:]) == ([], [])
-    assert [fact.code for fact in desk.facts[-2:]] == ["request_without_id", "request_without_id"]
+    harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
+    harness.open()
+    sent, got = len(harness.to_server), len(harness.to_client)
+    harness.notify("tools/call", {"name": "search_notes"})
+    harness.server_sends({"jsonrpc": "2.0", "method": "elicitation/create", "params": URL})
+    assert (harness.to_server[sent:], harness.to_client[got:]) == ([], [])
+    assert [fact.code for fact in harness.events[-2:]] == ["request_without_id", "request_without_id"]
 
 
 @pytest.mark.parametrize("method", [5, None, {}, [], True])
 def test_a_request_whose_method_is_no_text_is_answered_and_goes_nowhere(method: Any) -> None:
-    desk = Desk(HONEST)
-    desk.open()
-    before = len(desk.to_server)
-    desk.send({"jsonrpc": "2.0", "id": 77, "method": method})
-    assert desk.answer(77)["error"]["code"] == -32600
-    desk.send({"jsonrpc": "2.0", "method": method})
-    assert len(desk.to_server) == before
+    harness = SessionHarness(HONEST)
+    harness.open()
+    before = len(harness.to_server)
+    harness.client_sends({"jsonrpc": "2.0", "id": 77, "method": method})
+    assert harness.response_to(77)["error"]["code"] == -32600
+    harness.client_sends({"jsonrpc": "2.0", "method": method})
+    assert len(harness.to_server) == before
 
 
 def test_an_ambiguous_answer_is_replaced_by_an_error() -> None:
-    desk = Desk({**HONEST, "answers": {"tools/call": '{"content":[],"content":[{"type":"text","text":"evil"}]}'}})
-    desk.open()
-    assert refused(desk.call("search_notes")) == "JSON_CANONICALIZATION_ERROR"
-    assert not any(b"evil" in frame for frame in desk.to_client)
+    harness = SessionHarness(
+        {**HONEST, "answers": {"tools/call": '{"content":[],"content":[{"type":"text","text":"evil"}]}'}}
+    )
+    harness.open()
+    assert refusal_code(harness.call_tool("search_notes")) == "JSON_CANONICALIZATION_ERROR"
+    assert not any(b"evil" in frame for frame in harness.to_client)
 
 
 def test_batches_are_taken_apart_where_the_revision_has_them() -> None:
-    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST), era="2025-03-26")
-    desk.open()
+    harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), era="2025-03-26")
+    harness.open()
     calls = [
         {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name}}
         for number, name in ((90, "search_notes"), (91, "delete_note"))
     ]
-    desk.send(calls)
-    assert refused(desk.answer(90)) == "new_exfiltration"
-    assert desk.answer(91)["result"]
+    harness.client_sends(calls)
+    assert refusal_code(harness.response_to(90)) == "new_exfiltration"
+    assert harness.response_to(91)["result"]
 
 
 def test_ids_cannot_be_used_to_pass_for_somebody_else() -> None:
     """Attack: a client that answers for us, a server that answers what nobody asked, an id used twice."""
-    desk = Desk({**HONEST, "deaf": ["tools/call"]})
-    desk.open()
-    own = "pinwarden/desk/1"
-    desk.send({"jsonrpc": "2.0", "id": own, "method": "tools/list"})
-    assert desk.answer(own)["error"]["code"] == -32600
-    desk.call("search_notes")
-    desk.send({"jsonrpc": "2.0", "id": desk._last, "method": "tools/call", "params": {"name": "search_notes"}})
-    assert desk.answer(desk._last)["error"]["code"] == -32600
-    got = len(desk.to_client)
-    desk.say({"jsonrpc": "2.0", "id": 777, "result": {"content": [{"type": "text", "text": "unasked"}]}})
-    desk.say({"jsonrpc": "2.0", "id": own, "result": {"tools": [POISONED]}})
-    desk.say({"jsonrpc": "2.0", "id": True, "result": {}})
-    assert desk.to_client[got:] == []
-    assert desk.facts[-1].code == "answer_unasked"
+    harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
+    harness.open()
+    own = "pinwarden/test/1"
+    harness.client_sends({"jsonrpc": "2.0", "id": own, "method": "tools/list"})
+    assert harness.response_to(own)["error"]["code"] == -32600
+    harness.call_tool("search_notes")
+    harness.client_sends(
+        {"jsonrpc": "2.0", "id": harness._last, "method": "tools/call", "params": {"name": "search_notes"}}
+    )
+    assert harness.response_to(harness._last)["error"]["code"] == -32600
+    got = len(harness.to_client)
+    harness.server_sends({"jsonrpc": "2.0", "id": 777, "result": {"content": [{"type": "text", "text": "unasked"}]}})
+    harness.server_sends({"jsonrpc": "2.0", "id": own, "result": {"tools": [POISONED]}})
+    harness.server_sends({"jsonrpc": "2.0", "id": True, "result": {}})
+    assert harness.to_client[got:] == []
+    assert harness.events[-1].code == "answer_unasked"
 
 
 def test_a_request_that_was_cancelled_is_not_answered_when_the_server_ends() -> None:
-    desk = Desk({**HONEST, "deaf": ["tools/call"]})
-    desk.open()
+    harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
+    harness.open()
     for _ in range(2):
-        assert desk.call("search_notes") == {}
-    cancelled, waited_for = desk._last - 1, desk._last
-    desk.tell("notifications/cancelled", {"requestId": cancelled})
-    desk.settle(desk.session.server_gone(desk.now))
-    assert [message["id"] for message in desk.got() if "error" in message] == [waited_for]
-    assert desk.session.idle
+        assert harness.call_tool("search_notes") == {}
+    cancelled, waited_for = harness._last - 1, harness._last
+    harness.notify("notifications/cancelled", {"requestId": cancelled})
+    harness.deliver(harness.session.server_gone(harness.now))
+    assert [message["id"] for message in harness.client_messages() if "error" in message] == [waited_for]
+    assert harness.session.idle
 
 
 def test_requests_that_were_cancelled_and_never_answered_do_not_fill_the_session_up() -> None:
-    desk = Desk({**HONEST, "deaf": ["tools/call"]}, limits=SessionLimits(max_open=5))
-    desk.open()
+    harness = SessionHarness({**HONEST, "deaf": ["tools/call"]}, limits=SessionLimits(max_open=5))
+    harness.open()
     for _ in range(12):
-        assert desk.call("search_notes") == {}
-        desk.tell("notifications/cancelled", {"requestId": desk._last})
-    assert len(desk.served("search_notes")) == 12
+        assert harness.call_tool("search_notes") == {}
+        harness.notify("notifications/cancelled", {"requestId": harness._last})
+    assert len(harness.calls_received("search_notes")) == 12
     for _ in range(5):
-        assert desk.call("search_notes") == {}
-    assert desk.call("search_notes")["error"]["code"] == -32000
+        assert harness.call_tool("search_notes") == {}
+    assert harness.call_tool("search_notes")["error"]["code"] == -32000
 
 
 def test_when_the_server_is_gone_every_open_request_is_answered() -> None:
-    desk = Desk({**HONEST, "deaf": ["tools/call", "tools/list"]})
-    desk.open()
-    desk.call("search_notes")
-    held = desk._last
-    desk.ask("logging/setLevel", {"level": "info"})
-    desk.settle(desk.session.server_gone(desk.now))
-    assert desk.answer(held)["error"]["code"] == -32000
-    assert desk.session.idle
+    harness = SessionHarness({**HONEST, "deaf": ["tools/call", "tools/list"]})
+    harness.open()
+    harness.call_tool("search_notes")
+    held = harness._last
+    harness.request("logging/setLevel", {"level": "info"})
+    harness.deliver(harness.session.server_gone(harness.now))
+    assert harness.response_to(held)["error"]["code"] == -32000
+    assert harness.session.idle
 
 
 def test_rules_for_one_tool_or_one_client_stand_before_those_for_all() -> None:
     served = {**SEARCH, "description": "Searches the notes."}
     rules = policy(
         enforcement="block",
-        rules=[{"item": "search_*", "client": "desk-client", "enforcement": "warn"}],
+        rules=[{"item": "search_*", "client": "test-client", "enforcement": "warn"}],
     )
-    desk = Desk({"tools": [served, {**DELETE, "title": "x"}]}, lock=approved(HONEST), rules=rules)
-    desk.open()
-    assert desk.names() == ["search_notes"]
-    assert desk.kinds("search_notes") == ["warned"]
+    harness = SessionHarness({"tools": [served, {**DELETE, "title": "x"}]}, lock=approved_surface(HONEST), rules=rules)
+    harness.open()
+    assert harness.list_names() == ["search_notes"]
+    assert harness.event_kinds("search_notes") == ["warned"]
     assert tool_digest(served) != tool_digest(SEARCH)
 
 
@@ -531,16 +553,16 @@ def test_errors_are_looked_at_as_results_are() -> None:
     text = "a\u001b[2Jb\u200bc"
     rules = policy(results={"hidden-characters": "strip", "max-bytes": 300})
     for words, passes in ((text, True), ("x" * 300, False)):
-        desk = Desk({**HONEST, "deaf": ["tools/call"]}, rules=rules)
-        desk.open()
-        desk.call("search_notes")
-        desk.say({"jsonrpc": "2.0", "id": desk._last, "error": {"code": -32000, "message": words}})
-        answer = desk.answer(desk._last)
+        harness = SessionHarness({**HONEST, "deaf": ["tools/call"]}, rules=rules)
+        harness.open()
+        harness.call_tool("search_notes")
+        harness.server_sends({"jsonrpc": "2.0", "id": harness._last, "error": {"code": -32000, "message": words}})
+        answer = harness.response_to(harness._last)
         if passes:
             assert answer["error"] == {"code": -32000, "message": "abc"}
-            assert desk.facts[-1].code == "hidden_characters"
+            assert harness.events[-1].code == "hidden_characters"
         else:
-            assert refused(answer) == "result_too_large"
+            assert refusal_code(answer) == "result_too_large"
 
 
 @pytest.mark.parametrize(
@@ -550,71 +572,83 @@ def test_errors_are_looked_at_as_results_are() -> None:
 def test_a_list_that_asks_for_something_is_none(more: str, odd: str) -> None:
     """Attack: elicitation in the answer to a list, which is judged by its items alone; also where one is unreadable."""
     text = f'{{"tools":[{json.dumps(SEARCH)}{odd}],{more}}}'
-    desk = Desk({**HONEST, "answers": {"tools/list": text}}, lock=approved(HONEST), era="2026-07-28")
-    desk.open()
-    assert refused(desk.ask("tools/list")) == "PROBE_FAILED"
-    assert refused(desk.call("search_notes")) == "list_failed"
-    assert not any(b"input" in frame for frame in desk.to_client)
+    harness = SessionHarness(
+        {**HONEST, "answers": {"tools/list": text}}, lock=approved_surface(HONEST), era="2026-07-28"
+    )
+    harness.open()
+    assert refusal_code(harness.request("tools/list")) == "PROBE_FAILED"
+    assert refusal_code(harness.call_tool("search_notes")) == "list_failed"
+    assert not any(b"input" in frame for frame in harness.to_client)
 
 
 def test_what_passes_unjudged_because_the_policy_only_watches_is_told_as_such() -> None:
-    desk = Desk({"answers": {"tools/list": '{"tools":7}'}}, lock=approved(HONEST), rules=policy(enforcement="audit"))
-    desk.open()
-    assert desk.call("search_notes")["result"]
-    assert [(fact.kind, fact.code) for fact in desk.facts if fact.item == "search_notes"] == [
+    harness = SessionHarness(
+        {"answers": {"tools/list": '{"tools":7}'}}, lock=approved_surface(HONEST), rules=policy(enforcement="audit")
+    )
+    harness.open()
+    assert harness.call_tool("search_notes")["result"]
+    assert [(fact.kind, fact.code) for fact in harness.events if fact.item == "search_notes"] == [
         ("allowed", "list_failed")
     ]
 
 
 def test_a_question_that_stands_in_a_result_which_calls_itself_complete_is_judged_too() -> None:
     wants = {"resultType": "complete", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
-    desk = Desk({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era="2026-07-28")
-    assert refused(desk.call("search_notes")) == "url_host_denied"
+    harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era="2026-07-28")
+    assert refusal_code(harness.call_tool("search_notes")) == "url_host_denied"
 
 
 def test_an_answer_that_names_a_method_is_none() -> None:
-    desk = Desk({**HONEST, "deaf": ["tools/call"]})
-    desk.open()
-    desk.call("search_notes")
-    desk.say({"jsonrpc": "2.0", "id": desk._last, "method": None, "result": {"content": []}})
-    assert refused(desk.answer(desk._last)) == "JSON_CANONICALIZATION_ERROR"
+    harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
+    harness.open()
+    harness.call_tool("search_notes")
+    harness.server_sends({"jsonrpc": "2.0", "id": harness._last, "method": None, "result": {"content": []}})
+    assert refusal_code(harness.response_to(harness._last)) == "JSON_CANONICALIZATION_ERROR"
 
 
 def test_what_the_server_tells_and_asks_is_looked_at_as_results_are() -> None:
     """Attack: control characters in a log line, in the text of a progress bar, in a question to the user."""
     text = "a\u001b[2Jb\u200bc"
-    desk = Desk(HONEST, rules=policy(results={"hidden-characters": "strip", "max-bytes": 500}))
-    desk.open()
-    desk.say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": text}})
-    assert desk.got()[-1]["params"]["data"] == "abc"
-    ask_client(desk, "elicitation/create", {"message": text, "requestedSchema": {"type": "object"}})
-    assert desk.got()[-1]["params"]["message"] == "abc"
-    assert [fact.code for fact in desk.facts if fact.kind == "warned"] == ["hidden_characters"] * 2
-    got = len(desk.to_client)
-    desk.say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}})
-    desk.say({"jsonrpc": "2.0", "id": 9, "method": "roots/list", "params": {"x": "x" * 500}})
-    assert desk.to_client[got:] == []
-    assert [fact.code for fact in desk.facts[-2:]] == ["result_too_large"] * 2
-    desk.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-    assert desk.got()[-1] == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    harness = SessionHarness(HONEST, rules=policy(results={"hidden-characters": "strip", "max-bytes": 500}))
+    harness.open()
+    harness.server_sends(
+        {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": text}}
+    )
+    assert harness.client_messages()[-1]["params"]["data"] == "abc"
+    ask_client(harness, "elicitation/create", {"message": text, "requestedSchema": {"type": "object"}})
+    assert harness.client_messages()[-1]["params"]["message"] == "abc"
+    assert [fact.code for fact in harness.events if fact.kind == "warned"] == ["hidden_characters"] * 2
+    got = len(harness.to_client)
+    harness.server_sends(
+        {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 500}}
+    )
+    harness.server_sends({"jsonrpc": "2.0", "id": 9, "method": "roots/list", "params": {"x": "x" * 500}})
+    assert harness.to_client[got:] == []
+    assert [fact.code for fact in harness.events[-2:]] == ["result_too_large"] * 2
+    harness.server_sends({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    assert harness.client_messages()[-1] == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
 @pytest.mark.parametrize("name", ["Search_Notes", "ｓearch_notes", "SEARCH_NOTES"])
 def test_what_is_blocked_is_blocked_under_each_spelling_also_where_the_unknown_passes(name: str) -> None:
     """Attack: the server's text leads the model to another spelling, which the server takes for the same tool."""
-    desk = Desk({"tools": [POISONED, DELETE]}, lock=approved(HONEST), rules=policy(unknown="allow_degraded"))
-    desk.open()
-    assert refused(desk.call(name)) == "new_exfiltration"
-    assert desk.call("another")["result"]
-    assert desk.served(name) == []
+    harness = SessionHarness(
+        {"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), rules=policy(unknown="allow_degraded")
+    )
+    harness.open()
+    assert refusal_code(harness.call_tool(name)) == "new_exfiltration"
+    assert harness.call_tool("another")["result"]
+    assert harness.calls_received(name) == []
 
 
 def test_a_warning_finds_its_place_whatever_stands_there() -> None:
     for meta in ('"text"', "null", "[]", '{"pinwarden/warnings":[]}', '{"a":1}', "{}"):
         text = f'{{"content":[{{"type":"text","text":"a\\u200bb"}}],"_meta":{meta}}}'
-        desk = Desk({**HONEST, "answers": {"tools/call": text}}, rules=policy(results={"hidden-characters": "flag"}))
-        desk.open()
-        warnings = desk.call("search_notes")["result"]["_meta"]["pinwarden/warnings"]
+        harness = SessionHarness(
+            {**HONEST, "answers": {"tools/call": text}}, rules=policy(results={"hidden-characters": "flag"})
+        )
+        harness.open()
+        warnings = harness.call_tool("search_notes")["result"]["_meta"]["pinwarden/warnings"]
         assert [each["code"] for each in warnings] == ["hidden_characters"], meta
 
 
@@ -624,11 +658,11 @@ class TestArguments:
     CALL: ClassVar[dict[str, Any]] = {"name": "search_notes", "arguments": {"query": "march", "token": "hunter2"}}
 
     def called(self, **table: Any) -> list[bytes | None]:
-        desk = Desk(HONEST, rules=policy(**table)) if table else Desk(HONEST)
-        desk.open()
+        harness = SessionHarness(HONEST, rules=policy(**table)) if table else SessionHarness(HONEST)
+        harness.open()
         for _ in range(2):  # the second goes the short way, if there is one for it
-            desk.ask("tools/call", self.CALL)
-        return [fact.arguments for fact in desk.facts if fact.kind == "called"]
+            harness.request("tools/call", self.CALL)
+        return [fact.arguments for fact in harness.events if fact.kind == "called"]
 
     def test_without_a_word_no_arguments_are_recorded(self) -> None:
         assert self.called() == [None, None]
@@ -642,7 +676,7 @@ class TestArguments:
         assert None not in self.called(rules=[{"item": "search_*", "arguments": "record"}])
 
     def test_a_refused_call_has_them_too(self) -> None:
-        desk = Desk(HONEST, rules=policy(arguments="record"))
-        desk.open()
-        desk.ask("tools/call", {"name": "missing", "arguments": {"path": "/etc"}})
-        assert [fact.arguments for fact in desk.facts if fact.kind == "blocked"] == [b'{"path":"/etc"}']
+        harness = SessionHarness(HONEST, rules=policy(arguments="record"))
+        harness.open()
+        harness.request("tools/call", {"name": "missing", "arguments": {"path": "/etc"}})
+        assert [fact.arguments for fact in harness.events if fact.kind == "blocked"] == [b'{"path":"/etc"}']

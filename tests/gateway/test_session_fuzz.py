@@ -10,9 +10,9 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
-from tests.gateway.desk import DELETE, POISONED, SEARCH, Desk, approved, policy
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, approved_surface, policy
 
-LOCK = approved({"tools": [SEARCH, DELETE], "server": {"capabilities": {"tools": {}, "resources": {}}}})
+LOCK = approved_surface({"tools": [SEARCH, DELETE], "server": {"capabilities": {"tools": {}, "resources": {}}}})
 STRICT = policy(results={"hidden-characters": "strip", "max-bytes": 600}, interceptors="announce")
 METHODS: list[Any] = [
     *("initialize", "server/discover", "ping", "tools/list", "tools/list", "tools/call", "tools/call", "prompts/get"),
@@ -21,7 +21,7 @@ METHODS: list[Any] = [
     *("interceptor/invoke", "subscriptions/listen", "tasks/get", "tasks/result", "notifications/tasks"),
     *("notifications/subscriptions/acknowledged", "", "x", 7, None, []),
 ]
-IDS = [*range(7), "a", "pinwarden/desk/1", "pinwarden/desk/2", None, True, 1.5, [], {}]
+IDS = [*range(7), "a", "pinwarden/test/1", "pinwarden/test/2", None, True, 1.5, [], {}]
 SCALARS = [None, True, 0, -1, 1.5, "", "x", "search_notes", "delete_note", "https://a.example/", "é\u200b"]
 NAMES = [
     *("name", "uri", "cursor", "requestId", "ref", "type", "arguments", "event", "phase", "payload", "x"),
@@ -79,26 +79,30 @@ def test_no_sequence_of_messages_makes_a_session_fail_or_call_what_is_blocked(se
         rules = dice.choice([DEFAULT_POLICY, STRICT])
         era = dice.choice(["2025-11-25", "2026-07-28"])
         state = {"tools": [POISONED, DELETE], "server": TELLS, "deaf": dice.choice([[], ["subscriptions/listen"]])}
-        desk = Desk(state, lock=LOCK, first_use=first_use, rules=rules, era=era)
+        harness = SessionHarness(state, lock=LOCK, first_use=first_use, rules=rules, era=era)
         if dice.random() < 0.7:
-            desk.open()
+            harness.open()
         for _ in range(dice.randrange(20)):
-            (desk.send if dice.random() < 0.5 else desk.say)(message(dice))
-            if desk.steps and desk.steps[-1].facts and dice.random() < 0.2:
-                desk.settle(desk.session.take_back(desk.steps[-1], PinwardenError("AUDIT_UNAVAILABLE", "away")))
+            (harness.client_sends if dice.random() < 0.5 else harness.server_sends)(message(dice))
+            if harness.steps and harness.steps[-1].facts and dice.random() < 0.2:
+                harness.deliver(
+                    harness.session.take_back(harness.steps[-1], PinwardenError("AUDIT_UNAVAILABLE", "away"))
+                )
             if dice.random() < 0.2:
-                desk.tick(dice.choice([1.0, 25.0, 50.0]))
-        desk.tick(50)
-        for frame in (*desk.to_client, *desk.to_server):
+                harness.tick(dice.choice([1.0, 25.0, 50.0]))
+        harness.tick(50)
+        for frame in (*harness.to_client, *harness.to_server):
             json.loads(frame)
-        answers = [frame for frame in desk.to_client if b'"id":"pinwarden/desk/' in frame and b'"method"' not in frame]
+        answers = [
+            frame for frame in harness.to_client if b'"id":"pinwarden/test/' in frame and b'"method"' not in frame
+        ]
         to_itself = (b"cannot be used", b"the method of a message is a text")  # a client that used an id of ours
         assert all(any(each in frame for each in to_itself) for frame in answers), "what we asked is told to nobody"
-        calls = [each for each in desk.server.received if each.get("method") == "tools/call"]
-        assert first_use or all(each["params"]["name"] in listed_as_approved(desk) for each in calls)
+        calls = [each for each in harness.server.received if each.get("method") == "tools/call"]
+        assert first_use or all(each["params"]["name"] in listed_as_approved(harness) for each in calls)
 
 
-def listed_as_approved(desk: Desk) -> set[str]:
+def listed_as_approved(harness: SessionHarness) -> set[str]:
     """What may have been called: fuzzed answers to our own requests can show the approved text of the other tool."""
-    forged = any(fact.item == "search_notes" and fact.kind == "observed" for fact in desk.facts)
+    forged = any(fact.item == "search_notes" and fact.kind == "observed" for fact in harness.events)
     return {"delete_note", "search_notes"} if forged else {"delete_note"}

@@ -97,12 +97,12 @@ from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.log_output import GatewayLog
 from pinwarden.gateway.stdio import StdioRelay
-from tests.gateway.desk import Measure
+from tests.gateway.session_harness import InMemoryApprovals
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
-guard = Guard("narrow", Measure(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_LIMITS, max_unwritten=100_000))
+guard = Guard("narrow", InMemoryApprovals(None), DEFAULT_POLICY, replace(DEFAULT_SESSION_LIMITS, max_unwritten=100_000))
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = GatewayLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), process, log).run())
@@ -118,7 +118,7 @@ from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.log_output import GatewayLog
 from pinwarden.gateway.stdio import StdioRelay
-from tests.gateway.desk import Measure
+from tests.gateway.session_harness import InMemoryApprovals
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
@@ -131,7 +131,7 @@ class Slow(Session):
             sleep(1)
         return step
 
-guard = Guard("slow", Measure(None), DEFAULT_POLICY)
+guard = Guard("slow", InMemoryApprovals(None), DEFAULT_POLICY)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = GatewayLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Slow(guard, name="slow"), Recorder(None, None, say), process, log).run())
@@ -147,7 +147,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
 from pinwarden.gateway.session import Session
-from tests.gateway.desk import Measure
+from tests.gateway.session_harness import InMemoryApprovals
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
@@ -159,7 +159,7 @@ class Busy(Session):
         return step
 
 stdio._FINAL_OUTPUT_SECONDS = 0.1
-guard = Guard("busy", Measure(None), DEFAULT_POLICY)
+guard = Guard("busy", InMemoryApprovals(None), DEFAULT_POLICY)
 process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = GatewayLog(say, max_per_second=10**6)
 sys.exit(stdio.StdioRelay(Busy(guard, name="busy"), Recorder(None, None, say), process, log).run())

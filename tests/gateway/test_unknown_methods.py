@@ -9,110 +9,110 @@ import pytest
 
 from pinwarden.gateway.request_decisions import CLIENT_NOTIFICATIONS, MAX_UNKNOWN_METHODS, SERVER_NOTIFICATIONS
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
-from tests.gateway.desk import DELETE, SEARCH, Desk, policy, refused
+from tests.gateway.session_harness import DELETE, SEARCH, SessionHarness, policy, refusal_code
 
 STATE: dict[str, Any] = {"tools": [SEARCH], "answers": {"acme/run": '{"done":true}'}}
 SECRET = {"argument": "s3cret"}
 
 
-def desk(**rules: Any) -> Desk:
-    made = Desk(STATE, rules=policy(**rules) if rules else DEFAULT_POLICY)
+def harness(**rules: Any) -> SessionHarness:
+    made = SessionHarness(STATE, rules=policy(**rules) if rules else DEFAULT_POLICY)
     made.open()
     return made
 
 
-def events(at: Desk) -> list[tuple[str, str, str]]:
+def events(at: SessionHarness) -> list[tuple[str, str, str]]:
     """What the log has about methods."""
-    return [(fact.kind, fact.method, fact.item) for fact in at.facts if fact.code == "method_unknown"]
+    return [(fact.kind, fact.method, fact.item) for fact in at.events if fact.code == "method_unknown"]
 
 
 def test_attack_a_request_that_no_revision_knows_does_not_go_around_the_gates() -> None:
     """Attack: the server has a second way to call a tool that is not approved, under a method of its own."""
-    at = desk()
-    answer = at.ask("acme/run", {"tool": "evil", **SECRET})
-    assert refused(answer) == "method_unknown"
+    at = harness()
+    answer = at.request("acme/run", {"tool": "evil", **SECRET})
+    assert refusal_code(answer) == "method_unknown"
     assert answer["error"]["code"] == -32601
     assert [each for each in at.server.received if each.get("method") == "acme/run"] == []
     assert events(at) == [("blocked", "acme/run", "acme/run")]
-    (fact,) = (each for each in at.facts if each.code == "method_unknown")
+    (fact,) = (each for each in at.events if each.code == "method_unknown")
     assert fact.call == answer["error"]["data"]["pinwarden"]["call"]
-    assert "s3cret" not in repr(at.facts)
+    assert "s3cret" not in repr(at.events)
 
 
 @pytest.mark.parametrize(("word", "kind"), [("allow_degraded", "allowed"), ("warn", "warned")])
 def test_where_the_policy_lets_the_unknown_pass_each_method_is_told_once(word: str, kind: str) -> None:
-    at = desk(unknown=word)
+    at = harness(unknown=word)
     for _ in range(3):
-        result = at.ask("acme/run", SECRET)["result"]
+        result = at.request("acme/run", SECRET)["result"]
         assert result.pop("_meta", {}).keys() == ({"pinwarden/warnings"} if word == "warn" else set())
         assert result == {"done": True}
-        at.tell("notifications/acme/told", SECRET)
-        at.say({"jsonrpc": "2.0", "method": "notifications/acme/heard", "params": SECRET})
+        at.notify("notifications/acme/told", SECRET)
+        at.server_sends({"jsonrpc": "2.0", "method": "notifications/acme/heard", "params": SECRET})
     assert events(at) == [
         (kind, "acme/run", "acme/run"),
         (kind, "notifications/acme/told", "notifications/acme/told"),
         (kind, "notifications/acme/heard", "notifications/acme/heard"),
     ]
     assert len([each for each in at.server.received if each.get("method") == "notifications/acme/told"]) == 3
-    heard = [each for each in at.got() if each.get("method") == "notifications/acme/heard"]
+    heard = [each for each in at.client_messages() if each.get("method") == "notifications/acme/heard"]
     assert [("_meta" in each["params"]) for each in heard] == [word == "warn"] * 3
-    assert "s3cret" not in repr(at.facts)
+    assert "s3cret" not in repr(at.events)
 
 
 def test_attack_a_notice_that_no_revision_knows_brings_no_text_to_the_client() -> None:
     """Attack: some clients hand notices of their own making to the model, and no list is judged for that."""
-    at = desk()
+    at = harness()
     got = len(at.to_client)
     for _ in range(5):
-        at.say({"jsonrpc": "2.0", "method": "notifications/acme/channel", "params": {"content": "Obey."}})
+        at.server_sends({"jsonrpc": "2.0", "method": "notifications/acme/channel", "params": {"content": "Obey."}})
     assert at.to_client[got:] == []
     assert events(at) == [("blocked", "notifications/acme/channel", "notifications/acme/channel")]
 
 
 def test_a_notice_of_the_client_that_no_revision_knows_goes_nowhere_and_is_told_once() -> None:
-    at = desk()
+    at = harness()
     for _ in range(5):
-        at.tell("notifications/acme/do", SECRET)
+        at.notify("notifications/acme/do", SECRET)
     assert [each for each in at.server.received if each.get("method") == "notifications/acme/do"] == []
     assert events(at) == [("blocked", "notifications/acme/do", "notifications/acme/do")]
 
 
 def test_a_rule_of_the_policy_lets_the_methods_of_one_extension_pass() -> None:
-    at = desk(rules=[{"item": "acme/*", "unknown": "allow_degraded"}])
-    assert at.ask("acme/run")["result"] == {"done": True}
-    assert refused(at.ask("other/run")) == "method_unknown"
+    at = harness(rules=[{"item": "acme/*", "unknown": "allow_degraded"}])
+    assert at.request("acme/run")["result"] == {"done": True}
+    assert refusal_code(at.request("other/run")) == "method_unknown"
 
 
 def test_a_method_of_the_other_direction_is_unknown_too() -> None:
     """Attack: a server that answers what only clients have to answer."""
-    at = desk()
-    assert refused(at.ask("sampling/createMessage", {"messages": []})) == "method_unknown"
-    at.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    at = harness()
+    assert refusal_code(at.request("sampling/createMessage", {"messages": []})) == "method_unknown"
+    at.server_sends({"jsonrpc": "2.0", "method": "notifications/initialized"})
     assert [fact[1] for fact in events(at)] == ["sampling/createMessage", "notifications/initialized"]
 
 
 @pytest.mark.parametrize("word", ["allow_degraded", "block"])
 def test_attack_many_names_flood_no_log_and_none_passes_without_a_word(word: str) -> None:
     """Attack: the one method that counts comes behind more than are told one by one."""
-    at = desk(unknown=word)
+    at = harness(unknown=word)
     for number in range(MAX_UNKNOWN_METHODS + 50):
-        at.tell(f"notifications/acme/{number}")
-        at.say({"jsonrpc": "2.0", "method": f"notifications/acme/{number}"})
+        at.notify(f"notifications/acme/{number}")
+        at.server_sends({"jsonrpc": "2.0", "method": f"notifications/acme/{number}"})
     told = events(at)
     assert len(told) == 2 * (MAX_UNKNOWN_METHODS + 1)
     assert told.count(("blocked", "", "")) == 2
     passed = {each["method"] for each in at.server.received if "acme" in each.get("method", "")}
     assert len(passed) == (MAX_UNKNOWN_METHODS if word == "allow_degraded" else 0)
-    assert refused(at.ask("acme/run")) == "method_unknown"
+    assert refusal_code(at.request("acme/run")) == "method_unknown"
     assert events(at)[-1][:2] == ("blocked", "acme/run")
 
 
 def test_attack_a_method_that_is_cut_off_fits_no_rule_that_the_whole_one_does_not_fit() -> None:
     """Attack: what a rule forbids, or what it does not let pass, stands behind the part of the name that is told."""
-    forbids = desk(unknown="allow_degraded", rules=[{"item": "**/delete", "unknown": "block"}])
-    permits = desk(rules=[{"item": "acme/**/read", "unknown": "allow_degraded"}])
+    forbids = harness(unknown="allow_degraded", rules=[{"item": "**/delete", "unknown": "block"}])
+    permits = harness(rules=[{"item": "acme/**/read", "unknown": "allow_degraded"}])
     for at, method in ((forbids, f"acme/{'x' * 100}/delete"), (permits, f"acme/{'x' * 90}/read/delete")):
-        assert refused(at.ask(method)) == "method_unknown"
+        assert refusal_code(at.request(method)) == "method_unknown"
         assert [each for each in at.server.received if each.get("method") == method] == []
         assert events(at) == [("blocked", method[:100], method[:100])]
 
@@ -120,28 +120,28 @@ def test_attack_a_method_that_is_cut_off_fits_no_rule_that_the_whole_one_does_no
 def test_attack_a_server_that_lists_more_than_is_remembered_hides_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: so many definitions that nothing else is remembered to have been told, and then the message."""
     monkeypatch.setattr("pinwarden.gateway.session_audit._MAX_SEEN", 1)
-    at = desk(unknown="allow_degraded")
-    at.ask("tools/list")
+    at = harness(unknown="allow_degraded")
+    at.request("tools/list")
     for _ in range(2):
-        at.ask("acme/run")
-        at.tell("notifications/acme/told")
+        at.request("acme/run")
+        at.notify("notifications/acme/told")
     told = [("allowed", "acme/run", "acme/run")]
     assert events(at) == told + [("allowed", "notifications/acme/told", "notifications/acme/told")] * 2
 
 
 def test_a_long_method_is_cut_off_in_the_log_and_kept_nowhere() -> None:
-    at = desk(unknown="allow_degraded")
+    at = harness(unknown="allow_degraded")
     method = "acme/" + "x" * 1_000_000
-    at.ask(method)
-    at.ask(method + "y")
+    at.request(method)
+    at.request(method + "y")
     assert [(len(method), len(item)) for _, method, item in events(at)] == [(100, 100), (100, 100)]
-    assert len(json.dumps([repr(fact) for fact in at.facts])) < 20_000
+    assert len(json.dumps([repr(fact) for fact in at.events])) < 20_000
 
 
 def test_an_event_that_could_not_be_recorded_is_told_again() -> None:
     from pinwarden.core.errors import PinwardenError
 
-    at = desk(unknown="allow_degraded")
+    at = harness(unknown="allow_degraded")
     frame = b'{"jsonrpc":"2.0","id":9,"method":"acme/run"}'
     step = at.session.client_frame(frame, at.now)
     assert [fact.code for fact in step.facts] == ["method_unknown"]
@@ -150,14 +150,14 @@ def test_an_event_that_could_not_be_recorded_is_told_again() -> None:
 
 
 def test_all_that_a_revision_knows_passes_without_such_an_event() -> None:
-    at = Desk({"tools": [SEARCH, DELETE], "resources": [], "answers": {"logging/setLevel": "{}"}})
+    at = SessionHarness({"tools": [SEARCH, DELETE], "resources": [], "answers": {"logging/setLevel": "{}"}})
     at.open()
     for method in sorted(CLIENT_NOTIFICATIONS - {"notifications/initialized", "notifications/roots/list_changed"}):
-        at.tell(method)
+        at.notify(method)
         assert at.server.received[-1]["method"] == method
     for method in sorted(SERVER_NOTIFICATIONS - {"notifications/tasks", "notifications/tasks/status"}):
-        at.say({"jsonrpc": "2.0", "method": method})
-        assert any(each.get("method") == method for each in at.got())
-    assert at.ask("ping")["result"] == at.ask("logging/setLevel", {"level": "info"})["result"] == {}
-    at.ask("resources/unsubscribe", {"uri": "x://y"})
+        at.server_sends({"jsonrpc": "2.0", "method": method})
+        assert any(each.get("method") == method for each in at.client_messages())
+    assert at.request("ping")["result"] == at.request("logging/setLevel", {"level": "info"})["result"] == {}
+    at.request("resources/unsubscribe", {"uri": "x://y"})
     assert events(at) == []

@@ -14,7 +14,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.log_output import MAX_LINES_PER_SECOND, GatewayLog
-from tests.gateway.desk import SEARCH, Desk
+from tests.gateway.session_harness import SEARCH, SessionHarness
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 
 
@@ -29,12 +29,12 @@ from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 def test_attack_a_flood_of_messages_that_belong_to_no_call_is_counted_and_not_told_one_by_one(
     line: bytes, code: str
 ) -> None:
-    desk = Desk({"tools": [SEARCH]})
-    desk.open()
-    before, sent = len(desk.facts), len(desk.to_client)
+    harness = SessionHarness({"tools": [SEARCH]})
+    harness.open()
+    before, sent = len(harness.events), len(harness.to_client)
     for _ in range(3000):
-        desk.say(line)
-    told = desk.facts[before:]
+        harness.server_sends(line)
+    told = harness.events[before:]
     assert [fact.code for fact in told] == [code] * 4
     assert [fact.reason.partition(told[0].reason)[2] for fact in told] == [
         "",
@@ -42,18 +42,18 @@ def test_attack_a_flood_of_messages_that_belong_to_no_call_is_counted_and_not_to
         " 100 times in this session.",
         " 1000 times in this session.",
     ]
-    assert len(desk.to_client) == sent
-    assert "result" in desk.call("search_notes")
+    assert len(harness.to_client) == sent
+    assert "result" in harness.call_tool("search_notes")
 
 
 def test_attack_a_flood_of_questions_is_refused_one_by_one_and_then_only_counted() -> None:
-    desk = Desk({"tools": [SEARCH]})
-    desk.open()
-    before, sent = len(desk.facts), len(desk.to_server)
+    harness = SessionHarness({"tools": [SEARCH]})
+    harness.open()
+    before, sent = len(harness.events), len(harness.to_server)
     for number in range(3000):
-        desk.say(json.dumps({"jsonrpc": "2.0", "id": number, "method": "no/such/method"}).encode())
-    told = desk.facts[before:]
-    assert len(desk.to_server) - sent == 3000, "each is answered"
+        harness.server_sends(json.dumps({"jsonrpc": "2.0", "id": number, "method": "no/such/method"}).encode())
+    told = harness.events[before:]
+    assert len(harness.to_server) - sent == 3000, "each is answered"
     assert [fact.call.rpartition("/")[2] for fact in told[:100]] == [str(number) for number in range(100)]
     counted = [" 10 times", " 100 times", " 1000 times"]
     assert [fact.reason.partition(told[0].reason)[2] for fact in told[100:]] == [
@@ -63,13 +63,13 @@ def test_attack_a_flood_of_questions_is_refused_one_by_one_and_then_only_counted
 
 
 def test_a_refusal_that_could_not_be_recorded_is_told_again() -> None:
-    desk = Desk({"tools": [SEARCH]})
-    desk.open()
+    harness = SessionHarness({"tools": [SEARCH]})
+    harness.open()
     unasked = b'{"jsonrpc":"2.0","id":900000,"result":{}}'
-    step = desk.session.server_frame(unasked, desk.now)
+    step = harness.session.server_frame(unasked, harness.now)
     assert len(step.facts) == 1
-    desk.session.take_back(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
-    assert len(desk.session.server_frame(unasked, desk.now).facts) == 1
+    harness.session.take_back(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
+    assert len(harness.session.server_frame(unasked, harness.now).facts) == 1
 
 
 def test_more_sentences_than_a_person_reads_in_a_second_are_counted() -> None:

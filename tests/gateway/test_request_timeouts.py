@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.cli.run import pinwarden
-from tests.gateway.desk import SEARCH, Desk
-from tests.gateway.http_world import Raw
+from tests.gateway.http_gateway import RawClient
+from tests.gateway.session_harness import SEARCH, SessionHarness
 from tests.gateway.test_http_relaying import LIMITS, scene
 from tests.servers import talking
 from tests.support.waiting import poll
@@ -24,77 +24,81 @@ ODD_IDS = ["x" * 1025, "x" * 2000, "9" * 5000, "", " ", "\x00", "a\nb", "\u00e9"
 NO_IDS: list[Any] = [1.5, True, None, [], {}, [1], 10**4000]
 
 
-def late(seconds: float = 300.0) -> Desk:
-    desk = Desk(DEAF, answer_seconds=seconds)
-    desk.open()
-    assert desk.names() == ["search_notes"]
-    return desk
+def late(seconds: float = 300.0) -> SessionHarness:
+    harness = SessionHarness(DEAF, answer_seconds=seconds)
+    harness.open()
+    assert harness.list_names() == ["search_notes"]
+    return harness
 
 
-def cancelled(desk: Desk) -> list[Any]:
-    return [each["params"]["requestId"] for each in desk.server.received if each["method"] == "notifications/cancelled"]
+def cancelled(harness: SessionHarness) -> list[Any]:
+    return [
+        each["params"]["requestId"] for each in harness.server.received if each["method"] == "notifications/cancelled"
+    ]
 
 
-def pass_time(desk: Desk, seconds: int) -> None:
+def pass_time(harness: SessionHarness, seconds: int) -> None:
     for _ in range(seconds):
-        desk.tick(1)
+        harness.tick(1)
 
 
 def test_a_call_on_stdio_without_an_answer_gets_an_error_and_the_server_a_cancellation() -> None:
-    desk = late()
-    assert desk.call("search_notes") == {}
-    number = desk._last
-    pass_time(desk, 299)
-    assert desk.answer(number) == {}
-    assert cancelled(desk) == []
-    pass_time(desk, 3)
-    error = desk.answer(number)["error"]
+    harness = late()
+    assert harness.call_tool("search_notes") == {}
+    number = harness._last
+    pass_time(harness, 299)
+    assert harness.response_to(number) == {}
+    assert cancelled(harness) == []
+    pass_time(harness, 3)
+    error = harness.response_to(number)["error"]
     assert (error["code"], error["message"]) == (-32000, "pinwarden: the server did not answer within 300 seconds")
-    assert cancelled(desk) == [number]
-    facts = len(desk.facts)
-    desk.say({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
-    assert "error" in desk.answer(number), "an answer that comes after all goes nowhere"
-    assert len(desk.facts) == facts
+    assert cancelled(harness) == [number]
+    facts = len(harness.events)
+    harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
+    assert "error" in harness.response_to(number), "an answer that comes after all goes nowhere"
+    assert len(harness.events) == facts
 
 
 def test_progress_and_a_question_to_the_client_start_the_time_of_a_call_again() -> None:
-    desk = late()
-    assert desk.call("search_notes") == {}
-    number = desk._last
+    harness = late()
+    assert harness.call_tool("search_notes") == {}
+    number = harness._last
     for _ in range(4):
-        pass_time(desk, 200)
-        desk.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
-    desk.say({"jsonrpc": "2.0", "id": "ask", "method": "ping"})
-    pass_time(desk, 250)
-    assert desk.answer(number) == {}
-    pass_time(desk, 310)
-    assert desk.answer(number) == {}, "the client has not answered yet"
-    desk.send({"jsonrpc": "2.0", "id": "ask", "result": {}})
-    pass_time(desk, 302)
-    assert "error" in desk.answer(number)
+        pass_time(harness, 200)
+        harness.server_sends(
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+        )
+    harness.server_sends({"jsonrpc": "2.0", "id": "ask", "method": "ping"})
+    pass_time(harness, 250)
+    assert harness.response_to(number) == {}
+    pass_time(harness, 310)
+    assert harness.response_to(number) == {}, "the client has not answered yet"
+    harness.client_sends({"jsonrpc": "2.0", "id": "ask", "result": {}})
+    pass_time(harness, 302)
+    assert "error" in harness.response_to(number)
 
 
 def test_calls_under_the_same_id_one_after_the_other_are_not_taken_for_one_that_takes_long() -> None:
-    desk = Desk({"tools": [SEARCH]}, answer_seconds=3.0)
-    desk.open()
-    desk.names()
+    harness = SessionHarness({"tools": [SEARCH]}, answer_seconds=3.0)
+    harness.open()
+    harness.list_names()
     for _ in range(10):
         frame = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_notes","arguments":{}}}'
-        step = desk.session.client_frame(frame, desk.now)
-        desk.tick(1)
-        desk.settle(step)
-    assert [message["id"] for message in desk.got() if "error" in message] == []
+        step = harness.session.client_frame(frame, harness.now)
+        harness.tick(1)
+        harness.deliver(step)
+    assert [message["id"] for message in harness.client_messages() if "error" in message] == []
 
 
 def test_the_answer_to_a_call_that_was_looked_at_while_it_was_open_is_passed_on_as_ever() -> None:
-    desk = late()
-    assert desk.call("search_notes") == {}
-    pass_time(desk, 10)
-    answer = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"found"}]}}' % desk._last
-    desk.say(answer)
-    assert desk.to_client[-1] == answer
-    pass_time(desk, 600)
-    assert cancelled(desk) == []
+    harness = late()
+    assert harness.call_tool("search_notes") == {}
+    pass_time(harness, 10)
+    answer = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"found"}]}}' % harness._last
+    harness.server_sends(answer)
+    assert harness.to_client[-1] == answer
+    pass_time(harness, 600)
+    assert cancelled(harness) == []
 
 
 def test_run_answers_a_call_that_its_server_does_not_and_passes_on_the_next(tmp_path: Path) -> None:
@@ -133,11 +137,13 @@ def test_run_answers_a_call_that_its_server_does_not_and_passes_on_the_next(tmp_
 def test_a_call_over_http_without_an_answer_gets_an_error_and_the_server_a_cancellation(
     server: str, era: str, tmp_path: Path
 ) -> None:
-    with scene(tmp_path) as made, Raw(made.gateway, server) as raw, Raw(made.gateway, server) as other:
+    with scene(tmp_path) as made, RawClient(made.gateway, server) as raw, RawClient(made.gateway, server) as other:
         if era == "handshake":
             raw.initialize()
             other.session = raw.session
-        ask, ask_other = (raw.say, other.say) if era == "handshake" else (raw.ask, other.ask)
+        ask, ask_other = (
+            (raw.session_request, other.session_request) if era == "handshake" else (raw.request, other.request)
+        )
         prefix = "" if server else "talking__"
         assert "result" in ask("tools/list")
         with ThreadPoolExecutor() as threads:
@@ -145,7 +151,7 @@ def test_a_call_over_http_without_an_answer_gets_an_error_and_the_server_a_cance
             poll(lambda: any(b'"hang"' in line for line in made.lines(b"<")))
             # It says something else meanwhile, so it does not hang as a whole.
             assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 8)
-            made.gateway.later(LIMITS.answer_seconds + 1)
+            made.gateway.advance_clock(LIMITS.answer_seconds + 1)
             answer = waiting.result(60)
         assert (answer["id"], answer["error"]["code"]) == (7, -32000)
         assert "did not answer in time" in answer["error"]["message"]
@@ -155,11 +161,11 @@ def test_a_call_over_http_without_an_answer_gets_an_error_and_the_server_a_cance
 
 @pytest.mark.parametrize("era", ["newest", "handshake"])
 def test_a_request_over_http_is_answered_whatever_its_id_is(era: str, tmp_path: Path) -> None:
-    from tests.gateway.http_world import modern, rpc
+    from tests.gateway.http_gateway import rpc, stateless_request
 
     with scene(tmp_path) as made:
         for server, name in (("talking", "echo"), ("", "talking__echo")):
-            with Raw(made.gateway, server) as raw:
+            with RawClient(made.gateway, server) as raw:
                 if era == "handshake":
                     raw.initialize()
                 for number in (*ODD_IDS, *NO_IDS):
@@ -167,7 +173,7 @@ def test_a_request_over_http_is_answered_whatever_its_id_is(era: str, tmp_path: 
                     headers: dict[str, str] = {}
                     message = rpc("tools/call", params, 1)
                     if era == "newest":
-                        body, headers = modern("tools/call", params, 1)
+                        body, headers = stateless_request("tools/call", params, 1)
                         message = json.loads(body)
                     status, _, body = raw.send(json.dumps({**message, "id": number}).encode(), headers)
                     answer = json.loads(body)

@@ -16,9 +16,18 @@ import pytest
 
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.lock.gateway_policy import gateway_policy
-from tests.gateway.desk import SEARCH, approved
-from tests.gateway.http_world import META, MODERN, TOKEN, Behind, Kept, Raw, guard, modern
-from tests.gateway.http_world import gateway as http_gateway
+from tests.gateway.http_gateway import (
+    META,
+    MODERN,
+    TOKEN,
+    InMemoryRecorder,
+    RawClient,
+    UpstreamServer,
+    guard,
+    stateless_request,
+)
+from tests.gateway.http_gateway import gateway as http_gateway
+from tests.gateway.session_harness import SEARCH, approved_surface
 from tests.gateway.test_drift_sequences_stdio import gateway
 from tests.servers import sdk_turning
 from tests.servers.turning_http import turning_http
@@ -70,10 +79,10 @@ def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_stdio(t
 
 
 def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_http(remote: str) -> None:
-    kept = Kept()
-    behind = Behind(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
-    with http_gateway({"turning": behind}, kept) as made, Raw(made, "turning") as raw:
-        assert refused_in_time(raw.ask) == "new_exfiltration"
+    kept = InMemoryRecorder()
+    behind = UpstreamServer(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
+    with http_gateway({"turning": behind}, kept) as made, RawClient(made, "turning") as raw:
+        assert refused_in_time(raw.request) == "new_exfiltration"
         assert [fact.code for fact in kept.facts if fact.kind == "blocked"].count("answer_unasked") == 0
         assert not behind.guard.refuses_to_tell
 
@@ -83,12 +92,12 @@ def test_a_subscription_is_not_given_up_because_nothing_is_told() -> None:
     tells = {"capabilities": {"tools": {"listChanged": True}}}
     state = {"tools": [SEARCH], "server": tells, "deaf": ["subscriptions/listen"]}
     with turning_http({"states": [state], "version": "2026-07-28"}) as there:
-        behind = Behind(guard("notes", approved(state)), url=there.url)
-        with http_gateway({"notes": behind}) as made, Raw(made, "notes") as raw, socket.socket() as client:
-            assert "result" in raw.ask("server/discover")
-            (conversation,) = made.call(lambda: list(made.manager.conversations()))
+        behind = UpstreamServer(guard("notes", approved_surface(state)), url=there.url)
+        with http_gateway({"notes": behind}) as made, RawClient(made, "notes") as raw, socket.socket() as client:
+            assert "result" in raw.request("server/discover")
+            (conversation,) = made.call_on_loop(lambda: list(made.manager.conversations()))
             assert isinstance(conversation, Conversation)
-            body, headers = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
+            body, headers = stateless_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, 77)
             client.connect((made.host, made.port))
             lines = [f"{name}: {value}" for name, value in {**headers, "Authorization": f"Bearer {TOKEN}"}.items()]
             head = [f"POST /mcp/notes HTTP/1.1\r\nHost: 127.0.0.1:{made.port}", "Content-Type: application/json"]
@@ -104,4 +113,4 @@ def test_a_subscription_is_not_given_up_because_nothing_is_told() -> None:
                 conversation.tick()
                 return len(conversation._pending), len(conversation.link._posts)  # type: ignore[union-attr]
 
-            assert made.call(late) == (1, 2)
+            assert made.call_on_loop(late) == (1, 2)

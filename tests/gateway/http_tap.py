@@ -1,6 +1,6 @@
-"""A tap on HTTP: stands before a server on loopback, copies every byte, and tells the messages that were in them.
+"""A tap on HTTP: a proxy in front of a server on loopback that copies every byte and extracts the messages.
 
-For stdio the same is `tests.servers.tap`.
+`tests.servers.tap` does the same for stdio.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import httptools
 
 Streams = list[list[bytes]]
-"""Messages, by the answer or the stream that they came in."""
+"""Messages, grouped by the response that contained them."""
 
 
 class HttpTap:
-    """Copies between whoever connects and one port."""
+    """Forwards connections to one port and keeps a copy of the traffic."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -31,71 +31,73 @@ class HttpTap:
         self._accepting.start()
 
     def close(self) -> None:
-        self._hang_up(self._listener)
-        self._accepting.join(60)  # it may just have got a connection, which is to be closed too
-        for each in self._sockets:
-            self._hang_up(each)
+        self._close(self._listener)
+        self._accepting.join(60)  # it may have accepted another connection, which must be closed too
+        for connection in self._sockets:
+            self._close(connection)
 
     @staticmethod
-    def _hang_up(each: socket.socket) -> None:
+    def _close(connection: socket.socket) -> None:
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                number = len(self._sockets)
+                index = len(self._sockets)
                 client, _ = self._listener.accept()
                 self._sockets.append(client)
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets.append(server)
                 for source, sink, up in ((client, server, True), (server, client, False)):
                     source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    threading.Thread(target=self._copy, args=(number, source, sink, up), daemon=True).start()
+                    threading.Thread(target=self._copy, args=(index, source, sink, up), daemon=True).start()
 
-    def _copy(self, number: int, source: socket.socket, sink: socket.socket, up: bool) -> None:
+    def _copy(self, index: int, source: socket.socket, sink: socket.socket, up: bool) -> None:
         with suppress(OSError):
             while chunk := source.recv(1 << 18):
                 with self._lock:
-                    self._copied.append((number, up, chunk))
+                    self._copied.append((index, up, chunk))
                 sink.sendall(chunk)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
     def messages(self) -> tuple[list[bytes], Streams]:
-        """The bodies of all requests, and the messages of all answers."""
+        """Return the bodies of all requests, and the messages of all responses."""
         with self._lock:
             copied = list(self._copied)
         ups: list[bytes] = []
         downs: Streams = []
         parsers: dict[tuple[int, bool], Any] = {}
-        for number, up, chunk in copied:
-            parser = parsers.get((number, up))
+        for index, up, chunk in copied:
+            parser = parsers.get((index, up))
             if parser is None:
-                made = (
-                    httptools.HttpRequestParser(_Requests(ups)) if up else httptools.HttpResponseParser(_Answers(downs))
+                parser = (
+                    httptools.HttpRequestParser(_RequestParser(ups))
+                    if up
+                    else httptools.HttpResponseParser(_ResponseParser(downs))
                 )
-                parser = parsers[number, up] = made
+                parsers[index, up] = parser
             parser.feed_data(chunk)
         return ups, [stream for stream in downs if stream]
 
 
 @contextmanager
 def http_tap(port: int) -> Iterator[HttpTap]:
-    """Copy until the block ends."""
-    made = HttpTap(port)
+    """Forward and copy until the block ends."""
+    tap = HttpTap(port)
     try:
-        yield made
+        yield tap
     finally:
-        made.close()
+        tap.close()
 
 
-class _Requests:
-    """Gathers the bodies of requests."""
+class _RequestParser:
+    """Collects the bodies of requests."""
 
-    def __init__(self, found: list[bytes]) -> None:
-        self._found = found
+    def __init__(self, messages: list[bytes]) -> None:
+        self._messages = messages
         self._parts: list[bytes] = []
 
     def on_body(self, part: bytes) -> None:
@@ -105,21 +107,21 @@ class _Requests:
         body = b"".join(self._parts)
         self._parts.clear()
         if body:
-            self._found.append(body)
+            self._messages.append(body)
 
 
-class _Answers:
-    """Gathers the messages of answers: a document is one, and an event stream has one in each event."""
+class _ResponseParser:
+    """Collects the messages of responses: the body, or one per event of an event stream."""
 
-    def __init__(self, found: Streams) -> None:
-        self._found = found
+    def __init__(self, messages: Streams) -> None:
+        self._messages = messages
         self._stream: list[bytes] = []
         self._events = False
         self._parts: list[bytes] = []
 
     def on_message_begin(self) -> None:
         self._stream = []
-        self._found.append(self._stream)
+        self._messages.append(self._stream)
         self._events = False
         self._parts.clear()
 
@@ -134,7 +136,7 @@ class _Answers:
         *ended, rest = b"".join((*self._parts, part)).split(b"\n")
         self._parts[:] = [rest]
         data = [line.removesuffix(b"\r").removeprefix(b"data:") for line in ended if line.startswith(b"data:")]
-        self._stream += [each.removeprefix(b" ") for each in data if each.strip()]
+        self._stream += [event.removeprefix(b" ") for event in data if event.strip()]
 
     def on_message_complete(self) -> None:
         body = b"".join(self._parts).strip()

@@ -17,8 +17,8 @@ from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.session_audit import SessionOutput
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import pinwarden
-from tests.gateway.desk import POISONED, SEARCH
-from tests.gateway.http_world import Kept
+from tests.gateway.http_gateway import InMemoryRecorder
+from tests.gateway.session_harness import POISONED, SEARCH
 from tests.gateway.test_http_relaying import scene
 from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
 from tests.gateway.test_stdio_streams import running
@@ -49,10 +49,10 @@ def test_the_log_says_of_a_server_that_ended_by_itself_that_it_did(tmp_path: Pat
 
 
 def test_over_http_each_session_with_a_server_has_a_start_and_an_end_with_its_reason(tmp_path: Path) -> None:
-    kept = Kept()
+    kept = InMemoryRecorder()
     with scene(tmp_path, kept=kept) as made, made.client() as raw:
         raw.initialize()
-        assert "error" in raw.say("tools/call", {"name": "die"}, 3)
+        assert "error" in raw.session_request("tools/call", {"name": "die"}, 3)
         poll(lambda: any(fact.kind == STOPPED for fact in kept.facts))
         told = [fact for fact in kept.facts if fact.kind in (STARTED, STOPPED)]
         assert [(fact.kind, fact.server, fact.reason) for fact in told] == [

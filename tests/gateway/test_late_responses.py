@@ -8,7 +8,7 @@ from typing import Any
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.session import Session
 from pinwarden.gateway.session_audit import SessionOutput
-from tests.gateway.desk import SEARCH, Measure
+from tests.gateway.session_harness import SEARCH, InMemoryApprovals
 from tests.servers.turning import META, Turning
 
 ABOUT = {f"{META}protocolVersion": "2026-07-28", f"{META}clientInfo": {"name": "c"}, f"{META}clientCapabilities": {}}
@@ -18,7 +18,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 def test_an_answer_to_our_question_who_the_server_is_counts_no_more_once_a_handshake_said_so() -> None:
     """A client tries the newest revision first, and the handshake before the gateway's own question is sent."""
     server = Turning({"states": [{"tools": [SEARCH]}], "eras": ["initialize"]})
-    measure = Measure(None)
+    measure = InMemoryApprovals(None)
     session = Session(Guard("notes", measure), name="late")
     waiting: list[bytes] = []
     got: list[Any] = []

@@ -10,13 +10,22 @@ from collections.abc import Iterator
 import pytest
 
 from pinwarden.gateway.session_audit import SessionOutput
-from tests.gateway.desk import DELETE, POISONED, SEARCH, approved
-from tests.gateway.http_world import TOKEN, Behind, Gateway, Kept, Raw, gateway, guard, modern
+from tests.gateway.http_gateway import (
+    TOKEN,
+    InMemoryRecorder,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    stateless_request,
+)
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, approved_surface
 from tests.servers.turning_http import turning_http
 from tests.support.waiting import poll
 
 
-class Slow(Kept):
+class Slow(InMemoryRecorder):
     """A disk that takes as long as the test wants."""
 
     def __init__(self) -> None:
@@ -36,32 +45,32 @@ def disk() -> Slow:
 
 
 @pytest.fixture
-def at(disk: Slow) -> Iterator[Gateway]:
-    judge = guard("notes", approved({"tools": [SEARCH, DELETE]}))
+def at(disk: Slow) -> Iterator[RunningGateway]:
+    judge = guard("notes", approved_surface({"tools": [SEARCH, DELETE]}))
     with (
         turning_http({"states": [{"tools": [POISONED, DELETE]}]}) as world,
-        gateway({"notes": Behind(judge, url=world.url)}, disk) as made,
+        gateway({"notes": UpstreamServer(judge, url=world.url)}, disk) as made,
     ):
         yield made
         disk.ready.set()
 
 
 def test_each_refusal_is_on_disk_before_it_is_answered_and_others_are_answered_meanwhile(
-    at: Gateway, disk: Slow
+    at: RunningGateway, disk: Slow
 ) -> None:
-    body, headers = modern("tools/call", {"name": "search_notes", "arguments": {}}, 7)
+    body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {}}, 7)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
     disk.ready.set()
-    with Raw(at, "notes") as raw:
-        assert "error" in raw.ask("tools/call", {"name": "search_notes", "arguments": {}}), "it was refused before"
+    with RawClient(at, "notes") as raw:
+        assert "error" in raw.request("tools/call", {"name": "search_notes", "arguments": {}}), "it was refused before"
         disk.ready.clear()
         before = disk.asked
         with socket.create_connection((at.host, at.port), timeout=60) as waiting:
             waiting.sendall(f"POST /mcp/notes HTTP/1.1\r\n{head}\r\n".encode() + body)
             poll(lambda: disk.asked > before)
             for number in range(3):
-                assert "result" in raw.ask("tools/call", {"name": "delete_note", "arguments": {}}, number)
+                assert "result" in raw.request("tools/call", {"name": "delete_note", "arguments": {}}, number)
             assert select.select([waiting], [], [], 0)[0] == [], "no byte of an answer"
             disk.ready.set()
             assert b"new_exfiltration" in waiting.recv(1 << 16)

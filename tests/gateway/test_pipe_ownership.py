@@ -22,7 +22,7 @@ from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.descriptors import StrictLoop, open_descriptors
-from tests.gateway.http_world import Behind, Raw, gateway, guard
+from tests.gateway.http_gateway import RawClient, UpstreamServer, gateway, guard
 from tests.servers import witness
 from tests.support.waiting import poll
 
@@ -158,8 +158,8 @@ def test_no_pipe_gets_the_number_of_a_standard_stream_which_the_loop_would_never
 def test_a_gateway_on_uvloop_closes_no_pipe_of_a_session_twice(tmp_path: Path) -> None:
     loop = StrictLoop()
     command = [sys.executable, "-I", "-S", str(Path(witness.__file__)), str(tmp_path / "report")]
-    with gateway({"witness": Behind(guard("witness"), command=command)}, new_loop=lambda: loop) as at:
-        with Raw(at, "witness") as raw:
+    with gateway({"witness": UpstreamServer(guard("witness"), command=command)}, new_loop=lambda: loop) as at:
+        with RawClient(at, "witness") as raw:
             raw.initialize()
             raw.send(b"", method="DELETE")
         poll(lambda: loop.closes == 3)

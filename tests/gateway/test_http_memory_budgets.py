@@ -29,11 +29,11 @@ from pinwarden.gateway.http.upstream_transport import TransportOwner
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
-from tests.gateway.desk import Desk
-from tests.gateway.http_world import Kept, rpc
+from tests.gateway.http_gateway import InMemoryRecorder, rpc
+from tests.gateway.session_harness import SessionHarness
 from tests.gateway.test_hostile_messages import HONEST
-from tests.gateway.test_http_answers_in_pieces import Wire
 from tests.gateway.test_http_attacks import Waits
+from tests.gateway.test_http_split_responses import Wire
 
 MB = 1 << 20
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -204,14 +204,14 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
             threads.submit(judged.wait, 60)  # so that everything behind it waits
             made: dict[str, Conversation] = {}
             for name in ("greedy", "modest"):
-                desk = Desk(HONEST)
-                desk.open()
+                harness = SessionHarness(HONEST)
+                harness.open()
 
                 def gone(why: str, name: str = name) -> None:
                     closed.append((name, why))
 
                 made[name] = Conversation(
-                    desk.session, StepRecorder(Kept()), limits, lambda: 0.0, gone, executor, budget
+                    harness.session, StepRecorder(InMemoryRecorder()), limits, lambda: 0.0, gone, executor, budget
                 )
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()

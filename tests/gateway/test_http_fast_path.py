@@ -22,19 +22,29 @@ from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.system.database import open_database
-from tests.gateway.desk import DELETE, SEARCH, approved
-from tests.gateway.http_world import OTHER, Behind, Gateway, Kept, Raw, gateway, guard, modern, rpc
+from tests.gateway.http_gateway import (
+    OTHER_TOKEN,
+    InMemoryRecorder,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
+    gateway,
+    guard,
+    rpc,
+    stateless_request,
+)
+from tests.gateway.session_harness import DELETE, SEARCH, approved_surface
 from tests.servers import talking
 from tests.servers.turning_http import TurningWorld, turning_http
 
 STATE: dict[str, Any] = {"tools": [SEARCH, DELETE, {**SEARCH, "name": "search_notez"}]}
-APPROVED = approved({"tools": [SEARCH, DELETE]})
+APPROVED = approved_surface({"tools": [SEARCH, DELETE]})
 
 
 class Scene:
     """A gateway, a remote server behind it, and how many requests went the general way."""
 
-    def __init__(self, world: TurningWorld, gateway: Gateway, kept: Kept) -> None:
+    def __init__(self, world: TurningWorld, gateway: RunningGateway, kept: InMemoryRecorder) -> None:
         self.world = world
         self.gateway = gateway
         self.kept = kept
@@ -50,25 +60,25 @@ class Scene:
 
 @pytest.fixture
 def at() -> Iterator[Scene]:
-    kept = Kept()
+    kept = InMemoryRecorder()
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, kept) as made,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, kept) as made,
     ):
         yield Scene(world, made, kept)
 
 
-CALL, HEADERS = modern("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
+CALL, HEADERS = stateless_request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
 
 
-def known(raw: Raw) -> None:
+def known(raw: RawClient) -> None:
     """Send the head until it is known: the first request asks the server for its era."""
     for _ in range(2):
         assert raw.send(CALL, HEADERS)[0] == 200
 
 
 def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_same(at: Scene) -> None:
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         assert at.general == 2
         before = at.kept.facts[-1]
@@ -94,7 +104,7 @@ def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_sam
     ids=["string id", "progress token", "both", "compact"],
 )
 def test_a_call_takes_the_fast_path_in_every_spelling(at: Scene, body: bytes) -> None:
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         raw.send(body, HEADERS)  # another length is another head
         general = at.general
@@ -123,7 +133,7 @@ def test_attack_a_known_head_before_another_body_of_its_length_gains_nothing(
 ) -> None:
     body = CALL.replace(old, new)
     assert (len(body), body != CALL) == (len(CALL), True)
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         before = len(at.world.bodies)
         found, _, answer = raw.send(body, HEADERS)
@@ -133,8 +143,8 @@ def test_attack_a_known_head_before_another_body_of_its_length_gains_nothing(
 
 
 def test_attack_a_tool_that_is_not_approved_is_refused_behind_a_known_head(at: Scene) -> None:
-    body, headers = modern("tools/call", {"name": "search_notez", "arguments": {}})
-    with Raw(at.gateway, "notes") as raw:
+    body, headers = stateless_request("tools/call", {"name": "search_notez", "arguments": {}})
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         for _ in range(3):
             status, _, answer = raw.send(body, headers)
@@ -144,21 +154,21 @@ def test_attack_a_tool_that_is_not_approved_is_refused_behind_a_known_head(at: S
 
 
 def test_attack_a_revoked_token_opens_no_known_way(at: Scene) -> None:
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         known(raw)
         calls = at.world.calls("search_notes")
-        others = {token_digest(OTHER): Client(name="other")}
-        at.gateway.call(lambda: at.gateway.endpoint.access.set_clients(others))
+        others = {token_digest(OTHER_TOKEN): Client(name="other")}
+        at.gateway.call_on_loop(lambda: at.gateway.endpoint.access.set_clients(others))
         assert raw.send(CALL, HEADERS)[0] == 401
     assert at.world.calls("search_notes") == calls
 
 
 def test_a_server_that_is_gone_from_the_lock_is_not_reached_by_a_known_way(at: Scene) -> None:
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         calls = at.world.calls("search_notes")
-        at.gateway.call(lambda: at.gateway.manager.replace({}))
+        at.gateway.call_on_loop(lambda: at.gateway.manager.replace({}))
         assert raw.send(CALL, HEADERS)[0] == 503
     assert at.world.calls("search_notes") == calls
 
@@ -169,7 +179,7 @@ def test_a_call_that_cannot_be_recorded_does_not_pass_the_short_way_either(at: S
     def refuse(_: Any) -> None:
         raise PinwardenError("AUDIT_UNAVAILABLE", "no room")
 
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         at.kept.record = refuse  # type: ignore[method-assign,assignment]
         before = at.world.calls("search_notes")
@@ -182,26 +192,26 @@ def test_a_call_that_cannot_be_recorded_does_not_pass_the_short_way_either(at: S
 def test_programs_of_one_client_that_use_the_same_id_at_once_get_their_own_answers(wire: str, tmp_path: Path) -> None:
     if wire == "json":
         with turning_http({"states": [STATE]}) as world:
-            _ask_at_once(Behind(guard("notes", APPROVED), url=world.url), "search_notes")
+            _ask_at_once(UpstreamServer(guard("notes", APPROVED), url=world.url), "search_notes")
     else:
         command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
-        _ask_at_once(Behind(guard("notes"), command=command), "echo")
+        _ask_at_once(UpstreamServer(guard("notes"), command=command), "echo")
 
 
-def _ask_at_once(behind: Behind, tool: str) -> None:
+def _ask_at_once(behind: UpstreamServer, tool: str) -> None:
     wrong: list[Any] = []
 
-    def one(made: Gateway, mine: int) -> None:
-        with Raw(made, "notes") as raw:
+    def one(made: RunningGateway, mine: int) -> None:
+        with RawClient(made, "notes") as raw:
             for turn in range(15):
                 text = f"{mine:03}-{turn:03}"
-                answer = raw.ask("tools/call", {"name": tool, "arguments": {"query": text}}, 1)
+                answer = raw.request("tools/call", {"name": tool, "arguments": {"query": text}}, 1)
                 if answer.get("id") != 1 or text not in json.dumps(answer.get("result")):
                     wrong.append((text, answer))
 
     with gateway({"notes": behind}) as made:
-        with Raw(made, "notes") as raw:
-            raw.ask("tools/list")
+        with RawClient(made, "notes") as raw:
+            raw.request("tools/list")
         threads = [threading.Thread(target=one, args=(made, mine)) for mine in range(8)]
         for thread in threads:
             thread.start()
@@ -212,24 +222,24 @@ def _ask_at_once(behind: Behind, tool: str) -> None:
 
 def test_a_session_of_the_handshake_has_a_short_way_that_ends_with_it(at: Scene) -> None:
     body = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, 5)).encode()
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         raw.initialize()
         assert raw.send(body)[0] == 200
         general = at.general
         assert raw.send(body)[0] == 200
         assert at.general == general
-        with Raw(at.gateway, "notes") as second:
+        with RawClient(at.gateway, "notes") as second:
             second.session = raw.session
             assert second.send(b"", method="DELETE")[0] == 200
         assert raw.send(body)[0] == 404
-        with Raw(at.gateway, "notes", OTHER) as other:
+        with RawClient(at.gateway, "notes", OTHER_TOKEN) as other:
             other.session = raw.session
             assert other.send(body)[0] == 404, "nor is it another client's"
 
 
 def test_a_notification_of_the_same_length_goes_the_general_way(at: Scene) -> None:
     note = b'{"jsonrpc": "2.0", "method": "notifications/x", "params": {}}'
-    with Raw(at.gateway, "notes") as raw:
+    with RawClient(at.gateway, "notes") as raw:
         known(raw)
         general = at.general
         assert raw.send(note.ljust(len(CALL)), {**HEADERS})[0] in (202, 400)
@@ -277,12 +287,12 @@ def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None
     recorder = Recorder(log, None, lambda _: None)
     with (
         turning_http({"states": [STATE]}) as world,
-        gateway({"notes": Behind(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as made,
-        Raw(made, "notes") as raw,
+        gateway({"notes": UpstreamServer(guard("notes", APPROVED), url=world.url)}, recorder, note=log.note) as made,
+        RawClient(made, "notes") as raw,
     ):
         for number in range(1, 8):
-            assert "result" in raw.ask("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
-        assert made.call(lambda: made.manager.upstreams["notes"].recording.kinds["called"]) == 7
+            assert "result" in raw.request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, number)
+        assert made.call_on_loop(lambda: made.manager.upstreams["notes"].recording.kinds["called"]) == 7
     log.close()
     with closing(open_database(tmp_path / "audit.db", audit_schema())) as database:
         facts = [entry.fact for entry in entries(database)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.http_world import Behind, Gateway, Raw, Stream, gateway, guard, rpc
+from tests.gateway.http_gateway import EventStream, RawClient, RunningGateway, UpstreamServer, gateway, guard, rpc
 from tests.servers.led_http import Exchange, Led, led_http
 from tests.support.waiting import poll
 
@@ -21,17 +21,17 @@ ACCEPT = {"action": "accept", "content": {}}
 class Scene:
     """A client with a session on the merged endpoint, and two servers of the handshake era."""
 
-    def __init__(self, here: Gateway, raw: Raw, evil: Led, bank: Led) -> None:
+    def __init__(self, here: RunningGateway, raw: RawClient, evil: Led, bank: Led) -> None:
         self.here = here
         self.raw = raw
         self.evil = evil
         self.bank = bank
-        self.on_stream = Stream(here, raw.session)
+        self.on_stream = EventStream(here, raw.session)
 
-    def call(self, name: str, number: int = 9, token: str = "") -> Stream:
+    def call(self, name: str, number: int = 9, token: str = "") -> EventStream:
         meta = {"_meta": {"progressToken": token}} if token else {}
         body = json.dumps(rpc("tools/call", {"name": name, "arguments": {}, **meta}, number)).encode()
-        return Stream(self.here, self.raw.session, body=body)
+        return EventStream(self.here, self.raw.session, body=body)
 
     def answer(self, number: Any) -> None:
         answer = {"jsonrpc": "2.0", "id": number, "result": ACCEPT}
@@ -71,8 +71,8 @@ def asking(number: Any, then: threading.Event, more: Any = None) -> Iterator[Any
 @pytest.fixture
 def at() -> Iterator[Scene]:
     with led_http("evil", newest=False) as evil, led_http("bank", newest=False) as bank:
-        servers = {each.name: Behind(guard(each.name, each.surface), url=each.url) for each in (evil, bank)}
-        with gateway(servers) as here, Raw(here) as raw:
+        servers = {each.name: UpstreamServer(guard(each.name, each.surface), url=each.url) for each in (evil, bank)}
+        with gateway(servers) as here, RawClient(here) as raw:
             raw.initialize(capabilities={"elicitation": {"form": {}}})
             scene = Scene(here, raw, evil, bank)
             poll(lambda: bool(evil.streams and bank.streams))
@@ -137,8 +137,8 @@ def test_a_question_to_a_client_of_the_newest_revision_is_refused_at_once(at: Sc
         done: list[Any] = []
 
         def call() -> None:
-            with Raw(at.here) as raw:
-                done.append(raw.ask("tools/call", {"name": "evil__go", "arguments": {}}))
+            with RawClient(at.here) as raw:
+                done.append(raw.request("tools/call", {"name": "evil__go", "arguments": {}}))
 
         thread = threading.Thread(target=call)
         thread.start()

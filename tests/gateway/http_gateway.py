@@ -1,4 +1,4 @@
-"""A gateway over HTTP in a thread of the test, with servers behind it that the test names."""
+"""Runs an HTTP gateway with chosen upstream servers in a thread of the test, and talks to it over raw HTTP."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 
 TOKEN = "pwt_a-token-for-tests"
-OTHER = "pwt_another-token-for-tests"
+OTHER_TOKEN = "pwt_another-token-for-tests"
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 T = TypeVar("T")
 
 
-class OpenStream:
-    """The stream of a client that listens."""
+class RecordingStream:
+    """A client's open notification stream that records its messages."""
 
     open = True
 
@@ -49,21 +49,21 @@ class OpenStream:
         self.frames: list[bytes] = []
 
     @property
-    def heard(self) -> list[Any]:
-        return [json.loads(each) for each in self.frames]
+    def messages(self) -> list[Any]:
+        return [json.loads(frame) for frame in self.frames]
 
     def start_events(self) -> None:
-        """Begin."""
+        """Do nothing: the stream is open already."""
 
     def event(self, frame: bytes) -> None:
         self.frames.append(frame)
 
     def end_events(self) -> None:
-        """No more will come."""
+        """Do nothing: tests look at the recorded messages."""
 
 
-class Kept(StepLog):
-    """Keeps every step in memory."""
+class InMemoryRecorder(StepLog):
+    """Records every session output in memory."""
 
     def __init__(self) -> None:
         self.steps: list[SessionOutput] = []
@@ -79,8 +79,8 @@ class Kept(StepLog):
         return [fact for step in self.steps for fact in step.facts]
 
 
-class Fixed:
-    """What was approved, as the test says; nothing, until the first use is trusted."""
+class FixedApprovals:
+    """The approved surface, set by the test or by trust on first use."""
 
     def __init__(self, server: str, surface: Surface | None = None) -> None:
         self._server = server
@@ -97,17 +97,17 @@ class Fixed:
         return self.known
 
     def approve(self, surface: Surface) -> None:
-        """Another surface counts from now on."""
+        """Replace the approved surface."""
         self.known = self._approved(surface, 2 if self.known is None else int(self.known.generation) + 1)
 
 
 def guard(server: str, surface: Surface | None = None, policy: GatewayPolicy = DEFAULT_POLICY) -> Guard:
-    """A judge with a measure in memory."""
-    return Guard(server, Fixed(server, surface), policy)
+    """Return a guard with an approved surface in memory."""
+    return Guard(server, FixedApprovals(server, surface), policy)
 
 
-class Behind:
-    """A server behind the gateway: a command or an address, and who judges it."""
+class UpstreamServer:
+    """A server behind the gateway, started by a command or reached at a URL, and its guard."""
 
     def __init__(self, guard: Guard, *, command: Sequence[str] = (), url: str = "", env: dict[str, str] | None = None):
         self.guard = guard
@@ -135,7 +135,7 @@ class Behind:
         return opened
 
 
-class Gateway:
+class RunningGateway:
     """A running gateway."""
 
     def __init__(
@@ -148,35 +148,35 @@ class Gateway:
         self.host = "127.0.0.1"
         self.port = 0
 
-    def later(self, seconds: float) -> None:
-        """Let so much time pass at once: a wait would have to be short, and a busy machine is slower than that."""
+    def advance_clock(self, seconds: float) -> None:
+        """Advance the gateway's clock without waiting."""
 
-        def passed() -> None:
+        def advance() -> None:
             before = self.manager.clock
             self.manager.clock = lambda: before() + seconds
             for each in self.manager.conversations():
                 each._clock = self.manager.clock  # type: ignore[attr-defined]
             self.manager.tick()
 
-        self.call(passed)
+        self.call_on_loop(advance)
 
     def url(self, server: str = "") -> str:
         return f"http://{self.host}:{self.port}/mcp" + (f"/{server}" if server else "")
 
-    def run(self, made: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do something on the gateway's own loop."""
-        return asyncio.run_coroutine_threadsafe(made(), self.loop).result(60)
+    def run_on_loop(self, new_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the gateway's event loop, and return its result."""
+        return asyncio.run_coroutine_threadsafe(new_coroutine(), self.loop).result(60)
 
-    def call(self, action: Callable[[], T]) -> T:
-        async def made() -> T:
+    def call_on_loop(self, action: Callable[[], T]) -> T:
+        async def act() -> T:
             return action()
 
-        return self.run(made)
+        return self.run_on_loop(act)
 
 
 @contextmanager
 def gateway(
-    servers: Mapping[str, Behind],
+    servers: Mapping[str, UpstreamServer],
     recorder: StepLog | None = None,
     limits: HttpLimits | None = None,
     clients: Mapping[str, Client] | None = None,
@@ -185,17 +185,17 @@ def gateway(
     note: Callable[[AuditEvent, int | str], None] | None = None,
     tracing: Tracing | None = None,
     origins: Collection[str] = (),
-) -> Iterator[Gateway]:
-    """Serve these servers on loopback."""
-    # Servers may take as long to start and to list as they do on a busy machine.
+) -> Iterator[RunningGateway]:
+    """Run a gateway for these servers on loopback."""
+    # Long enough for servers that start and list slowly on a busy machine.
     limits = limits or HttpLimits(reload_seconds=0.05, merged_opening_seconds=60, merged_list_seconds=60)
-    known = clients or {TOKEN: Client(name="tester"), OTHER: Client(name="other")}
+    known = clients or {TOKEN: Client(name="tester"), OTHER_TOKEN: Client(name="other")}
     loop = new_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
-    async def start() -> Gateway:
-        recording = StepRecorder(recorder or Kept(), note)
+    async def start() -> RunningGateway:
+        recording = StepRecorder(recorder or InMemoryRecorder(), note)
         recording.tracing = tracing
         upstreams = {
             name: Upstream(name, name, each.guard, recording, each.opener(limits)) for name, each in servers.items()
@@ -203,11 +203,11 @@ def gateway(
         manager = SessionManager(upstreams, limits, loop.time)
         access = Access({"127.0.0.1"}, origins, {token_digest(token): client for token, client in known.items()})
         endpoint = Endpoint(manager, access, limits, merged_route())
-        made = Gateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
+        made = RunningGateway(loop, manager, endpoint, HttpServer(endpoint, manager, limits))
         made.host, made.port = await made.serving.start(ListenAddress(port=0))
         return made
 
-    async def stop(made: Gateway) -> None:
+    async def stop(made: RunningGateway) -> None:
         await made.serving.stop(drain=False)
         for each in servers.values():
             if each.pool is not None:
@@ -233,10 +233,10 @@ class _InOnePiece(http.client.HTTPConnection):
         self.send(head + (message_body or b""))
 
 
-class Raw:
-    """A client that writes its own requests, one connection, and sees every byte of the answers."""
+class RawClient:
+    """A client with one connection that writes its own requests and sees every byte of the responses."""
 
-    def __init__(self, gateway: Gateway, server: str = "", token: str = TOKEN) -> None:
+    def __init__(self, gateway: RunningGateway, server: str = "", token: str = TOKEN) -> None:
         self._connection = _InOnePiece(gateway.host, gateway.port, timeout=60)
         self._path = f"/mcp/{server}" if server else "/mcp"
         self._token = token
@@ -253,7 +253,7 @@ class Raw:
     def send(
         self, body: bytes, headers: Mapping[str, str] | None = None, method: str = "POST"
     ) -> tuple[int, dict[str, str], bytes]:
-        """One request; the status, headers and body that answered it."""
+        """Send one HTTP request, and return status, headers and body of the response."""
         given = {
             "Authorization": f"Bearer {self._token}",
             "Accept": "application/json, text/event-stream",
@@ -266,33 +266,33 @@ class Raw:
         names = {name.lower(): value for name, value in answer.getheaders()}
         return answer.status, names, answer.read()
 
-    def ask(self, method: str, params: dict[str, Any] | None = None, number: Any = 1) -> Any:
-        """A request of the newest revision, and the message that answered it."""
-        status, headers, body = self.send(*modern(method, params, number))
+    def request(self, method: str, params: dict[str, Any] | None = None, request_id: Any = 1) -> Any:
+        """Send a request of the newest revision, and return the JSON-RPC response."""
+        status, headers, body = self.send(*stateless_request(method, params, request_id))
         self.status = status
         return last_message(headers, body)
 
     def initialize(self, **more: Any) -> Any:
-        """A handshake."""
+        """Open a session, and return the response to ``initialize``."""
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
         _, headers, body = self.send(json.dumps(rpc("initialize", {**hello, **more}, 0)).encode())
         self.session = headers["mcp-session-id"]
         self.send(json.dumps(rpc("notifications/initialized", None, None)).encode())
         return last_message(headers, body)
 
-    def say(self, method: str, params: dict[str, Any] | None = None, number: Any = 1) -> Any:
-        """A request in a session, and the message that answered it."""
-        status, headers, body = self.send(json.dumps(rpc(method, params, number)).encode())
+    def session_request(self, method: str, params: dict[str, Any] | None = None, request_id: Any = 1) -> Any:
+        """Send a request in the session, and return the JSON-RPC response."""
+        status, headers, body = self.send(json.dumps(rpc(method, params, request_id)).encode())
         self.status = status
         return last_message(headers, body)
 
 
-class Stream:
-    """The events of one answer, read as they come: of the stream of a session, or of a request."""
+class EventStream:
+    """Reads the events of a session's stream, or of the response to a request, as they arrive."""
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: RunningGateway,
         session: str = "",
         server: str = "",
         *,
@@ -321,7 +321,7 @@ class Stream:
         self._connection.close()
 
     def next(self) -> Any:
-        """The next message; None at the end."""
+        """Return the next message, or None at the end."""
         if not self._answer.headers["content-type"].startswith("text/event-stream"):
             return json.loads(self._answer.read())
         while line := self._answer.readline():
@@ -330,18 +330,20 @@ class Stream:
         return None
 
 
-def rpc(method: str, params: dict[str, Any] | None, number: Any) -> dict[str, Any]:
-    """A message."""
+def rpc(method: str, params: dict[str, Any] | None, request_id: Any) -> dict[str, Any]:
+    """Return a JSON-RPC request, or a notification if the id is None."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-    if number is not None:
-        message["id"] = number
+    if request_id is not None:
+        message["id"] = request_id
     if params is not None:
         message["params"] = params
     return message
 
 
-def modern(method: str, params: dict[str, Any] | None = None, number: Any = 1) -> tuple[bytes, dict[str, str]]:
-    """A request of the newest revision: its body and its headers."""
+def stateless_request(
+    method: str, params: dict[str, Any] | None = None, request_id: Any = 1
+) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers of a request of the newest revision."""
     meta = {
         f"{META}protocolVersion": MODERN,
         f"{META}clientInfo": {"name": "raw", "version": "1"},
@@ -353,11 +355,11 @@ def modern(method: str, params: dict[str, Any] | None = None, number: Any = 1) -
     name = whole.get("uri" if method == "resources/read" else "name")
     if name is not None and method in ("tools/call", "prompts/get", "resources/read"):
         headers["Mcp-Name"] = name
-    return json.dumps(rpc(method, whole, number)).encode(), headers
+    return json.dumps(rpc(method, whole, request_id)).encode(), headers
 
 
 def messages(headers: Mapping[str, str], body: bytes) -> list[Any]:
-    """The messages of an answer, whether it is a document or a stream."""
+    """Return the messages of a response: of its JSON body or its event stream."""
     if headers.get("content-type", "").startswith("text/event-stream"):
         lines = body.decode().replace("\r\n", "\n").split("\n")
         return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
@@ -365,5 +367,5 @@ def messages(headers: Mapping[str, str], body: bytes) -> list[Any]:
 
 
 def last_message(headers: Mapping[str, str], body: bytes) -> Any:
-    """The answer itself."""
+    """Return the last message of a response, which is the JSON-RPC response."""
     return messages(headers, body)[-1]

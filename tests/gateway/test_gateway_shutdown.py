@@ -17,7 +17,7 @@ import pytest
 
 from pinwarden.gateway.http.listener import END_SECONDS
 from tests.cli.run import pinwarden
-from tests.gateway.http_world import modern
+from tests.gateway.http_gateway import stateless_request
 from tests.gateway.test_gateway_command import Project, Running, running
 from tests.servers import talking
 from tests.support.postgres import Cluster
@@ -60,7 +60,7 @@ def alive(pid: int) -> bool:
 
 def begin_call(at: Running, server: str, name: str, **arguments: Any) -> socket.socket:
     """A call on a connection that nothing is read from."""
-    body, headers = modern("tools/call", {"name": name, "arguments": arguments})
+    body, headers = stateless_request("tools/call", {"name": name, "arguments": arguments})
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {at.token}", "Content-Type": "application/json"}
     lines |= {**headers, "Content-Length": str(len(body))}
     head = "".join(f"{key}: {value}\r\n" for key, value in lines.items())

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.http_world import TOKEN
+from tests.gateway.http_gateway import TOKEN
 from tests.servers import tap
 from tests.support.needs import missing
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.desk import DELETE, POISONED, SEARCH, approved, policy, refused
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, approved_surface, policy, refusal_code
 from tests.gateway.test_drift_sequences_stdio import SERVER, gateway
 from tests.gateway.test_http_enforcement import scene
 from tests.servers import turning
@@ -32,13 +32,13 @@ def test_attack_a_silent_change_is_found_at_the_interval_on_stdio_and_the_client
 
         poll(told)
         poll(lambda: "blocked tool 'search_notes'" in said.read_text())  # which nobody waits for
-        assert refused(client.ask("tools/call", {"name": "search_notes"})) == "new_exfiltration"
+        assert refusal_code(client.ask("tools/call", {"name": "search_notes"})) == "new_exfiltration"
         assert client.names() == ["delete_note"]
 
 
 @pytest.mark.parametrize("wire", ["stdio", "sessions"])
 def test_attack_a_silent_change_is_found_at_the_interval_over_http(wire: str, tmp_path: Path) -> None:
-    surface = approved(STATES["states"][0])
+    surface = approved_surface(STATES["states"][0])
     with scene(wire, STATES, surface, tmp_path, policy(**{"relist-seconds": 1})) as at:
         assert at.names() == ["search_notes", "delete_note"]
         at.turn()
@@ -48,5 +48,5 @@ def test_attack_a_silent_change_is_found_at_the_interval_over_http(wire: str, tm
             return any((fact.kind, fact.item) == ("blocked", "search_notes") for fact in at.kept.facts)
 
         poll(found)
-        assert refused(at.call("search_notes")) == "new_exfiltration"
+        assert refusal_code(at.call("search_notes")) == "new_exfiltration"
         assert at.names() == ["delete_note"]

@@ -19,19 +19,19 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.http_world import (
+from tests.gateway.http_gateway import (
     MODERN,
-    OTHER,
+    OTHER_TOKEN,
     TOKEN,
-    Behind,
-    Gateway,
-    Raw,
-    Stream,
+    EventStream,
+    RawClient,
+    RunningGateway,
+    UpstreamServer,
     gateway,
     guard,
-    modern,
+    stateless_request,
 )
-from tests.gateway.real import MODULES, OLD_PYTHON
+from tests.gateway.published_servers import MODULES, OLD_PYTHON
 from tests.servers.led_http import Exchange, Led, led_http
 from tests.support.needs import missing
 from tests.support.ports import reserved_port
@@ -98,8 +98,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def here(server: Restarting) -> Iterator[Gateway]:
-    with gateway({"old": Behind(guard("old"), url=server.url)}) as made:
+def here(server: Restarting) -> Iterator[RunningGateway]:
+    with gateway({"old": UpstreamServer(guard("old"), url=server.url)}) as made:
         yield made
 
 
@@ -126,7 +126,7 @@ def by_sdk(url: str, tool: str, arguments: dict[str, Any]) -> tuple[list[str], s
 
 @pytest.mark.parametrize("place", ["", "old"], ids=["all servers", "own address"])
 def test_a_stateless_client_calls_a_handshake_server_before_and_after_it_restarts(
-    server: Restarting, here: Gateway, place: str
+    server: Restarting, here: RunningGateway, place: str
 ) -> None:
     tool = server.tool if place else f"old__{server.tool}"
     for time in ("first", "again"):
@@ -134,50 +134,54 @@ def test_a_stateless_client_calls_a_handshake_server_before_and_after_it_restart
         assert tool in tools
         assert time in text
         server.restart()
-    with Raw(here, place) as raw:
-        listed = raw.ask("tools/list")["result"]["tools"]
+    with RawClient(here, place) as raw:
+        listed = raw.request("tools/list")["result"]["tools"]
     assert tool in [each["name"] for each in listed]
 
 
-def test_a_session_of_a_handshake_client_at_all_servers_outlives_the_server(server: Restarting, here: Gateway) -> None:
-    with Raw(here) as raw:
+def test_a_session_of_a_handshake_client_at_all_servers_outlives_the_server(
+    server: Restarting, here: RunningGateway
+) -> None:
+    with RawClient(here) as raw:
         raw.initialize()
-        with Stream(here, raw.session) as stream:
+        with EventStream(here, raw.session) as stream:
             call = {"name": f"old__{server.tool}", "arguments": server.arguments("one")}
-            assert "one" in raw.say("tools/call", call, 2)["result"]["content"][0]["text"]
+            assert "one" in raw.session_request("tools/call", call, 2)["result"]["content"][0]["text"]
             server.restart()
-            assert "one" in raw.say("tools/call", call, 3)["result"]["content"][0]["text"]
+            assert "one" in raw.session_request("tools/call", call, 3)["result"]["content"][0]["text"]
             assert stream.next()["method"] == "notifications/tools/list_changed"
 
 
-def test_a_session_at_the_servers_own_address_ends_with_the_status_for_that(server: Restarting, here: Gateway) -> None:
-    with Raw(here, "old") as raw:
+def test_a_session_at_the_servers_own_address_ends_with_the_status_for_that(
+    server: Restarting, here: RunningGateway
+) -> None:
+    with RawClient(here, "old") as raw:
         raw.initialize()
         server.restart()
         for _ in range(2):
-            raw.say("tools/list", {}, 2)
+            raw.session_request("tools/list", {}, 2)
             assert raw.status == 404
         raw.session = ""
         raw.initialize()
-        assert raw.say("tools/list", {}, 2)["result"]["tools"]
+        assert raw.session_request("tools/list", {}, 2)["result"]["tools"]
 
 
 def test_calls_of_several_clients_after_a_restart_are_all_answered_and_each_is_executed_once(
-    server: Restarting, here: Gateway
+    server: Restarting, here: RunningGateway
 ) -> None:
-    places = [("", TOKEN), ("", TOKEN), ("", OTHER), ("old", TOKEN), ("old", OTHER)]
+    places = [("", TOKEN), ("", TOKEN), ("", OTHER_TOKEN), ("old", TOKEN), ("old", OTHER_TOKEN)]
 
     with ExitStack() as ends, ThreadPoolExecutor(len(places)) as threads:
-        clients = [ends.enter_context(Raw(here, place, token)) for place, token in places]
+        clients = [ends.enter_context(RawClient(here, place, token)) for place, token in places]
 
         def call(number: int) -> str:
             name = server.tool if places[number][0] else f"old__{server.tool}"
             params = {"name": name, "arguments": server.arguments(f"letter {number}")}
-            text: str = clients[number].ask("tools/call", params)["result"]["content"][0]["text"]
+            text: str = clients[number].request("tools/call", params)["result"]["content"][0]["text"]
             return text
 
         for client in clients:
-            client.ask("tools/list")
+            client.request("tools/list")
         server.restart()
         before = len(server.calls.read_text().splitlines())
         answers = list(threads.map(call, range(len(clients))))
@@ -214,7 +218,7 @@ def refused(exchange: Exchange, status: int = 400) -> bool:
 
 
 def test_a_bad_request_in_a_session_that_the_server_knows_is_passed_on_and_ends_nothing() -> None:
-    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
 
         def lead(exchange: Exchange) -> bool:
             if exchange.method == "initialize":
@@ -222,9 +226,9 @@ def test_a_bad_request_in_a_session_that_the_server_knows_is_passed_on_and_ends_
             return exchange.method == "tools/call" and refused(exchange)
 
         world.lead = lead
-        with Raw(made) as raw:
+        with RawClient(made) as raw:
             for number in (1, 2):
-                answer = raw.ask("tools/call", {"name": "far__go", "arguments": {}}, number)
+                answer = raw.request("tools/call", {"name": "far__go", "arguments": {}}, number)
                 assert answer["error"]["message"] == "Bad Request: go away"
     assert world.methods.count("tools/call") == 2
     assert world.methods.count("ping") == 2
@@ -233,7 +237,7 @@ def test_a_bad_request_in_a_session_that_the_server_knows_is_passed_on_and_ends_
 
 @pytest.mark.parametrize("status", [400, 404])
 def test_attack_a_server_that_forgets_every_session_is_asked_twice_and_not_for_ever(status: int) -> None:
-    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
         sessions = iter(range(1000))
 
         def lead(exchange: Exchange) -> bool:
@@ -242,15 +246,15 @@ def test_attack_a_server_that_forgets_every_session_is_asked_twice_and_not_for_e
             return exchange.method in ("tools/call", "ping") and refused(exchange, status)
 
         world.lead = lead
-        with Raw(made) as raw:
-            answer = raw.ask("tools/call", {"name": "far__go", "arguments": {}})
+        with RawClient(made) as raw:
+            answer = raw.request("tools/call", {"name": "far__go", "arguments": {}})
         assert answer["error"] == {"code": -32000, "message": "the server ended the session"}
     assert world.methods.count("tools/call") == 2
     assert world.methods.count("initialize") == 2
 
 
 def test_a_call_that_the_server_may_have_executed_is_not_sent_again() -> None:
-    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
 
         def lead(exchange: Exchange) -> bool:
             if exchange.method == "initialize":
@@ -261,33 +265,33 @@ def test_a_call_that_the_server_may_have_executed_is_not_sent_again() -> None:
             return False
 
         world.lead = lead
-        with Raw(made) as raw:
-            assert raw.ask("tools/call", {"name": "far__go", "arguments": {}})["error"]["code"] == -32000
+        with RawClient(made) as raw:
+            assert raw.request("tools/call", {"name": "far__go", "arguments": {}})["error"]["code"] == -32000
     assert world.methods.count("tools/call") == 1
 
 
 def test_a_handshake_client_uses_a_server_that_knows_no_handshake() -> None:
-    with led_http() as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+    with led_http() as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
         world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
         for place, name in (("far", "go"), ("", "far__go")):
-            with Raw(made, place) as raw:
+            with RawClient(made, place) as raw:
                 about = raw.initialize()["result"]
                 assert (about["protocolVersion"], "tools" in about["capabilities"]) == ("2025-11-25", True)
-                assert [each["name"] for each in raw.say("tools/list", {}, 2)["result"]["tools"]] == [name]
-                called = raw.say("tools/call", {"name": name, "arguments": {"a": 1}}, 3)
+                assert [each["name"] for each in raw.session_request("tools/list", {}, 2)["result"]["tools"]] == [name]
+                called = raw.session_request("tools/call", {"name": name, "arguments": {"a": 1}}, 3)
                 assert called["result"]["content"][0]["text"] == '{"a": 1}'
-                assert raw.say("ping", {}, 4)["result"] == {}
+                assert raw.session_request("ping", {}, 4)["result"] == {}
 
 
 def test_a_server_that_refuses_the_handshake_for_another_reason_is_heard() -> None:
-    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
         world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
-        with Raw(made, "far") as raw:
+        with RawClient(made, "far") as raw:
             assert raw.initialize()["error"]["message"] == "Bad Request: go away"
 
 
 def test_a_stateless_client_that_hangs_up_cancels_its_call_at_a_handshake_server() -> None:
-    with led_http(newest=False) as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made:
+    with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
 
         def lead(exchange: Exchange) -> bool:
             if exchange.method == "initialize":
@@ -300,10 +304,10 @@ def test_a_stateless_client_that_hangs_up_cancels_its_call_at_a_handshake_server
             return False
 
         world.lead = lead
-        with Raw(made) as raw:
-            raw.ask("tools/list")
-        body, headers = modern("tools/call", {"name": "far__go", "arguments": {}}, 7)
-        with Stream(made, body=body, headers=headers) as stream:
+        with RawClient(made) as raw:
+            raw.request("tools/list")
+        body, headers = stateless_request("tools/call", {"name": "far__go", "arguments": {}}, 7)
+        with EventStream(made, body=body, headers=headers) as stream:
             assert stream.next()["method"] == "notifications/message"
         poll(lambda: "notifications/cancelled" in world.methods)
         note = next(each for each in world.got if each.method == "notifications/cancelled")
@@ -314,10 +318,14 @@ def test_a_stateless_client_that_hangs_up_cancels_its_call_at_a_handshake_server
 
 def test_a_server_that_goes_back_to_the_handshake_is_found_out() -> None:
     """Its era was known, and the requests went straight to it."""
-    with led_http() as world, gateway({"far": Behind(guard("far"), url=world.url)}) as made, Raw(made, "far") as raw:
+    with (
+        led_http() as world,
+        gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made,
+        RawClient(made, "far") as raw,
+    ):
         call = {"name": "go", "arguments": {}}
         for number in (1, 2, 3):
-            assert "result" in raw.ask("tools/call", call, number)
+            assert "result" in raw.request("tools/call", call, number)
         world.newest = False
         sessions = {"one"}
 
@@ -327,5 +335,5 @@ def test_a_server_that_goes_back_to_the_handshake_is_found_out() -> None:
             return exchange.heads.get("mcp-session-id") not in sessions and refused(exchange)
 
         world.lead = lead
-        raw.ask("tools/call", call, 4)
-        assert "result" in raw.ask("tools/call", call, 5)
+        raw.request("tools/call", call, 4)
+        assert "result" in raw.request("tools/call", call, 5)

@@ -1,4 +1,4 @@
-"""What a client does with a server to have used all of MCP once."""
+"""Scenarios in which the official client uses every feature of MCP that a server has."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pydantic import FileUrl
 
 ODD = 'hé "quoted" \\ \u2028 \U0001f600 </script>'
 HOSTS = ("login.example.com", "modelcontextprotocol.io")
-"""Where the servers send people to."""
+"""Hosts of the URLs to which the servers send the user."""
 
 
-class Visitor:
-    """A client's user, model and ears."""
+class RecordingUser:
+    """Answers the server's requests for the user and the model, and records requests and notifications."""
 
     def __init__(self, folder: Path = Path()) -> None:
-        self.told: list[str] = []
-        """The methods of what came without being asked for."""
-        self.asked: list[str] = []
+        self.notifications: list[str] = []
+        """Methods of notifications; of log messages ``log`` and the level."""
+        self.server_requests: list[str] = []
         self.folder = folder
-        """What servers of files may look into."""
+        """The folder that file servers may read."""
 
-    def client(self, place: Any, mode: str) -> Client:
-        """A client that can do everything."""
+    def client(self, target: Any, mode: str) -> Client:
+        """Return a client that has all capabilities."""
         return Client(
-            place,
+            target,
             mode=mode,
             sampling_callback=self._sample,
             elicitation_callback=self._elicit,
@@ -43,76 +43,81 @@ class Visitor:
         )
 
     async def _sample(self, context: Any, params: Any) -> Any:  # noqa: ARG002
-        self.asked.append("sampling")
+        self.server_requests.append("sampling")
         content = types.TextContent(type="text", text=f"{ODD} {params.max_tokens}")
         return types.CreateMessageResult(role="assistant", content=content, model="m", stop_reason="endTurn")
 
     async def _elicit(self, context: Any, params: Any) -> Any:  # noqa: ARG002
-        self.asked.append(f"elicitation {params.mode}")
+        self.server_requests.append(f"elicitation {params.mode}")
         return types.ElicitResult(action="accept", content=None if params.mode == "url" else {"name": ODD})
 
     async def _roots(self, context: Any) -> Any:  # noqa: ARG002
-        self.asked.append("roots")
+        self.server_requests.append("roots")
         return types.ListRootsResult(roots=[types.Root(uri=FileUrl("file:///tmp/%C3%A9"), name=ODD)])
 
     async def _log(self, params: Any) -> None:
-        self.told.append(f"log {params.level}")
+        self.notifications.append(f"log {params.level}")
 
     async def _hear(self, message: Any) -> None:
-        self.told.append(getattr(message, "method", type(message).__name__))
+        self.notifications.append(getattr(message, "method", type(message).__name__))
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until something was told or asked."""
+        """Wait until ``done`` returns true, at most a minute."""
         with anyio.fail_after(60):
             while not done():
                 await anyio.sleep(0.01)
 
 
-async def _progress(client: Client, tool: str, arguments: dict[str, Any]) -> list[float]:
+async def _call_for_progress(client: Client, tool: str, arguments: dict[str, Any]) -> list[float]:
     seen: list[float] = []
 
-    async def heard(progress: float, total: float | None, message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    await client.call_tool(tool, arguments, progress_callback=heard)
+    await client.call_tool(tool, arguments, progress_callback=on_progress)
     return seen
 
 
 LONG = {"duration": 5, "steps": 25}
-"""The first step is told soon, and from then on there is time to cancel it, also on a slow machine."""
+"""The first progress comes soon, and then there is time to cancel the call, even on a slow machine."""
 
 
-async def _cancelled(client: Client, tool: str, arguments: dict[str, Any]) -> None:
-    """Call a tool, and cancel that when it is known to be at work."""
+async def _call_and_cancel(client: Client, tool: str, arguments: dict[str, Any]) -> None:
+    """Call a tool, and cancel the call after its first progress notification."""
     async with anyio.create_task_group() as group:
 
-        async def heard(progress: float, total: float | None, message: str | None) -> None:
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             group.cancel_scope.cancel()
 
         async def call() -> None:
-            await client.call_tool(tool, arguments, progress_callback=heard)
+            await client.call_tool(tool, arguments, progress_callback=on_progress)
             pytest.fail("it was not cancelled")
 
         group.start_soon(call)
 
 
-async def _lists(client: Client) -> None:
+async def _list_everything(client: Client) -> None:
     await client.list_tools()
     await client.list_prompts()
     await client.list_resources()
     await client.list_resource_templates()
 
 
-async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
-    """server-everything, which has the handshake alone."""
-    await _lists(client)
+async def use_everything_server(client: Client, user: RecordingUser, size: int) -> None:
+    """Use server-everything, which supports only the handshake."""
+    await _list_everything(client)
     await client.send_ping()
     await client.call_tool("echo", {"message": ODD})
-    assert await _progress(client, "trigger-long-running-operation", {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
-    await _cancelled(client, "trigger-long-running-operation", LONG)
-    await visitor.until(lambda: "roots" in visitor.asked)
+    assert await _call_for_progress(client, "trigger-long-running-operation", {"duration": 0.2, "steps": 4}) == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    await _call_and_cancel(client, "trigger-long-running-operation", LONG)
+    await user.until(lambda: "roots" in user.server_requests)
     await client.send_roots_list_changed()
-    await visitor.until(lambda: visitor.asked.count("roots") == 2)
+    await user.until(lambda: user.server_requests.count("roots") == 2)
     await client.call_tool("get-roots-list", {})
     await client.call_tool("trigger-sampling-request", {"prompt": ODD, "maxTokens": 7})
     await client.call_tool("trigger-elicitation-request", {})
@@ -124,13 +129,13 @@ async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
         await client.read_resource(uri)
     await client.subscribe_resource("demo://resource/dynamic/text/1")
     await client.call_tool("toggle-subscriber-updates", {})
-    await visitor.until(lambda: "notifications/resources/updated" in visitor.told)
+    await user.until(lambda: "notifications/resources/updated" in user.notifications)
     await client.call_tool("toggle-subscriber-updates", {})
     await client.unsubscribe_resource("demo://resource/dynamic/text/1")
     await client.set_logging_level("debug")
-    logged = sum(each.startswith("log") for each in visitor.told)
+    logged = sum(method.startswith("log") for method in user.notifications)
     await client.call_tool("toggle-simulated-logging", {})
-    await visitor.until(lambda: sum(each.startswith("log") for each in visitor.told) > logged)
+    await user.until(lambda: sum(method.startswith("log") for method in user.notifications) > logged)
     await client.call_tool("toggle-simulated-logging", {})
     prompt = types.PromptReference(type="ref/prompt", name="completable-prompt")
     await client.complete(prompt, {"name": "department", "value": "S"})
@@ -144,24 +149,24 @@ async def of_everything(client: Client, visitor: Visitor, size: int) -> None:
     await client.call_tool("get-structured-content", {"location": "Chicago"})
     assert (await client.call_tool("get-sum", {"a": "no number"})).is_error
     await client.call_tool("echo", {"message": "x" * size})
-    # That server goes on with what was cancelled, and tells of it.
-    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + LONG["steps"])
-    assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
+    # That server continues a cancelled call and still sends its progress.
+    await user.until(lambda: user.notifications.count("notifications/progress") == 4 + LONG["steps"])
+    assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(user.server_requests)
 
 
-async def of_full(client: Client, visitor: Visitor, size: int) -> None:
-    """A server of the newest SDK, in the revision without a handshake."""
-    await _lists(client)
-    assert await _progress(client, "steps", {"count": 3}) == [0.5, 1.5, 2.5]
-    await visitor.until(lambda: visitor.told.count("log info") == 3)
-    await _cancelled(client, "wait", {})
+async def use_full_server(client: Client, user: RecordingUser, size: int) -> None:
+    """Use a server of the newest SDK, in the revision without a handshake."""
+    await _list_everything(client)
+    assert await _call_for_progress(client, "steps", {"count": 3}) == [0.5, 1.5, 2.5]
+    await user.until(lambda: user.notifications.count("log info") == 3)
+    await _call_and_cancel(client, "wait", {})
     for tool in ("sampled", "elicited", "sent_away", "rooted", "media"):
         assert not (await client.call_tool(tool, {})).is_error, tool
     for uri in ("note://today", "note://bytes", "note://day/monday"):
         await client.read_resource(uri)
-    async with client.listen(resource_subscriptions=["note://today"]) as heard:
+    async with client.listen(resource_subscriptions=["note://today"]) as updates:
         await client.call_tool("touch", {"uri": "note://today"})
-        async for _ in heard:
+        async for _ in updates:
             break
     prompt = types.PromptReference(type="ref/prompt", name="greet")
     await client.complete(prompt, {"name": "name", "value": ODD})
@@ -171,19 +176,19 @@ async def of_full(client: Client, visitor: Visitor, size: int) -> None:
     large = (await client.call_tool("large", {"size": size})).content[0]
     assert isinstance(large, types.TextContent)
     assert len(large.text) == size
-    assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(visitor.asked)
+    assert {"sampling", "elicitation form", "elicitation url", "roots"} == set(user.server_requests)
 
 
-async def of_both(client: Client, visitor: Visitor, size: int, *, handshake: bool) -> None:
-    """server-everything and the server of the newest SDK, behind one address."""
-    await _lists(client)
+async def use_merged_servers(client: Client, user: RecordingUser, size: int, *, handshake: bool) -> None:
+    """Use server-everything and the server of the newest SDK, merged at ``/mcp``."""
+    await _list_everything(client)
     await client.call_tool("everything__echo", {"message": ODD})
     await client.call_tool("full__media", {})
     if handshake:
-        await _of_both_with_a_handshake(client, visitor)
+        await _use_merged_servers_in_session(client, user)
     else:
-        assert await _progress(client, "full__steps", {"count": 3}) == [0.5, 1.5, 2.5]
-        await _cancelled(client, "full__wait", {})
+        assert await _call_for_progress(client, "full__steps", {"count": 3}) == [0.5, 1.5, 2.5]
+        await _call_and_cancel(client, "full__wait", {})
         for tool in ("sampled", "elicited", "sent_away", "rooted"):
             assert not (await client.call_tool(f"full__{tool}", {})).is_error, tool
     for uri in ("everything+demo://resource/dynamic/text/1", "full+note://bytes", "full+note://day/monday"):
@@ -199,33 +204,33 @@ async def of_both(client: Client, visitor: Visitor, size: int, *, handshake: boo
     await client.call_tool("everything__get-tiny-image", {})
     await client.call_tool("everything__echo", {"message": "x" * size})
     await client.call_tool("full__large", {"size": size})
-    await _lists(client)
+    await _list_everything(client)
 
 
-async def _of_both_with_a_handshake(client: Client, visitor: Visitor) -> None:
+async def _use_merged_servers_in_session(client: Client, user: RecordingUser) -> None:
     long = "everything__trigger-long-running-operation"
-    assert await _progress(client, long, {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
-    await _cancelled(client, long, LONG)
+    assert await _call_for_progress(client, long, {"duration": 0.2, "steps": 4}) == [1, 2, 3, 4]
+    await _call_and_cancel(client, long, LONG)
     await client.send_ping()
     await client.send_roots_list_changed()
-    await visitor.until(lambda: "roots" in visitor.asked)
+    await user.until(lambda: "roots" in user.server_requests)
     await client.call_tool("everything__trigger-sampling-request", {"prompt": ODD, "maxTokens": 7})
     await client.call_tool("everything__trigger-elicitation-request", {})
     await client.subscribe_resource("everything+demo://resource/dynamic/text/1")
     await client.call_tool("everything__toggle-subscriber-updates", {})
-    await visitor.until(lambda: "notifications/resources/updated" in visitor.told)
+    await user.until(lambda: "notifications/resources/updated" in user.notifications)
     await client.call_tool("everything__toggle-subscriber-updates", {})
     await client.unsubscribe_resource("everything+demo://resource/dynamic/text/1")
     await client.set_logging_level("debug")
-    # That server goes on with what was cancelled, and tells of it.
-    await visitor.until(lambda: visitor.told.count("notifications/progress") == 4 + LONG["steps"])
-    assert {"sampling", "elicitation form", "roots"} <= set(visitor.asked)
+    # That server continues a cancelled call and still sends its progress.
+    await user.until(lambda: user.notifications.count("notifications/progress") == 4 + LONG["steps"])
+    assert {"sampling", "elicitation form", "roots"} <= set(user.server_requests)
 
 
-def of_tasks(ask: Callable[[str, dict[str, Any]], Any]) -> None:
-    """The tasks of server-everything, in few words: the official client has none.
+def use_tasks(ask: Callable[[str, dict[str, Any]], Any]) -> None:
+    """Use the tasks of server-everything with raw requests; the official client has no tasks.
 
-    It works for four seconds on each, so what has to be said meanwhile is said right away.
+    Each task runs for four seconds, so requests about a running task come first.
     """
     call = {"name": "simulate-research-query", "arguments": {"topic": ODD}, "task": {"ttl": 60_000}}
     second = ask("tools/call", call)["result"]["task"]["taskId"]
@@ -238,10 +243,10 @@ def of_tasks(ask: Callable[[str, dict[str, Any]], Any]) -> None:
     assert ask("tasks/cancel", {"taskId": first})["error"]["code"] == -32602
 
 
-async def of_files(client: Client, visitor: Visitor, size: int) -> None:
-    """server-filesystem: a file of every byte there is, whose content stands in the answer twice."""
+async def use_filesystem_server(client: Client, user: RecordingUser, size: int) -> None:
+    """Use server-filesystem: read a file with all byte values, whose content is in the result twice."""
     await client.list_tools()
-    await visitor.until(lambda: "roots" in visitor.asked)
+    await user.until(lambda: "roots" in user.server_requests)
     allowed = (await client.call_tool("list_allowed_directories", {})).content[0]
     assert isinstance(allowed, types.TextContent)
     file = Path(allowed.text.splitlines()[-1]) / "large.png"
@@ -251,12 +256,12 @@ async def of_files(client: Client, visitor: Visitor, size: int) -> None:
     assert 2 * len(picture.data) > size * 0.99
 
 
-async def of_git(client: Client, visitor: Visitor, size: int) -> None:
-    """mcp-server-git: a file with odd names and words is looked at, added, committed and told of."""
+async def use_git_server(client: Client, user: RecordingUser, size: int) -> None:
+    """Use mcp-server-git: add, commit and show a file whose name and content have special characters."""
     await client.list_tools()
-    folder = visitor.folder
+    folder = user.folder
     (folder / "snö.txt").write_text(f"{ODD}\n" + "x" * size)
-    place = {"repo_path": str(folder)}
+    repository = {"repo_path": str(folder)}
     for tool, more in (
         ("git_status", {}),
         ("git_add", {"files": ["snö.txt"]}),
@@ -265,14 +270,14 @@ async def of_git(client: Client, visitor: Visitor, size: int) -> None:
         ("git_log", {"max_count": 1}),
         ("git_show", {"revision": "HEAD"}),
     ):
-        assert not (await client.call_tool(tool, {**place, **more})).is_error, tool
-    assert (await client.call_tool("git_show", {**place, "revision": "nowhere"})).is_error
+        assert not (await client.call_tool(tool, {**repository, **more})).is_error, tool
+    assert (await client.call_tool("git_show", {**repository, "revision": "nowhere"})).is_error
 
 
-async def of_fastmcp(client: Client, visitor: Visitor, size: int) -> None:
-    """A server written with FastMCP."""
-    del visitor
-    await _lists(client)
+async def use_fastmcp_server(client: Client, user: RecordingUser, size: int) -> None:
+    """Use a server written with FastMCP."""
+    del user
+    await _list_everything(client)
     assert (await client.call_tool("add", {"a": 40})).structured_content == {"result": 42}
     assert (await client.call_tool("add", {"a": ODD})).is_error
     await client.get_prompt("explain", {"topic": ODD + "x" * size})

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.http_world import Behind, Gateway, gateway, guard
-from tests.gateway.real import CLIENTS, META_VERSION, OWN, Real, real_servers
+from tests.gateway.http_gateway import RunningGateway, UpstreamServer, gateway, guard
+from tests.gateway.published_servers import CLIENTS, META_VERSION, OWN, Real, real_servers
 from tests.support.needs import needs
 
 pytestmark = needs("node", install="sudo apt-get install nodejs npm")
@@ -58,9 +58,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Real]:
 
 
 @pytest.fixture(scope="module")
-def here(servers: dict[str, Real]) -> Iterator[Gateway]:
+def here(servers: dict[str, Real]) -> Iterator[RunningGateway]:
     behind = {place(client, name): real for name, real in servers.items() for client in CLIENTS}
-    with gateway({name: Behind(guard(name), command=real.command) for name, real in behind.items()}) as made:
+    with gateway({name: UpstreamServer(guard(name), command=real.command) for name, real in behind.items()}) as made:
         yield made
 
 
@@ -71,7 +71,7 @@ def place(client: str, server: str) -> str:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_client_sees_what_the_server_said_and_its_call_is_answered(
-    servers: dict[str, Real], here: Gateway, tmp_path: Path, cell: tuple[str, str, str, str]
+    servers: dict[str, Real], here: RunningGateway, tmp_path: Path, cell: tuple[str, str, str, str]
 ) -> None:
     client, mode, server, way = cell
     real = servers[server]

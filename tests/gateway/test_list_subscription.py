@@ -1,0 +1,208 @@
+"""In the stateless era the gateway listens for itself, behind the client's back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pinwarden.gateway.session import Session
+from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, approved_surface, refusal_code
+
+MODERN = "2026-07-28"
+LISTEN = "subscriptions/listen"
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+CHANGED = "notifications/tools/list_changed"
+TELLS = {"capabilities": {"tools": {"listChanged": True}}}
+HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE], "server": TELLS, "deaf": [LISTEN]}
+TURNED: dict[str, Any] = {**HONEST, "tools": [POISONED, DELETE]}
+
+
+def listens(harness: SessionHarness) -> list[dict[str, Any]]:
+    """The subscriptions that the server was asked for by us."""
+    own = [each for each in harness.server.received if str(each.get("id")).startswith("pinwarden/")]
+    return [each for each in own if each["method"] == LISTEN]
+
+
+def tell(harness: SessionHarness, method: str, number: Any, **params: Any) -> None:
+    """Something that the server says on a subscription."""
+    harness.server_sends({"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": {SUBSCRIPTION: number}}})
+
+
+def opened(*states: dict[str, Any], **more: Any) -> tuple[SessionHarness, str]:
+    """A conversation, and the id of our subscription in it."""
+    harness = SessionHarness(*states, era=MODERN, **more)
+    harness.open()
+    (asked,) = listens(harness)
+    return harness, asked["id"]
+
+
+def lists(harness: SessionHarness) -> int:
+    return len([each for each in harness.server.received if each.get("method") == "tools/list"])
+
+
+def test_the_gateway_asks_to_be_told_of_what_the_server_says_that_it_tells() -> None:
+    both = {**HONEST, "server": {"capabilities": {"tools": {"listChanged": True}, "resources": {"listChanged": True}}}}
+    harness, _ = opened({**both, "prompts": [{"name": "p"}]})
+    asked = listens(harness)[0]["params"]
+    assert asked["notifications"] == {"toolsListChanged": True, "resourcesListChanged": True}
+    assert asked["_meta"]["io.modelcontextprotocol/protocolVersion"] == MODERN
+
+
+def test_a_notice_on_our_subscription_makes_the_next_call_wait_for_the_new_list() -> None:
+    """Attack: rug pull behind a client that never asked to be told."""
+    harness, number = opened(HONEST, TURNED)
+    assert harness.call_tool("search_notes")["result"]
+    harness.switch_server_state()
+    tell(harness, CHANGED, number)
+    assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
+    assert len(harness.calls_received("search_notes")) == 1
+    assert harness.call_tool("delete_note")["result"]
+
+
+def test_nothing_of_our_subscription_reaches_the_client() -> None:
+    harness, number = opened(HONEST)
+    harness.list_names()
+    got = len(harness.to_client)
+    tell(harness, ACKNOWLEDGED, number, notifications={"toolsListChanged": True})
+    tell(harness, CHANGED, number)
+    tell(harness, "notifications/resources/updated", number, uri="notes://a")
+    tell(harness, "notifications/message", number, level="info", data="read this")
+    harness.server_sends({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+    harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"_meta": {SUBSCRIPTION: number}}})
+    assert harness.to_client[got:] == []
+
+
+def test_a_notice_in_the_clients_own_subscription_is_passed_on_and_counts_as_well() -> None:
+    harness, _ = opened(HONEST, TURNED)
+    assert harness.call_tool("search_notes")["result"]
+    harness.switch_server_state()
+    tell(harness, CHANGED, 77)
+    assert harness.client_messages()[-2]["params"]["_meta"] == {SUBSCRIPTION: 77}
+    assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
+
+
+def test_a_subscription_of_the_client_to_something_else_is_none_to_changes() -> None:
+    harness = SessionHarness({**HONEST, "resources": [{"uri": "notes://a", "name": "a"}], "server": TELLS}, era=MODERN)
+    harness.request(LISTEN, {"notifications": {"toolsListChanged": False, "promptsListChanged": True}})
+    harness.open()
+    assert len(listens(harness)) == 1
+
+
+def test_no_subscription_is_opened_beside_one_of_the_client() -> None:
+    harness = SessionHarness(HONEST, era=MODERN)
+    harness.request(LISTEN, {"notifications": {"toolsListChanged": True}})
+    harness.open()
+    assert harness.call_tool("search_notes")["result"]
+    assert listens(harness) == []
+    harness.server_sends({"jsonrpc": "2.0", "id": 1, "result": {}})  # the client's is over
+    harness.tick(1)
+    assert len(listens(harness)) == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {**HONEST, "server": {"capabilities": {"tools": {}}}},
+        {**HONEST, "server": {"capabilities": {"tools": {"listChanged": False}}}},
+        {**HONEST, "server": {"capabilities": []}},
+    ],
+)
+def test_a_server_that_does_not_say_that_it_tells_is_not_asked_to(state: dict[str, Any]) -> None:
+    harness = SessionHarness(state, era=MODERN)
+    harness.open()
+    harness.call_tool("search_notes")
+    harness.tick(31)
+    assert listens(harness) == []
+
+
+def test_nobody_is_asked_in_the_handshake_era() -> None:
+    harness = SessionHarness(HONEST)
+    harness.open()
+    assert harness.call_tool("search_notes")["result"]
+    harness.tick(31)
+    assert listens(harness) == []
+
+
+def test_a_server_that_is_refused_as_a_whole_is_not_asked_either() -> None:
+    evil = {**HONEST, "server": {**TELLS, "serverInfo": {"name": "evil", "version": "1"}}}
+    harness = SessionHarness(evil, lock=approved_surface(HONEST), era=MODERN)
+    assert refusal_code(harness.open()) == "identity_changed"
+    harness.tick(1)
+    assert listens(harness) == []
+
+
+def test_a_server_that_refuses_is_not_asked_again_by_any_session() -> None:
+    harness = SessionHarness({**HONEST, "deaf": []}, era=MODERN)  # does not know the method
+    harness.open()
+    assert len(listens(harness)) == 1
+    assert harness.call_tool("search_notes")["result"]
+    for _ in range(5):
+        harness.tick(31)
+    harness.session = Session(harness.guard, name="another")
+    harness.open()
+    assert harness.call_tool("search_notes")["result"]
+    assert len(listens(harness)) == 1
+    assert not any(b"subscriptions" in frame for frame in harness.to_client)
+
+
+def test_a_subscription_that_is_lost_is_opened_again_after_a_while() -> None:
+    harness, number = opened(HONEST)
+    tell(harness, ACKNOWLEDGED, number)
+    harness.server_sends(
+        {"jsonrpc": "2.0", "id": number, "error": {"code": -32000, "message": "the connection was lost"}}
+    )
+    harness.tick(1)
+    assert len(listens(harness)) == 1
+    harness.tick(30)
+    assert len(listens(harness)) == 2
+
+
+def test_what_was_listed_before_the_subscription_is_asked_for_again_when_that_is_open() -> None:
+    """Attack: the list changes between our reading it and our being told of changes."""
+    harness = SessionHarness(HONEST, TURNED, era=MODERN)
+    assert harness.list_names() == ["search_notes", "delete_note"]
+    harness.switch_server_state()
+    harness.now += 1
+    harness.open()
+    before = lists(harness)
+    tell(harness, ACKNOWLEDGED, listens(harness)[0]["id"])
+    assert lists(harness) == before + 1
+    assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
+
+
+def test_a_server_that_ends_every_subscription_at_once_is_not_asked_for_ever() -> None:
+    harness, _ = opened(HONEST)
+    for _ in range(9):
+        harness.server_sends({"jsonrpc": "2.0", "id": listens(harness)[-1]["id"], "result": {}})
+        harness.tick(31)
+    assert len(listens(harness)) == 4  # at 0, 31, 93 and 217 seconds: each time it waits twice as long
+
+
+def test_an_answer_to_our_subscription_that_cannot_be_read_ends_it() -> None:
+    harness, number = opened(HONEST)
+    got = len(harness.to_client)
+    harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(number)},"result":{{"a":1,"a":2}}}}'.encode())
+    harness.tick(31)
+    assert len(listens(harness)) == 2
+    assert harness.to_client[got:] == []
+
+
+def test_lists_are_still_asked_for_again_though_the_server_promised_to_tell() -> None:
+    """Attack: a server that acknowledges the subscription, and says nothing when it turns."""
+    harness, number = opened(HONEST, TURNED)
+    tell(harness, ACKNOWLEDGED, number)
+    assert harness.call_tool("search_notes")["result"]
+    harness.switch_server_state()
+    harness.now += 31
+    assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
+
+
+def test_our_own_requests_carry_what_is_about_the_client_and_nothing_that_is_about_its_request() -> None:
+    harness = SessionHarness(HONEST, era=MODERN)
+    params = harness._params({})
+    params["_meta"]["io.modelcontextprotocol/logLevel"] = "debug"
+    harness.client_sends({"jsonrpc": "2.0", "id": 9, "method": "server/discover", "params": params})
+    assert "io.modelcontextprotocol/logLevel" not in listens(harness)[0]["params"]["_meta"]

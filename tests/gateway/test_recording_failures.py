@@ -1,0 +1,108 @@
+"""When the audit log is unavailable, the session forwards nothing and keeps no state of the refused messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.session_audit import SessionOutput
+from tests.gateway.session_harness import DELETE, SEARCH, SessionHarness
+
+AWAY = PinwardenError("AUDIT_UNAVAILABLE", "the database is away")
+HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
+
+
+class RecordingFails(SessionHarness):
+    """A session whose audit events cannot be recorded while ``away`` is true."""
+
+    away = False
+
+    def deliver(self, step: SessionOutput) -> None:
+        if self.away and step.facts and not step.durable:
+            step = self.session.take_back(step, AWAY)
+            assert step.facts == ()
+        pending = [step]
+        while pending:
+            output = pending.pop(0)
+            self.events += output.facts
+            self.to_client += output.to_client
+            self.to_server += output.to_server
+            for frame in output.to_server:
+                for answer in self.server.answers(frame.decode()):
+                    answered = self.session.server_frame(answer.encode(), self.now)
+                    if self.away and answered.facts and not answered.durable:
+                        answered = self.session.take_back(answered, AWAY)
+                    pending.append(answered)
+
+
+def code_of(answer: dict[str, Any]) -> str:
+    return str(answer["error"]["data"]["pinwarden"]["code"])
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+def test_a_call_that_cannot_be_recorded_reaches_nobody_and_is_not_open(era: str) -> None:
+    harness = RecordingFails(HONEST, era=era)
+    harness.open()
+    assert harness.call_tool("search_notes")["result"]
+    harness.away = True
+    for _ in range(3):
+        assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
+    assert len(harness.calls_received("search_notes")) == 1
+    assert harness.session.idle
+    harness.away = False
+    harness.client_sends(
+        {"jsonrpc": "2.0", "id": harness._last, "method": "tools/call", "params": {"name": "search_notes"}}
+    )
+    assert len(harness.calls_received("search_notes")) == 2  # its id is free
+
+
+def test_a_call_that_waits_for_a_list_is_answered_when_that_cannot_be_asked_for() -> None:
+    harness = RecordingFails(HONEST, era="2026-07-28")
+    harness.away = True
+    assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
+    assert not harness.session.holds
+    assert harness.session.idle
+    assert not any(str(each.get("id")).startswith("pinwarden/") for each in harness.client_messages())
+    harness.away = False
+    assert harness.call_tool("search_notes")["result"]
+
+
+def test_what_was_seen_while_nothing_could_be_recorded_is_told_later() -> None:
+    harness = RecordingFails(HONEST)
+    harness.away = True
+    assert code_of(harness.open()) == "AUDIT_UNAVAILABLE"
+    assert code_of(harness.request("tools/list")) == "AUDIT_UNAVAILABLE"
+    assert [fact.kind for fact in harness.events] == []
+    harness.away = False
+    harness.now += 1
+    assert harness.call_tool("delete_note")["result"]
+    told = {(fact.item_kind, fact.item) for fact in harness.events if fact.kind == "observed"}
+    assert {("tool", "search_notes"), ("tool", "delete_note"), ("server", "serverInfo")} <= told
+
+
+def test_first_use_trusts_nothing_that_it_could_not_ask_for() -> None:
+    harness = RecordingFails(HONEST, first_use=True, era="2026-07-28")
+    harness.away = True
+    harness.call_tool("search_notes")
+    harness.away = False
+    assert harness.call_tool("search_notes")["result"]
+    assert harness.approvals.surface is not None
+    assert [item.key for item in harness.approvals.surface.items["tools"]] == ["search_notes", "delete_note"]
+
+
+def test_a_question_of_the_server_that_cannot_be_recorded_is_answered_to_the_server_and_not_to_the_client() -> None:
+    """A question of the server has an id of the server's; the client may have asked something under the same."""
+    harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
+    harness.open()
+    harness.call_tool("search_notes")
+    number = harness._last
+    step = harness.session.server_frame(
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": "roots/list"}).encode(), harness.now
+    )
+    instead = harness.session.take_back(step, AWAY)
+    assert instead.to_client == ()
+    assert [code_of(json.loads(frame)) for frame in instead.to_server] == ["AUDIT_UNAVAILABLE"]
+    assert harness.session._open.keys() == {number}
