@@ -79,7 +79,7 @@ def test_every_kind_of_difference(
     (change,) = compare_closures(old, new)
     some = after or before
     assert some is not None
-    assert change == ClosureChange(kind=kind, name=some.name, place="node_modules/a", before=before, after=after)
+    assert change == ClosureChange(kind=kind, name=some.name, path="node_modules/a", before=before, after=after)
     assert change.message == message
 
 
@@ -97,7 +97,7 @@ def test_scripts_that_were_there_before_are_not_told_again() -> None:
 def test_the_same_package_in_two_folders_is_two_places() -> None:
     nested = package("a", "2.0.0", path="node_modules/b/node_modules/a")
     (change,) = compare_closures(closure(package("a")), closure(package("a"), nested))
-    assert (change.kind, change.place) == ("added", "node_modules/b/node_modules/a")
+    assert (change.kind, change.path) == ("added", "node_modules/b/node_modules/a")
 
 
 def test_the_gravest_come_first_and_then_by_name() -> None:

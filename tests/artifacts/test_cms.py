@@ -169,7 +169,7 @@ class TestUntrustedSigners:
 
     def test_attack_another_authority_of_the_same_name_does_not_vouch(self, tmp_path: Path) -> None:
         signer = issue(Wish(), authority(number=2))
-        reason = "a certificate was not issued by the authority that it names"
+        reason = "a certificate is not signed by the issuer it names"
         assert self.verdict(tmp_path, signer, authority()) == ("valid-untrusted", reason, "valid-untrusted")
 
     @pytest.mark.parametrize("days", [(-20, -10), (10, 20)], ids=["expired", "not yet valid"])
@@ -202,20 +202,20 @@ class TestUntrustedSigners:
         root = authority()
         no_authority = issue(Wish(name="Somebody", key=rsa_key(2)), root)
         signer = issue(Wish(), no_authority)
-        reason = "a certificate was issued by somebody who is no authority"
+        reason = "the issuer of a certificate is not a certificate authority"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, signer, root, no_authority) == untrusted
 
     def test_attack_an_authority_without_the_right_to_issue_does_not_vouch(self, tmp_path: Path) -> None:
         root = authority(may_sign=False)
-        reason = "a certificate was issued with a key that is not for issuing"
+        reason = "a certificate was issued with a key that may not sign certificates"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish(), root), root) == untrusted
 
     def test_attack_an_authority_deeper_than_allowed_does_not_vouch(self, tmp_path: Path) -> None:
         root = authority(path_length=0)
         between = issue(Wish(name="Deeper", key=rsa_key(2), authority=True), root)
-        reason = "an authority lies deeper than the one above it allows"
+        reason = "the certificate path is longer than an authority in it allows"
         untrusted = ("valid-untrusted", reason, "valid-untrusted")
         assert self.verdict(tmp_path, issue(Wish(), between), root, between) == untrusted
 
@@ -415,9 +415,10 @@ class TestFalseSignatures:
         changed = signature[:at] + bytes([signature[at] ^ 1 << bit]) + signature[at + 1 :]
         found = judge(folder, changed, root)
         if found.state == "valid":
-            # Nothing that was signed has changed, and openssl agrees.
+            # Nothing that was signed has changed. openssl agrees about the signature, but rejects a certificate whose
+            # own signature states unused bits, which is possible if its last bits happen to be zero.
             assert parse(changed).attributes == parse(signature).attributes
-            assert openssl_says(folder, CONTENT, changed, [root]) == "valid"
+            assert openssl_says(folder, CONTENT, changed, [root]) != "invalid"
 
     @given(st.binary(max_size=300))
     def test_attack_any_bytes_are_judged_and_never_crash(self, data: bytes) -> None:

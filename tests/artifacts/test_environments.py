@@ -89,7 +89,7 @@ def built_node(store: Store, closure: Closure) -> Path:
     return store.build(
         key,
         lambda folder: node.build(folder, key, packages, store),
-        good=lambda folder: node.audit(folder, packages, store) is None,
+        is_intact=lambda folder: node.audit(folder, packages, store) is None,
     )
 
 
@@ -322,7 +322,7 @@ def built_python(store: Store, closure: Closure) -> Path:
     return store.build(
         key,
         lambda folder: python.build(folder, final, python.choose_packages(closure), INTERPRETER, store),
-        good=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None,
+        is_intact=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None,
     )
 
 
@@ -510,7 +510,7 @@ def _build_and_count(root: str, counter: str) -> None:
             stream.write("built\n")
         python.build(folder, store.environment(key), python.choose_packages(closure), INTERPRETER, store)
 
-    store.build(key, make, good=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None)
+    store.build(key, make, is_intact=lambda folder: python.audit(folder, closure, INTERPRETER, store) is None)
 
 
 def test_two_starts_at_once_share_one_build(store: Store, tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ class World:
         return self.store.build(
             environment.environment_key(self.digest),
             lambda fresh: environment.build(fresh, self.digest, self.tree, self.store),
-            good=lambda place: environment.audit(place, self.tree) is None,
+            is_intact=lambda place: environment.audit(place, self.tree) is None,
         )
 
     def output(self, **settings: str | tuple[str, ...]) -> str:

@@ -13,8 +13,8 @@ from pinwarden.artifacts.mcpb_manifest import (
     MAX_SIGNATURE,
     BundleManifest,
     FilledStart,
-    Given,
     Parts,
+    SettingValues,
     fill,
     parse_manifest,
     split,
@@ -204,11 +204,11 @@ def setting(kind: str = "string", **more: Any) -> dict[str, Any]:
 
 
 class TestFilling:
-    def filled(self, config: dict[str, Any], settings: dict[str, Any], given: Given) -> FilledStart:
+    def filled(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> FilledStart:
         found = read(server=server(**config), user_config=settings)
         return fill(found.start_on("linux"), found, given, {"__dirname": "/bundle", "HOME": "/home/me", "/": "/"})
 
-    def failure(self, config: dict[str, Any], settings: dict[str, Any], given: Given) -> tuple[str, object]:
+    def failure(self, config: dict[str, Any], settings: dict[str, Any], given: SettingValues) -> tuple[str, object]:
         with pytest.raises(PinwardenError) as caught:
             self.filled(config, settings, given)
         return caught.value.code, caught.value.data["variable"]

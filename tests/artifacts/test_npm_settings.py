@@ -166,7 +166,9 @@ class TestCredentials:
     def test_attack_a_credential_with_a_line_break_is_not_used(self, machine: Machine) -> None:
         write(machine, user='registry=https://r.example/\n//r.example/:_authToken="a\\r\\nX-Evil: 1"')
         assert machine.authorization() is None
-        assert machine.registry().notes == ("the credential for //r.example/ cannot stand in a header; it is not used",)
+        assert machine.registry().notes == (
+            "the credential for //r.example/ contains characters that a header cannot have; it is not used",
+        )
 
     def test_attack_a_repository_does_not_get_a_variable_sent_to_its_own_host(self, machine: Machine) -> None:
         """``.npmrc`` in a repository: the token of the user, to the host of the attacker."""
@@ -213,7 +215,7 @@ class TestCredentials:
         assert found.endpoint.ca_file is None
         assert [note.partition(" ")[2] for note in found.notes] == [
             "names certificate authorities; they are not trusted",
-            "sets strict-ssl; it is not followed",
+            "sets strict-ssl, which is ignored",
         ]
 
     @pytest.mark.parametrize(("text", "path"), [("~/ca.pem", "home/ca.pem"), ("{root}/ca.pem", "ca.pem")])

@@ -140,7 +140,7 @@ def test_folders_and_links_are_noted_and_not_used(home: Path) -> None:
     assert found.main.said_by == "default"
     assert found.notes == (
         f"{source} names an index that is not a web address; it is not used",
-        f"{source} names places with files (find-links); they are not used",
+        f"{source} lists file locations (find-links); they are not used",
     )
 
 

@@ -27,7 +27,6 @@ TO_DO = (
     "docs/reference/schemas/policy-generate.schema.json",
     "docs/reference/schemas/surface.schema.json",
     "docs/reference/toolpin-differences.md",
-    "src/pinwarden/artifacts/",
     "src/pinwarden/cli/",
     "src/pinwarden/clients/",
     "src/pinwarden/contract/",

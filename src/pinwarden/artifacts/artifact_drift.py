@@ -63,9 +63,9 @@ def compare_releases(server: str, before: ArtifactFacts, after: ArtifactFacts) -
     return tuple(changes)
 
 
-def registry_change(server: str, locked: str, asked: str) -> Change:
+def registry_change(server: str, locked: str, configured: str) -> Change:
     """The change to another registry, if that registry is not queried."""
-    return _change("registry_changed", server, "registry", locked, asked)
+    return _change("registry_changed", server, "registry", locked, configured)
 
 
 def _differences(server: str, pinned: Extension, facts: ArtifactFacts) -> Iterator[Change]:
@@ -244,7 +244,7 @@ class ClosureChange(Record):
 
     kind: Kind
     name: str
-    place: str
+    path: str
     before: ClosurePackage | None
     after: ClosurePackage | None
 
@@ -293,15 +293,15 @@ def _changes(before: Closure, after: Closure) -> Iterator[ClosureChange]:
     for location in {**old, **new}:
         old_package, new_package = old.get(location), new.get(location)
         name = (new_package or old_package or after.root).name
-        shown = location[0]
+        path = location[0]
         if old_package is None:
-            yield ClosureChange(kind="added", name=name, place=shown, before=None, after=new_package)
+            yield ClosureChange(kind="added", name=name, path=path, before=None, after=new_package)
         elif new_package is None:
-            yield ClosureChange(kind="removed", name=name, place=shown, before=old_package, after=None)
+            yield ClosureChange(kind="removed", name=name, path=path, before=old_package, after=None)
         else:
             kind = _kind(old_package, new_package)
             if kind is not None:
-                yield ClosureChange(kind=kind, name=name, place=shown, before=old_package, after=new_package)
+                yield ClosureChange(kind=kind, name=name, path=path, before=old_package, after=new_package)
 
 
 def _location(package: ClosurePackage) -> tuple[str, str]:

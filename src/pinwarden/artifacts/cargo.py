@@ -39,11 +39,13 @@ def fetch_facts(
     # 1. The registry's download URL template.
     template = _template(fetcher, endpoint)
     # 2. The index entry.
-    answer = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX)
-    if not answer.found:
+    response = fetcher.get(
+        FetchRequest(endpoint=endpoint, url=f"{endpoint.url}{index_path(name)}"), max_bytes=_MAX_INDEX
+    )
+    if not response.found:
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing="package")
     try:
-        entry = parse_index(answer.body, name, version)
+        entry = parse_index(response.body, name, version)
     except PinwardenError as err:
         raise fetch_failed("protocol", f"the index entry of {name} is invalid: {err}") from err
     if entry is None:
@@ -85,13 +87,13 @@ class _Content(Record):
 
 
 def _template(fetcher: Fetcher, endpoint: Endpoint) -> str:
-    answer = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
+    response = fetcher.get(FetchRequest(endpoint=endpoint, url=f"{endpoint.url}config.json"), max_bytes=_MAX_CONFIG)
     config: Any = None
-    if answer.found:
+    if response.found:
         try:
-            config = strict_json.parse_json(answer.body)
+            config = strict_json.parse_json(response.body)
         except PinwardenError as err:
-            raise fetch_failed("protocol", f"{answer.address} is not valid JSON: {err}") from err
+            raise fetch_failed("protocol", f"{response.address} is not valid JSON: {err}") from err
     template = config.get("dl") if isinstance(config, dict) else None
     if not isinstance(template, str):
         raise fetch_failed("protocol", f"{endpoint.address} is not a sparse Cargo index: its config.json has no dl URL")

@@ -30,9 +30,9 @@ _HASHES: dict[str, type[hashes.HashAlgorithm]] = {
     "sha512": hashes.SHA512,
 }
 _RSA = "1.2.840.113549.1.1.1"
-_RSA_WITH = {f"1.2.840.113549.1.1.{11 + place}": name for place, name in enumerate(_HASHES)}
+_RSA_WITH = {f"1.2.840.113549.1.1.{11 + index}": name for index, name in enumerate(_HASHES)}
 _PSS = "1.2.840.113549.1.1.10"
-_ECDSA_WITH = {f"1.2.840.10045.4.3.{2 + place}": name for place, name in enumerate(_HASHES)}
+_ECDSA_WITH = {f"1.2.840.10045.4.3.{2 + index}": name for index, name in enumerate(_HASHES)}
 _ED25519 = "1.3.101.112"
 _NO_PARAMETERS = (b"", b"\x05\x00")
 _CLOCK_SKEW = timedelta(minutes=10)
@@ -50,7 +50,7 @@ def verify(
     """
     signer: Certified | None = None
     signed: SignedData | None = None
-    moment = _moment(now)
+    moment = _parse_time(now)
     try:
         # 1. Find the certificate it names, and reject everything ambiguous.
         signed = parse(signature)
@@ -67,7 +67,7 @@ def verify(
         return _signature_state("invalid", err.message, signer, signed)
     # 4. A trusted certificate issued the signer's, and all are valid now.
     reason = _time_problem(signed, signer.certificate, moment)
-    reason = reason or distrust_of(signer, certificates, anchors, moment)
+    reason = reason or untrusted_reason(signer, certificates, anchors, moment)
     return (
         _signature_state("valid-untrusted", reason, signer, signed)
         if reason
@@ -76,10 +76,10 @@ def verify(
 
 
 def _signer(signed: SignedData, certificates: Sequence[Certified]) -> Certified:
-    named = {certificate.der: certificate for certificate in certificates if _is_named(certificate, signed)}
-    if len(named) != 1:
-        raise PinwardenError("SIGNATURE_INVALID", f"{len(named)} certificates match the signer, expected one")
-    return next(iter(named.values()))
+    matching = {certificate.der: certificate for certificate in certificates if _is_named(certificate, signed)}
+    if len(matching) != 1:
+        raise PinwardenError("SIGNATURE_INVALID", f"{len(matching)} certificates match the signer, expected one")
+    return next(iter(matching.values()))
 
 
 def _is_named(certificate: Certified, signed: SignedData) -> bool:
@@ -94,7 +94,7 @@ def _is_named(certificate: Certified, signed: SignedData) -> bool:
 
 def _check_signature(signed: SignedData, certificate: x509.Certificate) -> None:
     key = certificate.public_key()
-    if weak := weakness_of(key):
+    if weak := key_weakness(key):
         raise PinwardenError("SIGNATURE_INVALID", f"the signature {weak}")
     algorithm, parameters = signed.algorithm.oid, signed.algorithm.parameters
     made_with = _HASHES[signed.digest]()
@@ -152,7 +152,7 @@ def _name(name: x509.Name) -> str:
     return name.rfc4514_string()[:1000]
 
 
-def _moment(now: str) -> datetime:
+def _parse_time(now: str) -> datetime:
     moment = datetime.fromisoformat(now)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -210,13 +210,13 @@ def load_certificate(der: bytes) -> Certified:
 
 
 def load_anchors(texts: Iterable[str]) -> tuple[Certified, ...]:
-    """The certificates that the policy trusts: authorities or signers. Each text is PEM with at least one
+    """The certificates that the policy trusts: authorities or signers. Every text is PEM with at least one
     certificate."""
     anchors: list[Certified] = []
     for text in texts:
         try:
             certificates = x509.load_pem_x509_certificates(text.encode())
-            anchors += [load_certificate(each.public_bytes(Encoding.DER)) for each in certificates]
+            anchors += [load_certificate(certificate.public_bytes(Encoding.DER)) for certificate in certificates]
         except (*_UNREADABLE, PinwardenError) as err:
             raise PinwardenError(
                 "POLICY_INVALID", "policy.mcpb: anchors has a certificate that cannot be read"
@@ -224,16 +224,16 @@ def load_anchors(texts: Iterable[str]) -> tuple[Certified, ...]:
     return tuple(anchors)
 
 
-def weakness_of(key: object) -> str | None:
+def key_weakness(key: object) -> str | None:
     """Why a key is too weak; None if it is strong enough."""
     if isinstance(key, rsa.RSAPublicKey):
         return None if key.key_size in _RSA_BITS else f"is made with an RSA key of {key.key_size} bits"
     if isinstance(key, ec.EllipticCurvePublicKey):
         return None if isinstance(key.curve, _CURVES) else f"is made on the curve {key.curve.name}"
-    return None if isinstance(key, ed25519.Ed25519PublicKey) else "is made with a kind of key that is not known here"
+    return None if isinstance(key, ed25519.Ed25519PublicKey) else "is made with an unsupported kind of key"
 
 
-def distrust_of(
+def untrusted_reason(
     signer: Certified, others: Sequence[Certified], anchors: Sequence[Certified], now: datetime
 ) -> str | None:
     """Why a signer is not trusted; None if there is a path to a trusted certificate."""
@@ -249,11 +249,11 @@ def distrust_of(
     pending: list[tuple[Certified, ...]] = [(signer,)]
     while pending:
         path = pending.pop()
-        known = {certificate.der for certificate in path}
+        path_certificates = {certificate.der for certificate in path}
         issuers = [
             candidate
             for candidate in (*others, *anchors)
-            if candidate.subject == path[-1].issuer and candidate.der not in known
+            if candidate.subject == path[-1].issuer and candidate.der not in path_certificates
         ]
         for issuer in issuers:
             budget -= 1
@@ -282,14 +282,14 @@ def _signer_problem(certificate: x509.Certificate, now: datetime) -> str | None:
 def _issuer_problem(issuer: x509.Certificate, path: Sequence[Certified], now: datetime) -> str | None:
     constraints = _extension(issuer, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
-        return "a certificate was issued by somebody who is no authority"
+        return "the issuer of a certificate is not a certificate authority"
     # Self-issued certificates and the signer's own do not count (RFC 5280 section 4.2.1.9).
     below = sum(certificate.issuer != certificate.subject for certificate in path[1:])
     if constraints.path_length is not None and below > constraints.path_length:
-        return "an authority lies deeper than the one above it allows"
+        return "the certificate path is longer than an authority in it allows"
     usage = _extension(issuer, x509.KeyUsage)
     if usage is not None and not usage.key_cert_sign:
-        return "a certificate was issued with a key that is not for issuing"
+        return "a certificate was issued with a key that may not sign certificates"
     return (
         _validity_problem(issuer, now)
         or _extension_problem(issuer)
@@ -299,7 +299,7 @@ def _issuer_problem(issuer: x509.Certificate, path: Sequence[Certified], now: da
 
 
 def _key_problem(issuer: x509.Certificate) -> str | None:
-    weak = weakness_of(issuer.public_key())
+    weak = key_weakness(issuer.public_key())
     return f"a certificate {weak}" if weak else None
 
 
@@ -310,7 +310,7 @@ def _signature_problem(certificate: x509.Certificate, issuer: x509.Certificate) 
             return f"a certificate is signed with {made_with.name}"
         certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
-        return "a certificate was not issued by the authority that it names"
+        return "a certificate is not signed by the issuer it names"
     return None
 
 

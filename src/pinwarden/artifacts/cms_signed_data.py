@@ -151,13 +151,13 @@ def _signer(value: DerValue, digests: set[str], certificates: tuple[bytes, ...])
         # Otherwise the signature would be over the content itself, and content that looks like a set of attributes
         # could reuse the signature of another one.
         _refuse("has no signed attributes")
-    found = _attributes(attributes)
-    if _single(found, _CONTENT_TYPE).oid != DATA:
+    by_name = _attributes(attributes)
+    if _single(by_name, _CONTENT_TYPE).oid != DATA:
         _refuse("has a signed content type other than plain data")
     return SignedData(
         digest=_digest_name(digest),
-        message_digest=_single(found, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
-        signed_at=_time(_single(found, _SIGNING_TIME)) if _SIGNING_TIME in found else None,
+        message_digest=_single(by_name, _MESSAGE_DIGEST).expect(der.OCTET_STRING).content,
+        signed_at=_time(_single(by_name, _SIGNING_TIME)) if _SIGNING_TIME in by_name else None,
         # The signature covers the encoding with the tag of a SET instead of the one in the message (RFC 5652, 5.4).
         attributes=bytes([der.SET]) + attributes.encoded[1:],
         algorithm=algorithm,
@@ -179,15 +179,15 @@ def _signer_name(value: DerValue) -> tuple[bytes, int, bytes | None]:
 
 
 def _attributes(value: DerValue) -> dict[str, list[DerValue]]:
-    found: dict[str, list[DerValue]] = {}
+    by_name: dict[str, list[DerValue]] = {}
     for attribute in value.children():
         parts = attribute.expect(der.SEQUENCE).children()
         name, values = parts.next().oid, list(parts.next(der.SET).children())
         parts.end()
-        if name in found:
+        if name in by_name:
             _refuse("has a signed attribute twice")
-        found[name] = values
-    return found
+        by_name[name] = values
+    return by_name
 
 
 def _single(attributes: Mapping[str, list[DerValue]], name: str) -> DerValue:

@@ -34,7 +34,7 @@ class Download(Record):
 
 @contextmanager
 def open_download(
-    fetcher: Fetcher, wanted: FetchRequest, *, algorithms: tuple[str, ...], into: Path | None
+    fetcher: Fetcher, request: FetchRequest, *, algorithms: tuple[str, ...], into: Path | None
 ) -> Iterator[Download]:
     """Download a file. If the block succeeds, the file is moved to ``into/<sha256 hex>``; otherwise it is deleted."""
     try:
@@ -42,7 +42,7 @@ def open_download(
             path = Path(temporary.name)
             try:
                 stream = cast("IO[bytes]", temporary)
-                received = fetcher.download(wanted, stream, algorithms=algorithms)  # type: ignore[arg-type]
+                received = fetcher.download(request, stream, algorithms=algorithms)  # type: ignore[arg-type]
                 stream.flush()
                 stream.seek(0)
                 yield Download(stream=stream, received=received)
@@ -76,10 +76,10 @@ def staged_file(
             yield copy
         return
     address = HttpAddress.parse(package.name)
-    wanted = FetchRequest(endpoint=endpoint or parent_endpoint(package.name), url=package.name)
+    request = FetchRequest(endpoint=endpoint or parent_endpoint(package.name), url=package.name)
     with ExitStack() as stack:
         try:
-            download = stack.enter_context(open_download(fetcher, wanted, algorithms=("sha256",), into=into))
+            download = stack.enter_context(open_download(fetcher, request, algorithms=("sha256",), into=into))
         except PinwardenError as err:
             if err.code != "FETCH_FAILED" or err.data.get("status") not in _GONE:
                 raise

@@ -49,7 +49,7 @@ def judge_artifact(facts: ArtifactFacts, *, claim: Digest | None = None) -> Arti
 
 
 def _is_anchored(facts: ArtifactFacts) -> bool:
-    """Whether the bytes come from a place that others watch too, so that matching it means something.
+    """Whether the bytes come from a source that others also watch, so that a match is evidence.
 
     Packages come from the registry that the user's client is configured for. An image or a bundle comes from the host
     in its name, which may belong to an attacker.
@@ -80,9 +80,9 @@ def unavailable_artifact(package: PackageRef, registry: str, reason: str) -> Art
 
 def _missing(facts: ArtifactFacts) -> Iterator[Issue]:
     if facts.missing is not None:
-        what = "no such package" if facts.missing == "package" else "no such version"
+        problem = "no such package" if facts.missing == "package" else "no such version"
         code = f"{facts.package.ecosystem}_{facts.missing}_missing"
-        yield Issue(severity="critical", code=code, message=f"The registry has {what}: {facts.package}.")
+        yield Issue(severity="critical", code=code, message=f"The registry has {problem}: {facts.package}.")
 
 
 def _mismatches(facts: ArtifactFacts, claim: Digest | None, code: str) -> Iterator[Issue]:
@@ -90,7 +90,7 @@ def _mismatches(facts: ArtifactFacts, claim: Digest | None, code: str) -> Iterat
         claimed = _contradicted(file)
         if claimed is not None:
             message = (
-                f"{file.name} does not match its registry's digest: {_same_kind(file, claimed)} instead of {claimed}."
+                f"{file.name} does not match its registry's digest: {_digest_like(file, claimed)} instead of {claimed}."
             )
             yield Issue(severity="critical", code=code, message=message)
     if facts.image is not None:
@@ -111,8 +111,8 @@ def _contradicted(file: ArtifactFile) -> Digest | None:
     return claims[0] if claims and not set(claims) & set(file.digests) else None
 
 
-def _same_kind(file: ArtifactFile, other: Digest) -> Digest:
-    return next((digest for digest in file.digests if digest.algorithm == other.algorithm), file.sha256)
+def _digest_like(file: ArtifactFile, claim: Digest) -> Digest:
+    return next((digest for digest in file.digests if digest.algorithm == claim.algorithm), file.sha256)
 
 
 def _is_claimed(facts: ArtifactFacts, claim: Digest) -> bool:

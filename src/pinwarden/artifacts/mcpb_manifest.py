@@ -74,16 +74,16 @@ def split(size: int, read: Read) -> Parts:
 
 def _blocks(tail: bytes) -> list[tuple[int, int]]:
     """Start and end of every block whose length connects a header with a footer."""
-    found: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     start = tail.find(_HEADER)
     while start >= 0:
         length_at = start + len(_HEADER)
         body_at = length_at + 4
         footer_at = body_at + int.from_bytes(tail[length_at:body_at], "little")
         if tail[footer_at : footer_at + len(_FOOTER)] == _FOOTER:
-            found.append((start, footer_at + len(_FOOTER)))
+            blocks.append((start, footer_at + len(_FOOTER)))
         start = tail.find(_HEADER, start + 1)
-    return found
+    return blocks
 
 
 # The manifest
@@ -105,7 +105,7 @@ class Override(Record):
     env: Mapping[str, str] | None
 
 
-class Named(Record):
+class ManifestItem(Record):
     """A tool or prompt in the manifest. The running server may have others."""
 
     name: str
@@ -145,8 +145,8 @@ class BundleManifest(Record):
     """By platform: ``linux``, ``darwin``, ``win32``."""
     platforms: tuple[str, ...]
     """Supported platforms; empty for all."""
-    tools: tuple[Named, ...]
-    prompts: tuple[Named, ...]
+    tools: tuple[ManifestItem, ...]
+    prompts: tuple[ManifestItem, ...]
     settings: Mapping[str, Setting]
     repository: str | None
     document: Mapping[str, Any] = field(repr=False)
@@ -196,8 +196,8 @@ def parse_manifest(data: bytes) -> BundleManifest:
         start=start,
         overrides=overrides,
         platforms=_platforms(document.get("compatibility")),
-        tools=tuple(_named(item, "tools") for item in _items(document, "tools")),
-        prompts=tuple(_named(item, "prompts") for item in _items(document, "prompts")),
+        tools=tuple(_manifest_item(item, "tools") for item in _items(document, "tools")),
+        prompts=tuple(_manifest_item(item, "prompts") for item in _items(document, "prompts")),
         settings=_settings(document.get("user_config")),
         repository=_repository(document.get("repository")),
         document=document,
@@ -205,10 +205,10 @@ def parse_manifest(data: bytes) -> BundleManifest:
 
 
 def _manifest_version(document: Mapping[str, Any]) -> str:
-    said = {document[member] for member in ("manifest_version", "dxt_version") if _is_text(document.get(member))}
-    if len(said) != 1 or not said <= set(_VERSIONS):
+    versions = {document[member] for member in ("manifest_version", "dxt_version") if _is_text(document.get(member))}
+    if len(versions) != 1 or not versions <= set(_VERSIONS):
         _invalid("manifest_version", f"is not one of {', '.join(_VERSIONS)}")
-    return str(said.pop())
+    return str(versions.pop())
 
 
 def _start(config: Mapping[str, Any]) -> tuple[Start, Mapping[str, Override]]:
@@ -220,12 +220,12 @@ def _start(config: Mapping[str, Any]) -> tuple[Start, Mapping[str, Override]]:
     )
     overrides: dict[str, Override] = {}
     for platform, own in _mapping(config.get("platform_overrides", {}), f"{location}.platform_overrides").items():
-        here = f"{location}.platform_overrides.{platform[:40]}"
-        row = _mapping(own, here)
+        path = f"{location}.platform_overrides.{platform[:40]}"
+        row = _mapping(own, path)
         overrides[platform] = Override(
-            command=_text(row, "command", f"{here}.command", filled=True) if "command" in row else None,
-            args=_texts(row["args"], f"{here}.args") if "args" in row else None,
-            env=_variables(row["env"], f"{here}.env") if "env" in row else None,
+            command=_text(row, "command", f"{path}.command", filled=True) if "command" in row else None,
+            args=_texts(row["args"], f"{path}.args") if "args" in row else None,
+            env=_variables(row["env"], f"{path}.env") if "env" in row else None,
         )
     return start, overrides
 
@@ -244,9 +244,9 @@ def _platforms(value: Any) -> tuple[str, ...]:
     return _texts(_mapping(value, "compatibility").get("platforms", []), "compatibility.platforms")
 
 
-def _named(value: Any, location: str) -> Named:
+def _manifest_item(value: Any, location: str) -> ManifestItem:
     row = _mapping(value, location)
-    return Named(
+    return ManifestItem(
         name=_text(row, "name", f"{location}.name", filled=True),
         description=_text(row, "description", f"{location}.description") if "description" in row else "",
         arguments=_texts(row.get("arguments", []), f"{location}.arguments"),
@@ -363,7 +363,7 @@ def _refuse(problem: str) -> NoReturn:
 _PLACEHOLDER = re.compile(r"\$\{([^{}]{1,200})\}")
 _OF_USER = "user_config."
 
-Given = Mapping[str, str | tuple[str, ...]]
+SettingValues = Mapping[str, str | tuple[str, ...]]
 """Values by setting name; a tuple for settings with several values."""
 
 
@@ -375,38 +375,40 @@ class FilledStart(Record):
     env: Mapping[str, str] = field(repr=False)
 
 
-def fill(start: Start, manifest: BundleManifest, given: Given, places: Mapping[str, str]) -> FilledStart:
+def fill(start: Start, manifest: BundleManifest, chosen: SettingValues, builtins: Mapping[str, str]) -> FilledStart:
     """Replace the placeholders with values.
 
-    ``places`` has the values that do not come from the user: ``__dirname``, ``HOME``, ``/`` and so on. An argument or
+    ``builtins`` has the values that do not come from the user: ``__dirname``, ``HOME``, ``/`` and so on. An argument or
     variable that consists only of an optional setting without a value is omitted.
     """
-    values = {name: _value(name, setting, given, places) for name, setting in manifest.settings.items()}
-    if unknown := set(given) - set(values):
+    values = {name: _value(name, setting, chosen, builtins) for name, setting in manifest.settings.items()}
+    if unknown := set(chosen) - set(values):
         _missing(f"the bundle has no setting {min(unknown)[:80]!a}", min(unknown))
-    known: dict[str, str | tuple[str, ...] | None] = {**places}
+    known: dict[str, str | tuple[str, ...] | None] = {**builtins}
     known |= {f"{_OF_USER}{name}": value for name, value in values.items()}
     args: list[str] = []
     for argument in start.args:
-        whole = _PLACEHOLDER.fullmatch(argument)
-        found = known.get(whole[1], "") if whole else ""
-        if isinstance(found, tuple):
-            args += found
-        elif found is not None:
+        placeholder = _PLACEHOLDER.fullmatch(argument)
+        value = known.get(placeholder[1], "") if placeholder else ""
+        if isinstance(value, tuple):
+            args += value
+        elif value is not None:
             args.append(_filled(argument, known))
     env = {name: _filled(text, known) for name, text in start.env.items() if not _is_unset(text, known)}
     return FilledStart(command=_filled(start.command, known), args=tuple(args), env=env)
 
 
-def _value(name: str, setting: Setting, given: Given, places: Mapping[str, str]) -> str | tuple[str, ...] | None:
-    value = given.get(name)
+def _value(
+    name: str, setting: Setting, chosen: SettingValues, builtins: Mapping[str, str]
+) -> str | tuple[str, ...] | None:
+    value = chosen.get(name)
     if value is None or value in ("", ()):
         if setting.required and setting.default is None:
             _missing(f"the bundle requires the setting {name} ({setting.title[:80]!a})", name)
         default = setting.default
         if isinstance(default, tuple):
-            return tuple(_filled(item, dict(places)) for item in default)
-        return None if default is None else _filled(default, dict(places))
+            return tuple(_filled(item, dict(builtins)) for item in default)
+        return None if default is None else _filled(default, dict(builtins))
     if isinstance(value, tuple) and not setting.multiple:
         _missing(f"the bundle's setting {name} accepts only one value", name)
     for item in value if isinstance(value, tuple) else (value,):
@@ -425,21 +427,21 @@ def _check_value(name: str, setting: Setting, value: str) -> None:
 
 def _in_range(value: str, setting: Setting) -> bool:
     try:
-        number = float(value)
+        parsed = float(value)
     except ValueError:
         return False
     low, high = setting.minimum, setting.maximum
-    return isfinite(number) and (low is None or number >= low) and (high is None or number <= high)
+    return isfinite(parsed) and (low is None or parsed >= low) and (high is None or parsed <= high)
 
 
 def _is_unset(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> bool:
-    whole = _PLACEHOLDER.fullmatch(text)
-    return whole is not None and known.get(whole[1], "") is None
+    placeholder = _PLACEHOLDER.fullmatch(text)
+    return placeholder is not None and known.get(placeholder[1], "") is None
 
 
 def _filled(text: str, known: Mapping[str, str | tuple[str, ...] | None]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
         filled = known.get(name)
         if isinstance(filled, tuple):
             _missing(f"the bundle uses the list {name[:80]!a} inside a string", name)

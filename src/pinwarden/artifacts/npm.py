@@ -111,9 +111,9 @@ class _Registry(Record):
 
     def document(self, path: str, limits: Limits) -> bytes | None:
         url = f"{self.endpoint.url}{path}"
-        wanted = FetchRequest(endpoint=self.endpoint, url=url, accept="application/json")
-        answer = self.fetcher.get(wanted, max_bytes=limits.max_bytes)
-        return answer.body if answer.found else None
+        request = FetchRequest(endpoint=self.endpoint, url=url, accept="application/json")
+        response = self.fetcher.get(request, max_bytes=limits.max_bytes)
+        return response.body if response.found else None
 
 
 class _Tarball(Record):
@@ -124,8 +124,8 @@ class _Tarball(Record):
 
 def _announced_script(release: VersionDocument, tarball: _Tarball) -> set[str]:
     """``install`` if the registry announces an install script that neither document names."""
-    named = release.run_info.scripts.keys() | tarball.install_scripts
-    return {"install"} if release.says_install_script and not named else set()
+    known_scripts = release.run_info.scripts.keys() | tarball.install_scripts
+    return {"install"} if release.says_install_script and not known_scripts else set()
 
 
 # The tarball
@@ -154,9 +154,9 @@ def tarball_url(release: VersionDocument, endpoint: Endpoint) -> str:
 def _tarball(registry: _Registry, release: VersionDocument, into: Path | None) -> _Tarball:
     claims = release.integrity.digests if release.integrity else ()
     algorithms = tuple(dict.fromkeys((*_ALGORITHMS, *(claim.algorithm for claim in claims))))
-    wanted = FetchRequest(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
-    host = HttpAddress.parse(wanted.url).host_header
-    with open_download(registry.fetcher, wanted, algorithms=algorithms, into=into) as download:
+    request = FetchRequest(endpoint=registry.endpoint, url=tarball_url(release, registry.endpoint))
+    host = HttpAddress.parse(request.url).host_header
+    with open_download(registry.fetcher, request, algorithms=algorithms, into=into) as download:
         problems = _sha1_problems(download.stream, release)
         manifest, unreadable = _manifest(download.stream)
         received = download.received

@@ -176,7 +176,7 @@ def manifest_differences(published: RunInfo, packed: RunInfo) -> tuple[str, ...]
     }
     if published.programs is not None and packed.programs is not None:
         pairs["bin"] = (dict(published.programs), dict(packed.programs))
-    return tuple(what for what, (one, other) in pairs.items() if one != other)
+    return tuple(field for field, (published_value, packed_value) in pairs.items() if published_value != packed_value)
 
 
 def _own_scripts(info: RunInfo) -> dict[str, str]:
@@ -330,7 +330,7 @@ def _resolved(path: str, row: Any) -> ResolvedPackage:
     if not isinstance(name, str) or not isinstance(version, str) or not isinstance(url, str):
         _invalid(f"has no name, version or URL for {path[:200]!a}")
     if url and not url.startswith(("https://", "http://")):
-        _invalid(f"does not take {name[:120]!a} from a registry")
+        _invalid(f"has {name[:120]!a} from a source other than a registry")
     if not isinstance(integrity, str) or not integrity:
         _invalid(f"has no integrity value for {name[:120]!a}")
     return ResolvedPackage(

@@ -61,8 +61,8 @@ def fetch_facts(
         return ArtifactFacts(package=package, registry=endpoint.url, checked_at=now, missing=listed)
     # 2. The package.
     address = source.check(listed.url)
-    wanted = FetchRequest(endpoint=endpoint, url=listed.url)
-    with open_download(fetcher, wanted, algorithms=("sha256", "sha512"), into=into) as download:
+    request = FetchRequest(endpoint=endpoint, url=listed.url)
+    with open_download(fetcher, request, algorithms=("sha256", "sha512"), into=into) as download:
         content = _content(download.stream, source)
         received = download.received
     same_host = address.host_header == endpoint.address.host_header
@@ -98,9 +98,9 @@ class _Source(Record):
 
     def get(self, url: str, accept: str = "application/json") -> bytes | None:
         self.check(url)
-        wanted = FetchRequest(endpoint=self.endpoint, url=url, accept=accept)
-        answer = self.fetcher.get(wanted, max_bytes=_MAX_DOCUMENT)
-        return answer.body if answer.found else None
+        request = FetchRequest(endpoint=self.endpoint, url=url, accept=accept)
+        response = self.fetcher.get(request, max_bytes=_MAX_DOCUMENT)
+        return response.body if response.found else None
 
     def json(self, url: str) -> Any:
         body = self.get(url)
@@ -175,8 +175,8 @@ def _v2_package(source: _Source) -> _ListedPackage | Missing:
     name, version = quote(source.name), quote(source.version)
     body = source.get(f"{base}Packages(Id='{name}',Version='{version}')", "application/atom+xml")
     if body is None:
-        others = source.get(f"{base}FindPackagesById()?id='{name}'", "application/atom+xml")
-        root = parse_xml(others) if others is not None else None
+        versions_feed = source.get(f"{base}FindPackagesById()?id='{name}'", "application/atom+xml")
+        root = parse_xml(versions_feed) if versions_feed is not None else None
         return "version" if root is not None and children(root, "entry") else "package"
     root = parse_xml(body)
     if root is None or root.tag.rpartition("}")[2] != "entry":

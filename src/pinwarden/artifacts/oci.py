@@ -102,7 +102,9 @@ def image_facts(
         missing: Missing = "version" if registry.has_repository() else "package"
         return ArtifactFacts(package=package, registry=registry.url, checked_at=now, missing=missing)
     # 2. The manifests, configs and layers below it.
-    reader = _ImageReader(registry=registry, shelf=_BlobFolder(into), asked=options.platforms, layers=options.layers)
+    reader = _ImageReader(
+        registry=registry, blobs=_BlobFolder(into), requested=options.platforms, layers=options.layers
+    )
     reader.root(root)
     # 3. Where the tag points now, if the reference has both tag and digest.
     tag_digest = root.digest if reference.digest is None else _tag_digest(registry, reader)
@@ -145,7 +147,7 @@ def save_layout(registry: OciRegistry, digest: Digest, folder: Path, *, platform
         blobs.mkdir()
         blob_folder = _BlobFolder(blobs, by_algorithm=True)
         reader = _ImageReader(
-            registry=registry, shelf=blob_folder, asked=platforms, layers=True, unlisted=not platforms
+            registry=registry, blobs=blob_folder, requested=platforms, layers=True, unlisted=not platforms
         )
         reader.root(root)
         if reader.mismatches or reader.problems:
@@ -195,8 +197,8 @@ class _ImageReader:
     """Reads an image from its root to its blobs. Documents that do not match their digest are not parsed."""
 
     registry: OciRegistry
-    shelf: _BlobFolder
-    asked: tuple[str, ...]
+    blobs: _BlobFolder
+    requested: tuple[str, ...]
     layers: bool
     unlisted: bool = False
     """Include index entries without a platform, as a complete copy of the image needs."""
@@ -217,7 +219,7 @@ class _ImageReader:
         if not document.proven:
             return
         parsed = parse_document(document.body, document.content_type)
-        self.shelf.keep(document.digest, document.body)
+        self.blobs.keep(document.digest, document.body)
         shown = ImageDocument(media_type=parsed.media_type, digest=document.digest, size=len(document.body))
         if isinstance(parsed, ImageManifest):
             config = self._contents(parsed)
@@ -227,7 +229,7 @@ class _ImageReader:
             self.index = shown
             self._note_source(parsed.annotations)
             self._listed(parsed)
-        self._check_asked()
+        self._check_requested()
 
     def mismatched(self, *digests: str) -> None:
         """Record digests whose bytes did not match."""
@@ -257,7 +259,7 @@ class _ImageReader:
             return True
         if platform.is_unknown:
             return self.unlisted
-        return not self.asked or any(platform.answers(wanted) for wanted in self.asked)
+        return not self.requested or any(platform.answers(name) for name in self.requested)
 
     def _add(self, platform: Platform, manifest: ImageDocument) -> None:
         self.listed.append(platform)
@@ -267,11 +269,11 @@ class _ImageReader:
         if known != manifest:
             raise PinwardenError("IMAGE_INVALID", f"the image index lists {platform} twice; clients choose differently")
 
-    def _check_asked(self) -> None:
+    def _check_requested(self) -> None:
         """Report requested platforms that the image does not list. Listed but missing ones are already reported."""
-        for wanted in self.asked:
-            if not any(platform.answers(wanted) for platform in self.listed):
-                message = f"the image does not support the platform {wanted[:80]!a}"
+        for name in self.requested:
+            if not any(platform.answers(name) for platform in self.listed):
+                message = f"the image does not support the platform {name[:80]!a}"
                 self.problems.append(ArtifactProblem(code=PLATFORM_MISSING, message=message))
 
     def _manifest(self, entry: Descriptor) -> ImageManifest | None:
@@ -289,7 +291,7 @@ class _ImageReader:
                 f"{entry.digest} is listed as {entry.media_type} and served as {document.content_type[:80]!a}",
             )
         parsed = parse_document(document.body, entry.media_type)
-        self.shelf.keep(entry.digest, document.body)
+        self.blobs.keep(entry.digest, document.body)
         return cast("ImageManifest", parsed)  # the media type is that of a manifest
 
     def _contents(self, manifest: ImageManifest) -> ImageConfig | None:
@@ -315,15 +317,15 @@ class _ImageReader:
         stream = BytesIO()
         if not self._blob(descriptor, stream, IMAGE_LIMITS.config_bytes):
             return None
-        self.shelf.keep(descriptor.digest, stream.getvalue())
+        self.blobs.keep(descriptor.digest, stream.getvalue())
         return stream.getvalue()
 
     def _layer(self, descriptor: Descriptor) -> None:
         if descriptor.digest in self.files:
             return
-        with self.shelf.incoming() as stream:
+        with self.blobs.incoming() as stream:
             if self._blob(descriptor, stream, IMAGE_LIMITS.layer_bytes) and stream is not None:
-                self.shelf.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
+                self.blobs.accept(descriptor.digest, self.files[descriptor.digest].sha256, stream)
 
     def _blob(self, descriptor: Descriptor, stream: BinaryIO | None, most: int) -> bool:
         """Fetch a blob. False if the registry has none or its bytes do not match the digest."""
@@ -348,8 +350,8 @@ class _ImageReader:
             self.mismatched(str(descriptor.digest))
         return right
 
-    def _missing(self, descriptor: Descriptor, what: str) -> None:
-        message = f"the registry does not have {what} of the image: {descriptor.digest}"
+    def _missing(self, descriptor: Descriptor, description: str) -> None:
+        message = f"the registry does not have {description} of the image: {descriptor.digest}"
         self.problems.append(ArtifactProblem(code=CONTENT_MISSING, message=message))
 
 

@@ -76,12 +76,12 @@ class Platform(Record):
         """Whether it is the platform under which build tools add attestations to an index."""
         return self.os == "unknown" and self.architecture == "unknown"
 
-    def answers(self, asked: str) -> bool:
-        """Whether a client that wants the platform ``asked`` may get this one."""
+    def answers(self, requested: str) -> bool:
+        """Whether a client that wants the platform ``requested`` may get this one."""
         default = _DEFAULT_VARIANTS.get(self.architecture, "")
-        same = f"{self.os}/{self.architecture}"
-        full = f"{same}/{self.variant or default}" if self.variant or default else same
-        return asked in (str(self), full) or (asked == same and self.variant in ("", default))
+        plain = f"{self.os}/{self.architecture}"
+        full = f"{plain}/{self.variant or default}" if self.variant or default else plain
+        return requested in (str(self), full) or (requested == plain and self.variant in ("", default))
 
     def __str__(self) -> str:
         version = f"({self.os_version})" if self.os_version else ""

@@ -89,15 +89,19 @@ class OciRegistry:
         # Sent only after the registry's challenge.
         self._endpoint = replace(endpoint, authorization=None)
         self._tokens = RegistryTokens() if tokens is None else tokens
-        self._met = self._credential is None
+        self._contacted = self._credential is None
 
     def document(self, tag_or_digest: str | Digest) -> FetchedDocument | None:
         """Fetch and hash an index or manifest by tag or digest; None if the registry has none.
 
         Never conditional: a registry that answers "not modified" has not shown what it would serve to a client.
         """
-        answer = self._get(f"manifests/{tag_or_digest}", ACCEPTED, IMAGE_LIMITS.document_bytes)
-        return _document(answer, tag_or_digest if isinstance(tag_or_digest, Digest) else None) if answer.found else None
+        response = self._get(f"manifests/{tag_or_digest}", ACCEPTED, IMAGE_LIMITS.document_bytes)
+        return (
+            _document(response, tag_or_digest if isinstance(tag_or_digest, Digest) else None)
+            if response.found
+            else None
+        )
 
     def has_repository(self) -> bool:
         """Whether the registry has any image with that name; True if it does not say."""
@@ -111,11 +115,11 @@ class OciRegistry:
         tags: list[str] = []
         query = f"n={_TAGS_PER_PAGE}"
         for _ in range(_TAG_PAGES):
-            answer = self._get(f"tags/list?{query}", "application/json", IMAGE_LIMITS.document_bytes)
-            if not answer.found:
+            response = self._get(f"tags/list?{query}", "application/json", IMAGE_LIMITS.document_bytes)
+            if not response.found:
                 return ()
-            tags += _parse_tags(answer)
-            next_page = NEXT_PAGE.search(answer.headers.get("link", ""))
+            tags += _parse_tags(response)
+            next_page = NEXT_PAGE.search(response.headers.get("link", ""))
             if next_page is None:
                 return tuple(tags)
             query = next_query(self._url("tags/list"), next_page[1])
@@ -125,12 +129,12 @@ class OciRegistry:
         """One page of the referrers API for a digest; None if the registry does not have this API."""
         path = f"referrers/{digest}" + (f"?{page}" if page else "")
         try:
-            answer = self._get(path, OCI_INDEX, IMAGE_LIMITS.document_bytes)
+            response = self._get(path, OCI_INDEX, IMAGE_LIMITS.document_bytes)
         except PinwardenError as err:
             if err.data.get("status") in _NO_SUCH_ROUTE:
                 return None
             raise
-        return answer if answer.found else None
+        return response if response.found else None
 
     def blob(self, descriptor: Descriptor, to: BinaryIO | None, max_bytes: int) -> DownloadResult | None:
         """Download and hash a config or layer; None if the registry has none.
@@ -142,9 +146,9 @@ class OciRegistry:
             raise too_large(HttpAddress.parse(url), max_bytes)
         algorithms = ("sha256", descriptor.digest.algorithm)[: 1 if descriptor.digest.algorithm == "sha256" else 2]
 
-        def download(wanted: FetchRequest) -> DownloadResult:
+        def download(request: FetchRequest) -> DownloadResult:
             target = DiscardingFile() if to is None else to
-            return self._fetcher.download(wanted, target, algorithms=algorithms, max_bytes=descriptor.size or 1)
+            return self._fetcher.download(request, target, algorithms=algorithms, max_bytes=descriptor.size or 1)
 
         try:
             return self._answered(FetchRequest(endpoint=self._endpoint, url=url), download)
@@ -154,8 +158,8 @@ class OciRegistry:
             raise
 
     def _get(self, path: str, accept: str, max_bytes: int) -> FetchResponse:
-        wanted = FetchRequest(endpoint=self._endpoint, url=self._url(path), accept=accept)
-        return self._answered(wanted, lambda request: self._fetcher.get(request, max_bytes=max_bytes))
+        request = FetchRequest(endpoint=self._endpoint, url=self._url(path), accept=accept)
+        return self._answered(request, lambda prepared: self._fetcher.get(prepared, max_bytes=max_bytes))
 
     def _url(self, path: str) -> str:
         # Names, tags and digests consist of characters that need no escaping in URLs.
@@ -163,25 +167,25 @@ class OciRegistry:
 
     # Authentication
 
-    def _answered(self, wanted: FetchRequest, send: Callable[[FetchRequest], ResultT]) -> ResultT:
+    def _answered(self, request: FetchRequest, send: Callable[[FetchRequest], ResultT]) -> ResultT:
         """Send a request, and repeat it with a new token if the registry answers 401."""
         known = self._tokens.challenges.get(self.url)
-        if known is None and not self._met:
-            known = self._challenge(wanted)
-        self._met = True  # a registry that needs no login now may ask for one later
+        if known is None and not self._contacted:
+            known = self._challenge(request)
+        self._contacted = True  # a registry that needs no login now may ask for one later
         try:
-            return send(replace(wanted, authorization=self._authorization(known) if known else None))
+            return send(replace(request, authorization=self._authorization(known) if known else None))
         except PinwardenError as err:
             if err.data.get("status") != 401:
                 raise
-            renewed = self._challenge(wanted)
+            renewed = self._challenge(request)
             if renewed is None:
                 raise
-            return send(replace(wanted, authorization=self._authorization(renewed, fresh=True)))
+            return send(replace(request, authorization=self._authorization(renewed, fresh=True)))
 
-    def _challenge(self, wanted: FetchRequest) -> Challenge | None:
+    def _challenge(self, request: FetchRequest) -> Challenge | None:
         """The challenge to answer; None if the registry needs no login or uses an unknown scheme."""
-        status, text = self._fetcher.challenge(wanted)
+        status, text = self._fetcher.challenge(request)
         if status != 401:
             return None
         offered = {challenge.scheme: challenge for challenge in reversed(parse_challenges(text))}
@@ -216,11 +220,11 @@ class OciRegistry:
             source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,
         )
-        wanted = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if is_own else None)
-        answer = self._fetcher.get(wanted, max_bytes=_TOKEN_LIMITS.max_bytes)
-        if not answer.found:
-            raise fetch_failed("unauthorized", f"{address} does not issue tokens", answer.status)
-        return _parse_token(answer, address)
+        request = _token_request(endpoint, realm, service, scope, Credential.of(self._credential) if is_own else None)
+        response = self._fetcher.get(request, max_bytes=_TOKEN_LIMITS.max_bytes)
+        if not response.found:
+            raise fetch_failed("unauthorized", f"{address} does not issue tokens", response.status)
+        return _parse_token(response, address)
 
 
 class DiscardingFile(io.RawIOBase, BinaryIO):
@@ -247,18 +251,18 @@ class DiscardingFile(io.RawIOBase, BinaryIO):
         return 0
 
 
-def _document(answer: FetchResponse, expected: Digest | None) -> FetchedDocument:
-    header = answer.headers.get("docker-content-digest")
+def _document(response: FetchResponse, expected: Digest | None) -> FetchedDocument:
+    header = response.headers.get("docker-content-digest")
     claim = parse_digest(header) if header is not None else None
-    digest = Digest.of_bytes(answer.body, expected.algorithm if expected is not None else "sha256")
+    digest = Digest.of_bytes(response.body, expected.algorithm if expected is not None else "sha256")
     false = [
         str(stated)
         for stated in (expected, claim)
-        if stated is not None and Digest.of_bytes(answer.body, stated.algorithm) != stated
+        if stated is not None and Digest.of_bytes(response.body, stated.algorithm) != stated
     ]
     return FetchedDocument(
-        content_type=answer.headers.get("content-type", ""),
-        body=answer.body,
+        content_type=response.headers.get("content-type", ""),
+        body=response.body,
         digest=digest,
         expected=expected,
         claim=claim,
@@ -266,20 +270,20 @@ def _document(answer: FetchResponse, expected: Digest | None) -> FetchedDocument
     )
 
 
-def next_query(here: str, target: str) -> str:
+def next_query(page_url: str, target: str) -> str:
     """The query of the next page. It must be at the same URL apart from the query."""
     try:
-        following = urlsplit(urljoin(here, target))
+        following = urlsplit(urljoin(page_url, target))
     except ValueError as err:
         raise fetch_failed("protocol", "the registry's link to the next page is not a URL") from err
-    if following._replace(query="", fragment="").geturl() != here or not following.query:
+    if following._replace(query="", fragment="").geturl() != page_url or not following.query:
         raise fetch_failed("protocol", "the registry's link to the next page leads to another URL")
     return following.query
 
 
-def _parse_tags(answer: FetchResponse) -> list[str]:
+def _parse_tags(response: FetchResponse) -> list[str]:
     try:
-        value: Any = strict_json.parse_json(answer.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
+        value: Any = strict_json.parse_json(response.body, Limits(max_bytes=IMAGE_LIMITS.document_bytes))
     except PinwardenError as err:
         raise fetch_failed("protocol", f"the registry's tag list is not valid JSON: {err}") from err
     tags = value.get("tags", ()) if isinstance(value, dict) else None
@@ -319,9 +323,9 @@ def _token_request(
     )
 
 
-def _parse_token(answer: FetchResponse, address: HttpAddress) -> str:
+def _parse_token(response: FetchResponse, address: HttpAddress) -> str:
     try:
-        value: Any = strict_json.parse_json(answer.body, _TOKEN_LIMITS)
+        value: Any = strict_json.parse_json(response.body, _TOKEN_LIMITS)
     except PinwardenError as err:
         raise fetch_failed("protocol", f"{address} sent an invalid token response") from err
     token = (value.get("token") or value.get("access_token")) if isinstance(value, dict) else None
@@ -388,11 +392,13 @@ class OciPushRegistry(OciRegistry):
     def _send(self, method: str, url: str, body: bytes, media_type: str) -> FetchResponse:
         sent = RequestBody(method=method, body=body, media_type=media_type)
 
-        def send(wanted: FetchRequest) -> FetchResponse:
-            answer = self._fetcher.send(replace(wanted, sent=sent))
-            if answer.status not in (200, 201, 202, 204):
-                reason = "unauthorized" if answer.status in (401, 403) else "status"
-                raise fetch_failed(reason, f"{answer.address} responded with status {answer.status}", answer.status)
-            return answer
+        def send(request: FetchRequest) -> FetchResponse:
+            response = self._fetcher.send(replace(request, sent=sent))
+            if response.status not in (200, 201, 202, 204):
+                reason = "unauthorized" if response.status in (401, 403) else "status"
+                raise fetch_failed(
+                    reason, f"{response.address} responded with status {response.status}", response.status
+                )
+            return response
 
         return self._answered(FetchRequest(endpoint=self._endpoint, url=url), send)

@@ -160,7 +160,7 @@ Compare = Callable[[str, str], int | None]
 """-1, 0 or 1; None if two versions cannot be compared."""
 
 
-class Vulnerable(Record):
+class VulnerablePackage(Record):
     """A locked package and a record that affects it."""
 
     package: PackageRef
@@ -174,34 +174,36 @@ class Vulnerable(Record):
     """False if its version cannot be compared with the record's, so it may or may not be affected."""
 
 
-def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageRef]) -> tuple[Vulnerable, ...]:
+def vulnerable_packages(records: Iterable[OsvRecord], packages: Iterable[PackageRef]) -> tuple[VulnerablePackage, ...]:
     """Every pair of a locked package and a record that affects it, in the order of the packages.
 
     Withdrawn records are ignored.
     """
-    wanted: dict[tuple[str, str], list[PackageRef]] = {}
+    packages_by_key: dict[tuple[str, str], list[PackageRef]] = {}
     order: dict[PackageRef, int] = {}
     for package in packages:
         if package not in order:
             order[package] = len(order)
-            wanted.setdefault(_key(package.ecosystem, package.name), []).append(package)
-    matches: list[Vulnerable] = []
+            packages_by_key.setdefault(_key(package.ecosystem, package.name), []).append(package)
+    matches: list[VulnerablePackage] = []
     for record in records:
         if record.withdrawn is None:
-            matches += _of_record(record, wanted)
+            matches += _of_record(record, packages_by_key)
     return tuple(sorted(matches, key=lambda match: (order[match.package], match.id)))
 
 
-def _of_record(record: OsvRecord, wanted: dict[tuple[str, str], list[PackageRef]]) -> Iterable[Vulnerable]:
+def _of_record(
+    record: OsvRecord, packages_by_key: dict[tuple[str, str], list[PackageRef]]
+) -> Iterable[VulnerablePackage]:
     about: dict[PackageRef, list[OsvAffected]] = {}
     for affected in record.affected:
-        for package in wanted.get(_key(affected.ecosystem, affected.name), ()):
+        for package in packages_by_key.get(_key(affected.ecosystem, affected.name), ()):
             about.setdefault(package, []).append(affected)
     for package, rows in about.items():
         answers = [_is_affected(package, row) for row in rows]
         if all(answer is False for answer, _ in answers):
             continue
-        yield Vulnerable(
+        yield VulnerablePackage(
             package=package,
             id=record.id,
             aliases=record.aliases,
@@ -234,20 +236,20 @@ def _fixes(ranges: Iterable[OsvRange]) -> tuple[str, ...]:
 def _in_range(version: str, affected: OsvRange, compare: Compare) -> bool | None:
     """OSV's evaluation algorithm: the last event at or below the version decides."""
     limits = [event.version for event in affected.events if event.kind == "limit" and event.version != "*"]
-    placed = [(_place(version, event, compare), event) for event in affected.events if event.kind != "limit"]
+    compared = [(_compare_with(version, event, compare), event) for event in affected.events if event.kind != "limit"]
     outside = [compare(version, limit) for limit in limits]
-    if any(order is None for order, _ in placed) or None in outside:
+    if any(order is None for order, _ in compared) or None in outside:
         return None
     if limits and not any(order == -1 for order in outside):
         return False
-    reached = [event for order, event in placed if order is not None and _is_reached(order, event)]
+    reached = [event for order, event in compared if order is not None and _is_reached(order, event)]
     # If one version ends a range and begins another, the beginning comes last.
     reached.sort(key=lambda event: event.kind == "introduced")
-    reached.sort(key=cmp_to_key(lambda one, other: _order(one.version, other.version, compare)))
+    reached.sort(key=cmp_to_key(lambda left, right: _order(left.version, right.version, compare)))
     return bool(reached) and reached[-1].kind == "introduced"
 
 
-def _place(version: str, event: OsvEvent, compare: Compare) -> int | None:
+def _compare_with(version: str, event: OsvEvent, compare: Compare) -> int | None:
     return 1 if event.version == "0" else compare(version, event.version)
 
 
@@ -256,11 +258,11 @@ def _is_reached(order: int, event: OsvEvent) -> bool:
     return order > 0 if event.kind == "last_affected" else order >= 0
 
 
-def _order(one: str, other: str, compare: Compare) -> int:
+def _order(left: str, right: str, compare: Compare) -> int:
     """Order two versions that are both comparable with a third one."""
-    if "0" in (one, other):
-        return (one != "0") - (other != "0")
-    return compare(one, other) or 0
+    if "0" in (left, right):
+        return (left != "0") - (right != "0")
+    return compare(left, right) or 0
 
 
 # Versions and names
@@ -269,19 +271,19 @@ def _order(one: str, other: str, compare: Compare) -> int:
 _LONGEST = 256  # no registry has longer versions, and converting digits takes quadratic time
 
 
-def _semver(one: str, other: str) -> int | None:
-    if max(len(one), len(other)) > _LONGEST or not are_comparable(one, other):
+def _semver(left: str, right: str) -> int | None:
+    if max(len(left), len(right)) > _LONGEST or not are_comparable(left, right):
         return None
-    return compare_versions(one, other)
+    return compare_versions(left, right)
 
 
-def _pep440(one: str, other: str) -> int | None:
+def _pep440(left: str, right: str) -> int | None:
     from packaging.version import InvalidVersion, Version
 
-    if max(len(one), len(other)) > _LONGEST:
+    if max(len(left), len(right)) > _LONGEST:
         return None
     try:
-        first, second = Version(one), Version(other)
+        first, second = Version(left), Version(right)
     except InvalidVersion:
         return None
     return (first > second) - (first < second)

@@ -46,11 +46,11 @@ def _folder_texts(folder: Path) -> Iterator[tuple[str, bytes]]:
     def failed(err: OSError) -> None:
         raise PinwardenError("FILE_UNREADABLE", f"{err.filename}: {err.strerror or err}") from err
 
-    for place, folders, names in os.walk(folder, onerror=failed, followlinks=False):
+    for directory, folders, names in os.walk(folder, onerror=failed, followlinks=False):
         folders.sort()
         for name in sorted(names):
             if name.endswith(".json"):
-                path = Path(place) / name
+                path = Path(directory) / name
                 yield str(path.relative_to(folder)), read_file(path, LIMITS.max_bytes)
 
 

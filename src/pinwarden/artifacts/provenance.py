@@ -279,10 +279,10 @@ def parse_simple_signing(data: bytes) -> Digest:
 
 def subject_mismatch(statement: Statement, about: ExpectedSubject) -> str:
     """Why a statement is not about this artifact; empty if it is."""
-    named = [subject for subject in statement.subjects if _is_named(subject, about)]
-    if not named:
+    same_name = [subject for subject in statement.subjects if _is_named(subject, about)]
+    if not same_name:
         return f"the statement is about {statement.subjects[0].name[:200]!a}, not {about.name[:200]!a}"
-    if not any(_is_same(subject, about) for subject in named):
+    if not any(_is_same(subject, about) for subject in same_name):
         return "the statement is about different bytes"
     if statement.kind == "npm-publish":
         stated = (statement.predicate.get("name"), statement.predicate.get("version"))

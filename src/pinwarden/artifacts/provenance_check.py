@@ -60,12 +60,12 @@ def registry_keys(fetcher: Fetcher, endpoint: Endpoint) -> tuple[RegistryKey, ..
     from pinwarden.system.net.fetch import FetchRequest
     from pinwarden.system.net.network_errors import fetch_failed
 
-    wanted = FetchRequest(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
-    answer = fetcher.get(wanted, max_bytes=LIMITS.max_bytes)
-    if not answer.found:
+    request = FetchRequest(endpoint=endpoint, url=f"{endpoint.url}-/npm/v1/keys", accept="application/json")
+    response = fetcher.get(request, max_bytes=LIMITS.max_bytes)
+    if not response.found:
         return ()
     try:
-        return parse_registry_keys(answer.body)
+        return parse_registry_keys(response.body)
     except PinwardenError as err:
         raise fetch_failed("protocol", f"the registry's keys are invalid: {err.message}") from err
 
@@ -177,7 +177,9 @@ class ProvenanceVerifier:
         envelope = _Envelope.read(_object(document, "dsseEnvelope"))
         key = self._registry_key(hint) if about.ecosystem == "npm" else None
         if key is None:
-            return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
+            return self._given_key(
+                lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, about
+            )
         if not _is_signed_by(key, envelope):
             _refuse("the signature does not match the registry's key")
         statement = _statement(envelope.payload_type, envelope.payload, about)
@@ -187,12 +189,12 @@ class ProvenanceVerifier:
         return Identity(kind=statement.kind, key_id=key.key_id), f"registry key {key.key_id}"
 
     def _registry_key(self, hint: Any) -> RegistryKey | None:
-        found = next((key for key in self.registry_keys if key.key_id == hint), None)
-        if found is None and not self.public_keys:
+        key = next((candidate for candidate in self.registry_keys if candidate.key_id == hint), None)
+        if key is None and not self.public_keys:
             if self.registry_keys:
                 _refuse("it is signed with a key that the registry does not publish")
             raise VerificationUnavailable("it is signed with a key, but the registry publishes none")
-        return found
+        return key
 
     def _check_age(self, key: RegistryKey, document: Mapping[str, Any], envelope: _Envelope) -> None:
         """An expired key is valid for signatures that the log recorded before its expiry."""
@@ -257,13 +259,15 @@ class ProvenanceVerifier:
         self, document: Mapping[str, Any], annotations: Mapping[str, Any], about: ExpectedSubject
     ) -> tuple[Identity, str]:
         payload, signature = _base64(document, "payload"), _base64(annotations, _SIGNATURE)
-        key = self._find_key(lambda given: given.verify(signature, payload))
+        key = self._find_key(lambda public_key: public_key.verify(signature, payload))
         _check_image(payload, about)
         return Identity(kind="cosign-signature", key_id=key.key_id), f"public key {key.key_id}"
 
     def _cosign_statement(self, document: Mapping[str, Any], about: ExpectedSubject) -> tuple[Identity, str]:
         envelope = _Envelope.read(strict_json.parse_json(_base64(document, "payload"), LIMITS))
-        return self._given_key(lambda given: given.verify(envelope.signature, envelope.signed), envelope, about)
+        return self._given_key(
+            lambda public_key: public_key.verify(envelope.signature, envelope.signed), envelope, about
+        )
 
 
 def _outcome(

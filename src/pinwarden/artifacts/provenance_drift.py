@@ -1,7 +1,7 @@
 """Drift of provenance: the locked identity compared with what an artifact's attestations prove now.
 
-A release from another repository, workflow or issuer, or with weaker or no proof, is how a stolen token, a hijacked
-repository and a republished fork look from outside.
+A release from another repository, workflow or issuer, or with weaker or no proof, may come from a stolen token, a
+hijacked repository or a republished fork.
 """
 
 from __future__ import annotations
@@ -156,12 +156,12 @@ def _nearest(locked: Identity, verified: Sequence[Identity]) -> Identity:
 
 def _differences(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
     changed = [
-        _finding(CHANGED, f"the {what} changed from {one or 'none'} to {other or 'none'}")
-        for what, one, other in _changes(locked, now)
+        _finding(CHANGED, f"the {field} changed from {before or 'none'} to {after or 'none'}")
+        for field, before, after in _changes(locked, now)
     ]
     weaker = [
-        _finding(WEAKER, f"the {what} is weaker: {other} instead of {one}")
-        for what, one, other in _weakenings(locked, now)
+        _finding(WEAKER, f"the {field} is weaker: {after} instead of {before}")
+        for field, before, after in _weakenings(locked, now)
     ]
     return [*changed, *weaker]
 
@@ -183,7 +183,7 @@ def _changes(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
         compared.append(("repository's number", locked.repository_id, now.repository_id))
     if locked.owner_id and now.owner_id:
         compared.append(("owner's number", locked.owner_id, now.owner_id))
-    return [(what, one, other) for what, one, other in compared if one != other]
+    return [(field, before, after) for field, before, after in compared if before != after]
 
 
 def _repository(identity: Identity) -> str:
@@ -198,14 +198,14 @@ def _builder(identity: Identity) -> str:
 
 
 def _weakenings(locked: Identity, now: Identity) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+    weakenings: list[tuple[str, str, str]] = []
     if _REF_RANKS.index(now.ref_class) < _REF_RANKS.index(locked.ref_class):
-        found.append(("kind of ref", locked.ref_class, now.ref_class))
+        weakenings.append(("kind of ref", locked.ref_class, now.ref_class))
     if _KIND_RANKS[now.kind] < _KIND_RANKS[locked.kind]:
-        found.append(("kind of proof", locked.kind, now.kind))
+        weakenings.append(("kind of proof", locked.kind, now.kind))
     elif (level := slsa_level(now)) < (old := slsa_level(locked)):
-        found.append(("build level", f"SLSA {old}", f"SLSA {level}"))
-    return found
+        weakenings.append(("build level", f"SLSA {old}", f"SLSA {level}"))
+    return weakenings
 
 
 def _is_renamed(locked: Identity, now: Identity) -> bool:
@@ -227,9 +227,9 @@ def _renamed(locked: Identity, now: Identity) -> list[ProvenanceFinding]:
 
 def _mismatch(best: Identity | None, metadata_repository: str | None) -> list[ProvenanceFinding]:
     """The finding if the verified repository is not the one in the metadata, as in a fork that kept the metadata."""
-    named = repository_uri(metadata_repository or "")
+    stated = repository_uri(metadata_repository or "")
     proven = repository_uri(best.repository) if best is not None else ""
-    if not named or not proven or named == proven:
+    if not stated or not proven or stated == proven:
         return []
-    message = f"its metadata names {named}, but it was built in {proven}"
+    message = f"its metadata names {stated}, but it was built in {proven}"
     return [_finding(REPOSITORY_MISMATCH, message)]

@@ -1,7 +1,7 @@
 """Python packages: every file of a release, hashed here, next to what the index states about it.
 
 Installers use the simple API, so it decides which files a release has. The JSON API adds upload times and owners, and
-is compared with the simple API: if the two state different digests for a file, someone is being served something else.
+is compared with the simple API: different digests for a file mean that not every client gets the same bytes.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ def fetch_facts(  # noqa: PLR0913  the interface of all artifact adapters, and w
     json_release = _json_release(fetcher, index, name, version)
     release = tuple(_completed(file, json_release) for file in release)
     # 4. Download the files and their attestations.
-    wanted = [file for file in release if only is None or only(file.name)]
+    selected = [file for file in release if only is None or only(file.name)]
     with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
-        downloads = list(pool.map(lambda file: _download(fetcher, index, file, into, (name, version)), wanted))
-        attested = list(pool.map(lambda file: _attestations(fetcher, index, file, page, (name, version)), wanted))
+        downloads = list(pool.map(lambda file: _download(fetcher, index, file, into, (name, version)), selected))
+        attested = list(pool.map(lambda file: _attestations(fetcher, index, file, page, (name, version)), selected))
     problems = [problem for download in downloads for problem in download.problems]
     problems += [problem for _, file_problems in attested for problem in file_problems]
-    names_wanted = {file.name for file in wanted}
+    selected_names = {file.name for file in selected}
     times = sorted(file.uploaded_at for file in release if file.uploaded_at)
     return replace(
         empty,
         files=tuple(download.file for download in downloads),
-        listed=tuple(_listed(file) for file in release if file.name not in names_wanted),
+        listed=tuple(_listed(file) for file in release if file.name not in selected_names),
         published_at=times[0] if times else None,
         publisher=json_release.publisher if json_release else None,
         repository=_repository(downloads, json_release),
@@ -128,14 +128,14 @@ def newest_release(package: PackageRef, fetcher: Fetcher, index: Endpoint) -> Ne
 
 def _simple_page(fetcher: Fetcher, index: Endpoint, name: str) -> SimplePage | None:
     url = f"{index.url}{path_segment(name)}/"
-    answer = fetcher.get(
+    response = fetcher.get(
         FetchRequest(endpoint=index, url=url, accept=SIMPLE_ACCEPT), max_bytes=DOCUMENT_LIMITS.max_bytes
     )
-    if not answer.found:
+    if not response.found:
         return None
     # Links are relative to the URL after redirects.
-    page_url = f"{answer.address.scheme}://{answer.address.host_header}{answer.address.path}"
-    return parse_simple_page(answer.body, answer.headers.get("content-type", ""), page_url)
+    page_url = f"{response.address.scheme}://{response.address.host_header}{response.address.path}"
+    return parse_simple_page(response.body, response.headers.get("content-type", ""), page_url)
 
 
 def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) -> JsonRelease | None:
@@ -144,16 +144,16 @@ def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) ->
     if base is None:
         return None
     for path in (f"{path_segment(name)}/{path_segment(version)}/json", f"{path_segment(name)}/json"):
-        wanted = FetchRequest(endpoint=above_simple(index), url=base + path, accept="application/json")
+        request = FetchRequest(endpoint=above_simple(index), url=base + path, accept="application/json")
         try:
-            answer = fetcher.get(wanted, max_bytes=DOCUMENT_LIMITS.max_bytes)
+            response = fetcher.get(request, max_bytes=DOCUMENT_LIMITS.max_bytes)
         except PinwardenError as err:
             if err.data.get("status") in (400, 401, 403, 405, 406):
                 return None  # an index with the standard API only
             raise
-        is_json = answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-        if answer.found and is_json:
-            release = parse_json_release(answer.body, wanted.url, version)
+        is_json = response.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+        if response.found and is_json:
+            release = parse_json_release(response.body, request.url, version)
             if release is not None:
                 return release
     return None
@@ -161,14 +161,14 @@ def _json_release(fetcher: Fetcher, index: Endpoint, name: str, version: str) ->
 
 def _completed(file: ReleaseFile, json_release: JsonRelease | None) -> ReleaseFile:
     """Add time and size if only the JSON API states them. Digests are compared, not merged."""
-    other = next((other for other in json_release.files if other.name == file.name), None) if json_release else None
-    if other is None:
+    json_file = next((entry for entry in json_release.files if entry.name == file.name), None) if json_release else None
+    if json_file is None:
         return file
     return replace(
         file,
-        size=other.size if file.size is None else file.size,
-        uploaded_at=file.uploaded_at or other.uploaded_at,
-        yanked=file.yanked or other.yanked,
+        size=json_file.size if file.size is None else file.size,
+        uploaded_at=file.uploaded_at or json_file.uploaded_at,
+        yanked=file.yanked or json_file.yanked,
     )
 
 
@@ -180,10 +180,10 @@ def _index_problems(
             code="pypi_index_disagrees", message=f"the index lists {name} twice with different digests"
         )
     by_name = {file.name: file for file in release}
-    for other in json_release.files if json_release else ():
-        file = by_name.get(other.name)
+    for json_file in json_release.files if json_release else ():
+        file = by_name.get(json_file.name)
         # The file lists may differ for minutes after an upload; the digests of a file may not.
-        if file is not None and disagree(file.claims, other.claims):
+        if file is not None and disagree(file.claims, json_file.claims):
             yield ArtifactProblem(
                 code="pypi_index_disagrees",
                 message=f"the simple API and the JSON API state different digests for {file.name}",
@@ -203,9 +203,9 @@ def _download(
     fetcher: Fetcher, index: Endpoint, file: ReleaseFile, into: Path | None, name_and_version: tuple[str, str]
 ) -> _Downloaded:
     algorithms = tuple({"sha256": None, **{claim.algorithm: None for claim in file.claims}})
-    wanted = FetchRequest(endpoint=above_simple(index), url=file.url)
+    request = FetchRequest(endpoint=above_simple(index), url=file.url)
     host = HttpAddress.parse(file.url).host_header
-    with open_download(fetcher, wanted, algorithms=algorithms, into=into) as download:
+    with open_download(fetcher, request, algorithms=algorithms, into=into) as download:
         metadata: WheelMetadata | None = None
         problems: tuple[ArtifactProblem, ...] = ()
         if file_kind(file.name) == "wheel":
@@ -261,28 +261,28 @@ def _attestations(
     url = file.provenance or _usual_provenance(index, page, file, name_and_version)
     if url is None:
         return (), ()
-    wanted = FetchRequest(
+    request = FetchRequest(
         endpoint=above_simple(index), url=url, accept="application/vnd.pypi.integrity.v1+json, application/json"
     )
     try:
-        answer = fetcher.get(wanted, max_bytes=PROVENANCE_LIMITS.max_bytes)
+        response = fetcher.get(request, max_bytes=PROVENANCE_LIMITS.max_bytes)
     except PinwardenError as err:
         if file.provenance is None and err.data.get("status") in (400, 401, 403, 405, 406):
             return (), ()  # the index did not announce any
         raise
-    if not answer.found:
+    if not response.found:
         if file.provenance is None:
             return (), ()
         message = f"the index announces provenance for {file.name} but does not have it"
         return (), (ArtifactProblem(code="pypi_provenance_invalid", message=message),)
     try:
-        statements = parse_provenance(answer.body)
+        statements = parse_provenance(response.body)
     except PinwardenError as err:
-        if file.provenance is None and "json" not in answer.headers.get("content-type", ""):
+        if file.provenance is None and "json" not in response.headers.get("content-type", ""):
             return (), ()  # an HTML page, so this index does not use that URL for provenance
         return (), (ArtifactProblem(code="pypi_provenance_invalid", message=f"{file.name}: {err.message}"),)
     attestations = tuple(
-        Attestation(kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=answer.body)
+        Attestation(kind=statement.predicate_type, bundle=statement.bundle, file=file.name, source=response.body)
         for statement in statements
     )
     return attestations, ()
@@ -362,7 +362,7 @@ def _check_directory(stream: IO[bytes]) -> None:
 def _metadata_bytes(archive: zipfile.ZipFile) -> bytes:
     names = [member.orig_filename for member in archive.infolist()]
     if len(names) > _MAX_MEMBERS or len(set(names)) != len(names):
-        _unsafe("holds a name twice, or too many")
+        _unsafe("has a duplicate name, or too many members")
     for name in names:
         if _UNSAFE.search(name):
             _unsafe(f"has a name that leaves the archive: {name[:120]!a}")

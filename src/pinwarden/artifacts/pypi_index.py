@@ -92,10 +92,10 @@ def distinct_files(files: Iterable[ReleaseFile]) -> tuple[tuple[ReleaseFile, ...
     return tuple(by_name.values()), tuple(contradictory)
 
 
-def disagree(claims: Sequence[Digest], others: Sequence[Digest]) -> bool:
+def disagree(claims: Sequence[Digest], other_claims: Sequence[Digest]) -> bool:
     """Whether two lists of digests cannot be of the same file."""
     by_algorithm = {digest.algorithm: digest for digest in claims}
-    return any(by_algorithm.get(digest.algorithm, digest) != digest for digest in others)
+    return any(by_algorithm.get(digest.algorithm, digest) != digest for digest in other_claims)
 
 
 # Simple API

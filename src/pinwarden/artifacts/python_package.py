@@ -74,16 +74,18 @@ def file_kind(name: str) -> Kind:
 
 def belongs_to(file_name: str, project: str, version: str) -> bool:
     """Whether a file belongs to a release. ``1.0`` and ``1.0.0`` are the same release (PEP 440)."""
-    project, wanted = normalized_name(project), exact_version(version)
+    project, wanted_version = normalized_name(project), exact_version(version)
     if file_name.endswith(".whl"):
-        return _wheel_belongs(file_name, project, wanted)
+        return _wheel_belongs(file_name, project, wanted_version)
     for ending in _SDIST_ENDINGS:
         if file_name.endswith(ending):
-            return any(_version(rest) == wanted for rest in _after_project(file_name.removesuffix(ending), project))
+            return any(
+                _version(rest) == wanted_version for rest in _after_project(file_name.removesuffix(ending), project)
+            )
     for ending in _OTHER_ENDINGS:
         if file_name.endswith(ending):
             rests = _after_project(file_name.removesuffix(ending), project)
-            return any(_starts_with_version(rest, wanted) for rest in rests)
+            return any(_starts_with_version(rest, wanted_version) for rest in rests)
     return False
 
 
@@ -100,8 +102,8 @@ def file_version(file_name: str, project: str) -> Version | None:
     return None
 
 
-def _wheel_belongs(file_name: str, project: str, wanted: Version) -> bool:
-    return _wheel_version(file_name) == (project, wanted)
+def _wheel_belongs(file_name: str, project: str, wanted_version: Version) -> bool:
+    return _wheel_version(file_name) == (project, wanted_version)
 
 
 def _wheel_version(file_name: str) -> tuple[str, Version] | None:
@@ -120,10 +122,10 @@ def _after_project(stem: str, project: str) -> list[str]:
     return [stem[position + 1 :] for position in dashes if re.sub(r"[-_.]+", "-", stem[:position]).lower() == project]
 
 
-def _starts_with_version(rest: str, wanted: Version) -> bool:
+def _starts_with_version(rest: str, wanted_version: Version) -> bool:
     """Windows installers and eggs have a platform or a Python version after the package version."""
     parts = re.split(r"([-.])", rest)
-    return any(_version("".join(parts[:count])) == wanted for count in range(1, len(parts) + 1, 2))
+    return any(_version("".join(parts[:count])) == wanted_version for count in range(1, len(parts) + 1, 2))
 
 
 ChosenWheel = tuple[ClosurePackage, ClosureFile]

@@ -55,9 +55,9 @@ _INDEX = "PINWARDEN"  # under this name uv finds the index's credential in its e
 
 def find_uv(variables: Mapping[str, str]) -> Path:
     """The uv program: from PATH, or from the installed Python package uv."""
-    found = find_program("uv", variables.get("PATH", ""))
-    if found is not None and found.is_absolute():  # not one in the current folder
-        return found
+    uv = find_program("uv", variables.get("PATH", ""))
+    if uv is not None and uv.is_absolute():  # not one in the current folder
+        return uv
     try:
         from uv import find_uv_bin
 
@@ -81,14 +81,14 @@ def resolve(  # noqa: PLR0913  everything the result depends on
     allow_plain_http: bool = False,
 ) -> bytes:
     """The ``pylock.toml`` for one exact package, for every platform, from one index only."""
-    wanted = _requirement(name, version, extras)
+    requirement = _requirement(name, version, extras)
     python = python_version or f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not re.fullmatch(r"3\.[0-9]{1,2}(?:\.[0-9]{1,3})?", python):
         raise PinwardenError("PACKAGE_INVALID", f"{python[:40]!a} is not a Python version")
     check_address(index, variables, allow_plain_http=allow_plain_http)
-    with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
-        folder = Path(made)
-        (folder / "requirements.in").write_text(wanted + "\n")
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
+        folder = Path(temporary)
+        (folder / "requirements.in").write_text(requirement + "\n")
         environment, secrets = _environment(index, variables, folder)
         switches = (
             *("--universal", "--no-header", "--no-annotate", "--no-build", "--format", "pylock.toml", "--quiet"),
@@ -101,15 +101,15 @@ def resolve(  # noqa: PLR0913  everything the result depends on
 
 def uv_version(uv: Path, variables: Mapping[str, str]) -> str:
     """The resolver's name and version, as recorded in the lock."""
-    with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
-        environment = child_environment({"UV_NO_CONFIG": "1", "HOME": made}, variables)
-        said = run_resolver([str(uv), "--version"], Path(made), environment, seconds=30)
-    return " ".join(said.decode("utf-8", "replace").split()[:2])[:40]
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
+        environment = child_environment({"UV_NO_CONFIG": "1", "HOME": temporary}, variables)
+        output = run_resolver([str(uv), "--version"], Path(temporary), environment, seconds=30)
+    return " ".join(output.decode("utf-8", "replace").split()[:2])[:40]
 
 
 def _requirement(name: str, version: str, extras: Sequence[str]) -> str:
     """A requirement made of validated parts, so it cannot be an option, a URL or another requirement."""
-    chosen = ",".join(normalized_name(each) for each in extras)
+    chosen = ",".join(normalized_name(extra) for extra in extras)
     return f"{normalized_name(name)}{f'[{chosen}]' if chosen else ''}=={exact_version(version)}"
 
 
@@ -134,8 +134,8 @@ def _environment(index: Endpoint, variables: Mapping[str, str], folder: Path) ->
         user, password = _pair(index.authorization)
         own |= {f"UV_INDEX_{_INDEX}_USERNAME": user, f"UV_INDEX_{_INDEX}_PASSWORD": password}
         secrets = [index.authorization, password]
-    also = {each for word in _UV_NETWORK_VARIABLES for each in (word, word.lower())}
-    return child_environment(own, variables, also), secrets
+    passed_on = {spelling for word in _UV_NETWORK_VARIABLES for spelling in (word, word.lower())}
+    return child_environment(own, variables, passed_on), secrets
 
 
 def _pair(authorization: str) -> tuple[str, str]:
@@ -192,17 +192,17 @@ def resolve_npm(
         raise PinwardenError(
             "RESOLVER_MISSING", "npm is required to resolve the dependencies of this package, and is not installed"
         )
-    also = {each for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for each in (word, word.lower())}
-    environment = child_environment({}, variables, also)
-    with TemporaryDirectory(prefix="pinwarden-resolve-") as made:
-        folder = Path(made)
+    passed_on = {spelling for word in (*_NPM_VARIABLES, *_NPM_NETWORK_VARIABLES) for spelling in (word, word.lower())}
+    environment = child_environment({}, variables, passed_on)
+    with TemporaryDirectory(prefix="pinwarden-resolve-") as temporary:
+        folder = Path(temporary)
         needs = {wanted.name: wanted.version}
         about = {"name": "resolved-by-pinwarden", "version": "0.0.0", "private": True, "dependencies": needs}
         (folder / "package.json").write_text(json.dumps(about))
         switches = (
             *("--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"),
             *("--lockfile-version=3", "--omit-lockfile-registry-resolved=false", "--install-links=false"),
-            *("--include=optional", "--omit=dev", "--loglevel=error", *_named(addresses)),
+            *("--include=optional", "--omit=dev", "--loglevel=error", *_registry_options(addresses)),
             # A user who can write to the parent folder could make this folder a workspace with npm settings.
             "--no-workspaces",
             *(("--fetch-retries=0",) if refused else ()),  # an invalid host needs no retries
@@ -228,5 +228,5 @@ def _version_beside(npm: Path) -> str | None:
         return None
 
 
-def _named(addresses: Mapping[str, str]) -> list[str]:
+def _registry_options(addresses: Mapping[str, str]) -> list[str]:
     return [f"--{f'{scope}:' if scope else ''}registry={url}" for scope, url in addresses.items()]

@@ -87,8 +87,8 @@ class SigstoreRoot(Record):
 
         with _checking():
             certificate = load_pem_x509_certificate(pem)
-            body, moment = _promised(self.verifier, promise)
-            _check_certificate(self.verifier, certificate, moment)
+            body, time = _promised(self.verifier, promise)
+            _check_certificate(self.verifier, certificate, time)
             _check_signature(certificate, signature, payload)
             _check_hashedrekord(body, certificate, signature, payload)
             return Signed(certificate=certificate, payload=payload)
@@ -100,11 +100,11 @@ class SigstoreRoot(Record):
 
         with _checking():
             parsed = TransparencyLogEntry(Model.from_dict(dict(entry)))
-            moment = _check_entry(self.verifier, parsed)
+            time = _check_entry(self.verifier, parsed)
             body, kind = parsed._inner.canonicalized_body, parsed._inner.kind_version
             recorded = _check_intoto if (kind.kind, kind.version) == _OWN_ENTRY else _check_dsse
             recorded(body, payload, signature, spki)
-            return moment
+            return time
 
 
 def open_root(path: Path | None) -> SigstoreRoot:
@@ -197,8 +197,8 @@ def _verify_intoto(verifier: Verifier, bundle: Bundle) -> Signed:
         envelope._inner.payload,
         envelope._inner.payload_type,
     )
-    moment = _check_entry(verifier, bundle.log_entry)
-    _check_certificate(verifier, certificate, moment)
+    time = _check_entry(verifier, bundle.log_entry)
+    _check_certificate(verifier, certificate, time)
     _check_signature(certificate, envelope.signature, envelope.pae())
     if payload_type != IN_TOTO:
         _refuse("the envelope has no in-toto statement")
@@ -235,14 +235,14 @@ def _promised(verifier: Verifier, promise: bytes) -> tuple[Mapping[str, Any], da
     return body, datetime.fromtimestamp(entry["integratedTime"], tz=UTC)
 
 
-def _check_certificate(verifier: Verifier, certificate: Certificate, moment: datetime) -> None:
+def _check_certificate(verifier: Verifier, certificate: Certificate, time: datetime) -> None:
     from cryptography.x509 import ExtendedKeyUsage, KeyUsage
     from cryptography.x509.oid import ExtendedKeyUsageOID
     from sigstore._internal.sct import verify_sct
     from sigstore._internal.timestamp import TimestampSource, TimestampVerificationResult
     from sigstore._internal.trust import KeyringPurpose
 
-    result = TimestampVerificationResult(source=TimestampSource.TRANSPARENCY_SERVICE, time=moment)
+    result = TimestampVerificationResult(source=TimestampSource.TRANSPARENCY_SERVICE, time=time)
     chain = verifier._verify_chain_at_time(certificate, result)
     verify_sct(certificate, chain, verifier._trusted_root.ct_keyring(KeyringPurpose.VERIFY))
     extensions = certificate.extensions
@@ -250,7 +250,7 @@ def _check_certificate(verifier: Verifier, certificate: Certificate, moment: dat
         _refuse("the certificate is not for signatures")
     if ExtendedKeyUsageOID.CODE_SIGNING not in extensions.get_extension_for_class(ExtendedKeyUsage).value:
         _refuse("the certificate is not for signing code")
-    if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
+    if not certificate.not_valid_before_utc <= time <= certificate.not_valid_after_utc:
         _refuse("the certificate was not valid when the log recorded the signature")
 
 
@@ -375,10 +375,10 @@ def _extensions(certificate: Certificate) -> Callable[[int], str]:
     for extension in certificate.extensions:
         dotted = extension.oid.dotted_string
         if dotted.startswith(_ARC) and isinstance(extension.value, UnrecognizedExtension):
-            number, value = dotted.removeprefix(_ARC), extension.value.value
-            if number.isdigit():
-                texts[int(number)] = _text(value if int(number) <= _LAST_PLAIN else _utf8_string(value))
-    return lambda number: texts.get(number, "")
+            field, value = dotted.removeprefix(_ARC), extension.value.value
+            if field.isdigit():
+                texts[int(field)] = _text(value if int(field) <= _LAST_PLAIN else _utf8_string(value))
+    return lambda field: texts.get(field, "")
 
 
 def _owner(certificate: Certificate) -> tuple[str, str]:

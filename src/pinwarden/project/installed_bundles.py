@@ -46,7 +46,7 @@ def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]
     return store.build(
         key,
         lambda place: bundle_environment.build_environment(place, pin, store),
-        good=lambda place: bundle_environment.find_tree_problem(place, pin) is None,
+        is_intact=lambda place: bundle_environment.find_tree_problem(place, pin) is None,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinwarden.artifacts.artifact import PackageRef
-from pinwarden.artifacts.osv import Vulnerable, vulnerable_packages
+from pinwarden.artifacts.osv import VulnerablePackage, vulnerable_packages
 from pinwarden.artifacts.osv_export import read_export
 from pinwarden.artifacts.sbom import cyclonedx, spdx
 from pinwarden.artifacts.sbom.bill import make_bill
@@ -130,7 +130,7 @@ def _unchecked_rows(lock: Lock) -> Iterator[Row]:
 
 
 def vulnerable_rows(
-    vulnerabilities: tuple[Vulnerable, ...], packages: Mapping[PackageRef, tuple[str, ...]]
+    vulnerabilities: tuple[VulnerablePackage, ...], packages: Mapping[PackageRef, tuple[str, ...]]
 ) -> tuple[Row, ...]:
     """What was found, as rows of a report. What cannot be compared is a row too: it is no all-clear."""
     return tuple(
@@ -146,7 +146,7 @@ def vulnerable_rows(
     )
 
 
-def _message(vulnerable: Vulnerable, servers: tuple[str, ...]) -> str:
+def _message(vulnerable: VulnerablePackage, servers: tuple[str, ...]) -> str:
     names = ", ".join((vulnerable.id, *vulnerable.aliases[:5]))
     text = f"{names}: {vulnerable.summary}" if vulnerable.summary else names
     if not vulnerable.certain:
@@ -155,7 +155,7 @@ def _message(vulnerable: Vulnerable, servers: tuple[str, ...]) -> str:
     return f"{text}{fixed}; needed by {', '.join(servers[:5])}"
 
 
-def _facts(vulnerable: Vulnerable, packages: Mapping[PackageRef, tuple[str, ...]]) -> dict[str, Any]:
+def _facts(vulnerable: VulnerablePackage, packages: Mapping[PackageRef, tuple[str, ...]]) -> dict[str, Any]:
     return {
         "ecosystem": vulnerable.package.ecosystem,
         "package": vulnerable.package.name,

@@ -147,7 +147,7 @@ def _pinned_closure(project: Project, entry: Entry) -> Closure | None:
 
 
 def _closure_rows(entry: Entry, changes: Sequence[ClosureChange], context: FetchContext, now: str) -> Iterator[Row]:
-    ecosystem = "npm" if any(change.place.startswith("node_modules/") for change in changes) else "pypi"
+    ecosystem = "npm" if any(change.path.startswith("node_modules/") for change in changes) else "pypi"
     for index, change in enumerate(changes):
         message = change.message
         if change.after is not None and index < _MAX_PUBLISHER_LOOKUPS:

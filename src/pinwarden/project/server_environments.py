@@ -128,7 +128,7 @@ def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: 
             f"{len(missing)} locked files are not in the store, first {missing[0]}",
             data={"missing": missing[:100]},
         )
-    return store.build(environment.key, environment.build, good=lambda place: environment.problem(place) is None)
+    return store.build(environment.key, environment.build, is_intact=lambda place: environment.problem(place) is None)
 
 
 SETTING_PREFIX = "MCPB_USER_CONFIG_"

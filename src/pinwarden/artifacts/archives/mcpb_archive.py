@@ -98,15 +98,15 @@ def read_bundle_manifest(bundle: McpbContent) -> BundleManifest:
 
 def _digest_of(stream: BinaryIO, size: int, algorithm: str) -> tuple[int, Digest]:
     hasher = hashlib.new(algorithm)
-    left = size
-    while left and (data := stream.read(min(left, _CHUNK))):
+    remaining = size
+    while remaining and (data := stream.read(min(remaining, _CHUNK))):
         hasher.update(data)
-        left -= len(data)
-    return size - left, Digest(hasher.digest(), algorithm)
+        remaining -= len(data)
+    return size - remaining, Digest(hasher.digest(), algorithm)
 
 
 def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    left = size
-    while left and (data := source.read(min(left, _CHUNK))):
+    remaining = size
+    while remaining and (data := source.read(min(remaining, _CHUNK))):
         target.write(data)
-        left -= len(data)
+        remaining -= len(data)

@@ -46,7 +46,7 @@ class PathSet:
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._folders: set[str] = set()
-        self._spelled: dict[str, str] = {}
+        self._spelling: dict[str, str] = {}
         self._above: set[str] = set()
 
     def add(self, path: str) -> None:
@@ -62,10 +62,10 @@ class PathSet:
 
     def _add(self, prefixes: list[str], keys: list[str]) -> None:
         for prefix, key in zip(prefixes, keys, strict=True):
-            if self._spelled.setdefault(key, prefix) != prefix:
+            if self._spelling.setdefault(key, prefix) != prefix:
                 _refuse(
                     prefix,
-                    f"has {self._spelled[key][:120]!a} and {prefix[:120]!a}, which are the same file on some systems",
+                    f"has {self._spelling[key][:120]!a} and {prefix[:120]!a}, which are the same file on some systems",
                 )
             if key in self._files:
                 _refuse(prefix, f"has {prefix[:120]!a} twice, or as both a file and a folder")

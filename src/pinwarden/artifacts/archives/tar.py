@@ -102,19 +102,19 @@ def _files(source: _Source, limits: ArchiveLimits, links: Links) -> Iterator[Tar
 class _Content:
     """The bytes of the most recent file."""
 
-    __slots__ = ("_left", "_padding", "_source")
+    __slots__ = ("_padding", "_remaining", "_source")
 
     def __init__(self, source: _Source, size: int) -> None:
         self._source = source
-        self._left = size
+        self._remaining = size
         self._padding = -size % BLOCK
 
     def read(self) -> Data:
-        size, self._left = self._left, 0
+        size, self._remaining = self._remaining, 0
         return self._source.take(size)
 
     def skip_rest(self) -> None:
-        self._source.skip(self._left + self._padding)
+        self._source.skip(self._remaining + self._padding)
 
 
 class _ExtendedHeaders:
@@ -244,7 +244,7 @@ class _Stream:
         self._plain = plain
         self._piece = memoryview(b"")
         # Every member has a header and is padded to full blocks; long names need more.
-        self._left = limits.total_bytes + 8 * BLOCK * limits.members
+        self._remaining = limits.total_bytes + 8 * BLOCK * limits.members
         self._limit = limits.total_bytes
 
     def take(self, size: int) -> Data:
@@ -273,8 +273,8 @@ class _Stream:
             piece = next(self._plain, None)
             if piece is None:
                 return False
-            self._left -= len(piece)
-            if self._left < 0:
+            self._remaining -= len(piece)
+            if self._remaining < 0:
                 _refuse(f"unpacks to more than {self._limit} bytes")
             self._piece = memoryview(piece)
         return True

@@ -173,8 +173,8 @@ def _directory(stream: BinaryIO, path: Path, comment: int) -> tuple[int, int]:
     end = _read_at(stream, end_at, _END_SIZE)
     if end[:4] != _END:
         _refuse(path, "has no end record at its end")
-    disk, first_disk, here, members, size, offset, comment_length = struct.unpack("<HHHHIIH", end[4:])
-    if comment_length not in (0, comment) or disk or first_disk or here != members:
+    disk, first_disk, members_on_disk, members, size, offset, comment_length = struct.unpack("<HHHHIIH", end[4:])
+    if comment_length not in (0, comment) or disk or first_disk or members_on_disk != members:
         _refuse(path, "has an archive comment, or spans several disks")
     locator = _read_at(stream, end_at - _LOCATOR64_SIZE, _LOCATOR64_SIZE)
     if locator[:4] == _LOCATOR64:

@@ -1,7 +1,7 @@
 """Cargo's registry, from Cargo's own settings: environment, project, user, default.
 
-A repository may say where its crates come from. A token that the user has for a registry is not sent to another place
-that a repository gives the same name.
+A repository may name the registry for its crates. The user's token for a registry is not sent to another URL for which
+a repository uses the same name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Layer(Record):
         return value if isinstance(value, dict) else {}
 
 
-class _Said(Record):
+class _Setting(Record):
     value: str = field(repr=False)
     layer: _Layer
 
@@ -43,26 +43,26 @@ class _Said(Record):
 def registry_for(settings: SettingsSources, *, registry: str | None = None) -> Endpoint:
     """The sparse index of a registry named in ``[registries]``, or of the default one.
 
-    Registries that are git repositories or folders are not read here, and are an error.
+    Git repositories and folders are not supported and raise ``CONFIG_INVALID``.
     """
     layers = list(_layers(settings))
     name = registry or _default_name(layers)
-    said = _index(name, layers)
-    url = said.value.removeprefix("sparse+")
-    if said.layer.said_by != "default" and url == said.value:
-        raise PinwardenError("CONFIG_INVALID", f"{said.layer.source} names a registry that is not a sparse index")
+    setting = _index(name, layers)
+    url = setting.value.removeprefix("sparse+")
+    if setting.layer.said_by != "default" and url == setting.value:
+        raise PinwardenError("CONFIG_INVALID", f"{setting.layer.source} names a registry that is not a sparse index")
     url = url if url.endswith("/") else f"{url}/"
     named = _find(layers, "index", "registries", name)
-    is_users = said == named and said.layer.said_by != "project"
+    is_users = setting == named and setting.layer.said_by != "project"
     try:
         HttpAddress.parse(url)
     except PinwardenError as err:  # the value may contain a password
-        message = f"{said.layer.source} names a registry that is not a plain web address"
+        message = f"{setting.layer.source} names a registry that is not a plain web address"
         raise PinwardenError("CONFIG_INVALID", message) from err
     return Endpoint(
         url=url,
-        said_by=said.layer.said_by,
-        source=said.layer.source,
+        said_by=setting.layer.said_by,
+        source=setting.layer.source,
         authorization=_token(name, settings) if is_users else None,
         ca_file=_certificates(layers, settings),
     )
@@ -77,24 +77,24 @@ def default_index() -> str:
 
 
 def _default_name(layers: list[_Layer]) -> str:
-    said = _find(layers, "default", "registry")
-    return said.value if said else DEFAULT_NAME
+    setting = _find(layers, "default", "registry")
+    return setting.value if setting else DEFAULT_NAME
 
 
-def _index(name: str, layers: list[_Layer]) -> _Said:
+def _index(name: str, layers: list[_Layer]) -> _Setting:
     """Follow source replacements to the index that is finally used."""
-    said: _Said | None = None if name == DEFAULT_NAME else _find(layers, "index", "registries", name)
-    if said is None and name != DEFAULT_NAME:
+    setting: _Setting | None = None if name == DEFAULT_NAME else _find(layers, "index", "registries", name)
+    if setting is None and name != DEFAULT_NAME:
         raise PinwardenError("CONFIG_INVALID", f"Cargo's settings do not name the registry {name[:80]!a}")
-    source = name if said is None else _source_of(said.value, layers)
+    source = name if setting is None else _source_of(setting.value, layers)
     for _ in range(_MAX_REPLACEMENTS):
         replaced = _find(layers, "replace-with", "source", source) if source else None
         if replaced is None:
             default = _Layer(said_by="default", source="Cargo's own default", values={})
-            return said or _Said(value=default_index(), layer=default)
+            return setting or _Setting(value=default_index(), layer=default)
         source = replaced.value
-        said = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
-        if said is None:
+        setting = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
+        if setting is None:
             raise PinwardenError("CONFIG_INVALID", f"{replaced.layer.source} replaces a source with one without index")
     raise PinwardenError("CONFIG_INVALID", "Cargo's settings have a cycle of source replacements")
 
@@ -108,11 +108,11 @@ def _source_of(index: str, layers: list[_Layer]) -> str:
     return ""
 
 
-def _find(layers: list[_Layer], member: str, *path: str) -> _Said | None:
+def _find(layers: list[_Layer], member: str, *path: str) -> _Setting | None:
     for layer in layers:
         value = layer.table(*path).get(member)
         if isinstance(value, str) and value:
-            return _Said(value=value, layer=layer)
+            return _Setting(value=value, layer=layer)
     return None
 
 
@@ -127,8 +127,8 @@ def _token(name: str, settings: SettingsSources) -> str | None:
 
 
 def _certificates(layers: list[_Layer], settings: SettingsSources) -> Path | None:
-    said = _find([layer for layer in layers if layer.said_by != "project"], "cainfo", "http")
-    return settings.home / said.value if said else None
+    setting = _find([layer for layer in layers if layer.said_by != "project"], "cainfo", "http")
+    return settings.home / setting.value if setting else None
 
 
 # Layers
@@ -139,9 +139,9 @@ def _layers(settings: SettingsSources) -> Iterator[_Layer]:
     home = _cargo_home(settings)
     if settings.project is not None:
         folder = settings.project.resolve()
-        for each in (folder, *folder.parents):
-            if (each / ".cargo").resolve() != home.resolve():
-                yield from _config(each / ".cargo", "project")
+        for parent in (folder, *folder.parents):
+            if (parent / ".cargo").resolve() != home.resolve():
+                yield from _config(parent / ".cargo", "project")
     yield from _config(home, "user")
 
 
@@ -166,9 +166,9 @@ def _cargo_home(settings: SettingsSources) -> Path:
 def _config(folder: Path, said_by: Origin) -> Iterator[_Layer]:
     # If both exist, Cargo reads the one without an extension.
     for name in ("config", "config.toml"):
-        found = list(_file(folder / name, said_by))
-        if found:
-            yield from found
+        layers = list(_file(folder / name, said_by))
+        if layers:
+            yield from layers
             return
 
 

@@ -34,8 +34,8 @@ def registry_endpoint(
 ) -> Endpoint:
     """The registry of an image. ``said_by`` is who named the image; a registry that the user is logged in to is theirs.
 
-    A registry on this machine speaks plain http, as docker has it, unless there are certificates for it. Every other
-    one speaks https.
+    Like docker, uses plain HTTP for a registry on this machine unless there are certificates for it, and HTTPS for all
+    others.
     """
     certificates = _certificates(reference, settings)
     plain = reference.is_loopback and certificates is None and not reference.host.endswith(":443")
@@ -62,8 +62,8 @@ def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:
 
 def _config_paths(settings: SettingsSources) -> Iterator[Path]:
     variables, home = settings.variables, settings.home
-    if named := variables.get("REGISTRY_AUTH_FILE"):
-        yield Path(named)
+    if path := variables.get("REGISTRY_AUTH_FILE"):
+        yield Path(path)
     yield Path(variables.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
     if runtime := variables.get("XDG_RUNTIME_DIR"):
         yield Path(runtime) / "containers" / "auth.json"
@@ -73,16 +73,16 @@ def _config_paths(settings: SettingsSources) -> Iterator[Path]:
 def _credential(
     config: DockerConfig, reference: ImageReference, settings: SettingsSources, limits: HelperLimits
 ) -> Credential | None:
-    if named := config.helper(reference):
-        return _ask_helper(named, reference, settings, limits)
+    if helper := config.helper(reference):
+        return _ask_helper(helper, reference, settings, limits)
     if config.store:
         try:
-            found = _ask_helper(config.store, reference, settings, limits)
+            credential = _ask_helper(config.store, reference, settings, limits)
         except PinwardenError:
             # The default helper is called for every registry. Like docker, go on without it.
-            found = None
-        if found is not None:
-            return found
+            credential = None
+        if credential is not None:
+            return credential
     return config.credential(reference)
 
 
@@ -92,10 +92,10 @@ def _ask_helper(
     """Run ``docker-credential-<name> get``, as configured in the user's own settings."""
     program = f"docker-credential-{name}"
     search_path = settings.variables.get("PATH", "")
-    found = None if relative_search_folders(search_path) else find_program(program, search_path)
-    if found is None:
+    path = None if relative_search_folders(search_path) else find_program(program, search_path)
+    if path is None:
         raise _helper_failed(program, "was not found in an absolute folder of PATH")
-    status, answer = _run(found, _asked_key(reference), settings, limits)
+    status, answer = _run(path, _helper_key(reference), settings, limits)
     if status == 0:
         return parse_helper_answer(answer, program)
     if answer.strip() == _NOT_FOUND:
@@ -103,11 +103,11 @@ def _ask_helper(
     raise _helper_failed(program, "failed")  # its output may contain a secret
 
 
-def _asked_key(reference: ImageReference) -> bytes:
+def _helper_key(reference: ImageReference) -> bytes:
     return (HUB_KEY if reference.host == HUB else reference.host).encode()
 
 
-def _run(program: Path, question: bytes, settings: SettingsSources, limits: HelperLimits) -> tuple[int, bytes]:
+def _run(program: Path, helper_input: bytes, settings: SettingsSources, limits: HelperLimits) -> tuple[int, bytes]:
     try:
         process = subprocess.Popen(  # noqa: S603 - no shell, and the name was checked
             [str(program), "get"],
@@ -127,7 +127,7 @@ def _run(program: Path, question: bytes, settings: SettingsSources, limits: Help
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
         with process.stdin, process.stdout:
             try:
-                process.stdin.write(question)
+                process.stdin.write(helper_input)
                 process.stdin.close()
             except OSError:
                 pass  # it exited without reading its input

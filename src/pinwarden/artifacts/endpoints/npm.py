@@ -1,7 +1,7 @@
 """npm's registry for a package, from npm's own settings: arguments, environment, project, user, machine, default.
 
-A repository can bring its own ``.npmrc``. It may say where its packages come from; it may not have variables of the
-user filled in, nor name certificate authorities: either would let it read a token.
+A repository can include its own ``.npmrc``. It may name the registry for its packages. It may not use the user's
+environment variables or name certificate authorities, because either would let it read a token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Layer(Record):
     values: Mapping[str, str] = field(repr=False)
 
 
-class _Said(Record):
+class _Setting(Record):
     """One setting and the layer it comes from."""
 
     value: str = field(repr=False)
@@ -61,10 +61,10 @@ class _Layers:
         self.variables = variables
         self.notes: list[str] = []
 
-    def find(self, key: str, *, project: bool = True) -> _Said | None:
+    def find(self, key: str, *, project: bool = True) -> _Setting | None:
         for layer in self.layers:
             if key in layer.values and (project or layer.said_by != "project"):
-                return _Said(value=layer.values[key], layer=layer)
+                return _Setting(value=layer.values[key], layer=layer)
         return None
 
     def own(self) -> Iterator[_Layer]:
@@ -80,9 +80,9 @@ def registry_for(name: str, settings: SettingsSources, *, argument: str | None =
     """The registry for one package. ``argument`` is a registry from the command line."""
     scope = parse_name(name).scope
     layers = _Layers(list(_layers(settings)), settings.variables)
-    said = _registry(scope, layers, argument)
-    url = _base(said)
-    said_by, source = _who(url, said, layers)
+    setting = _registry(scope, layers, argument)
+    url = _base(setting)
+    said_by, source = _origin(url, setting, layers)
     endpoint = Endpoint(
         url=url,
         said_by=said_by,
@@ -95,14 +95,14 @@ def registry_for(name: str, settings: SettingsSources, *, argument: str | None =
 
 def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     """The scopes for which a project's settings name a registry. npm does not see them when run elsewhere."""
-    found = {
+    scopes = {
         key.removesuffix(":registry")
         for layer in _layers(settings)
         if layer.said_by == "project"
         for key, value in layer.values.items()
         if _SCOPE_KEY.fullmatch(key) and value
     }
-    return tuple(sorted(found))
+    return tuple(sorted(scopes))
 
 
 def default_registry() -> str:
@@ -116,25 +116,25 @@ def default_registry() -> str:
 # Which registry
 
 
-def _registry(scope: str, layers: _Layers, argument: str | None) -> _Said:
+def _registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
     if argument is not None:
-        return _Said(value=argument, layer=_Layer(said_by="argument", source="the command line", values={}))
+        return _Setting(value=argument, layer=_Layer(said_by="argument", source="the command line", values={}))
     keys = [f"{scope}:registry"] if scope else []
     usual = layers.find("scope")
     if usual and usual.value:
         keys.append(f"@{usual.value.lstrip('@')}:registry")
     for key in (*keys, "registry"):
-        said = layers.find(key)
-        if said and said.value:
-            return said
-    return _Said(value=default_registry(), layer=_Layer(said_by="default", source="npm's own default", values={}))
+        setting = layers.find(key)
+        if setting and setting.value:
+            return setting
+    return _Setting(value=default_registry(), layer=_Layer(said_by="default", source="npm's own default", values={}))
 
 
-def _base(said: _Said) -> str:
-    source = said.layer.source
-    if "${" in said.value:
+def _base(setting: _Setting) -> str:
+    source = setting.layer.source
+    if "${" in setting.value:
         raise PinwardenError("CONFIG_INVALID", f"{source} names a registry with an unset variable")
-    url = said.value if said.value.endswith("/") else f"{said.value}/"
+    url = setting.value if setting.value.endswith("/") else f"{setting.value}/"
     try:
         address = HttpAddress.parse(url)
     except PinwardenError as err:  # the value may contain a password
@@ -144,14 +144,14 @@ def _base(said: _Said) -> str:
     return url
 
 
-def _who(url: str, said: _Said, layers: _Layers) -> tuple[Origin, str]:
+def _origin(url: str, setting: _Setting, layers: _Layers) -> tuple[Origin, str]:
     """Who configured the registry. If both the project and the user name it, it counts as the user's."""
-    if said.layer.said_by == "project":
+    if setting.layer.said_by == "project":
         for layer in layers.own():
             for key, value in layer.values.items():
                 if (key == "registry" or key.endswith(":registry")) and f"{value.rstrip('/')}/" == url:
                     return layer.said_by, layer.source
-    return said.layer.said_by, said.layer.source
+    return setting.layer.said_by, setting.layer.source
 
 
 # Credentials
@@ -163,56 +163,58 @@ def _authorization(url: str, said_by: Origin, layers: _Layers) -> str | None:
     if parts.scheme == "http" and said_by == "project":
         return None  # a project could name the same host with plain HTTP to intercept the credential
     address = HttpAddress.parse(url)
-    place = f"//{address.host_header}{address.path}"
-    while len(place) > 2:
-        found = _credential(place, address, layers)
-        if found is not None:
-            return found
-        place = _LAST_STEP.sub("", place)
+    key_prefix = f"//{address.host_header}{address.path}"
+    while len(key_prefix) > 2:
+        credential = _credential(key_prefix, address, layers)
+        if credential is not None:
+            return credential
+        key_prefix = _LAST_STEP.sub("", key_prefix)
     return None
 
 
-def _credential(place: str, address: HttpAddress, layers: _Layers) -> str | None:
-    token = _secret(f"{place}:_authToken", address, layers)
+def _credential(key_prefix: str, address: HttpAddress, layers: _Layers) -> str | None:
+    token = _secret(f"{key_prefix}:_authToken", address, layers)
     if token:
-        return _header(f"Bearer {token}", place, layers)
-    pair = _secret(f"{place}:_auth", address, layers)
+        return _header(f"Bearer {token}", key_prefix, layers)
+    pair = _secret(f"{key_prefix}:_auth", address, layers)
     if pair:
-        return _header(f"Basic {pair}", place, layers)
-    user = _secret(f"{place}:username", address, layers)
-    password = _secret(f"{place}:_password", address, layers)
+        return _header(f"Basic {pair}", key_prefix, layers)
+    user = _secret(f"{key_prefix}:username", address, layers)
+    password = _secret(f"{key_prefix}:_password", address, layers)
     if not user or not password:
         return None
     try:
         plain = b64decode(password, validate=False)
     except (BinasciiError, ValueError):
-        layers.note(f"{place}:_password is not base64; it is not used")
+        layers.note(f"{key_prefix}:_password is not base64; it is not used")
         return None
     return f"Basic {b64encode(user.encode() + b':' + plain).decode()}"
 
 
-def _header(value: str, place: str, layers: _Layers) -> str | None:
+def _header(value: str, key_prefix: str, layers: _Layers) -> str | None:
     if value.isascii() and value.isprintable():
         return value
-    layers.note(f"the credential for {place} cannot stand in a header; it is not used")
+    layers.note(f"the credential for {key_prefix} contains characters that a header cannot have; it is not used")
     return None
 
 
 def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
-    said = layers.find(key)
-    if said is None:
+    setting = layers.find(key)
+    if setting is None:
         return None
-    value = said.value
-    if said.layer.said_by == "project" and "${" in value:
+    value = setting.value
+    if setting.layer.said_by == "project" and "${" in value:
         if not _is_users_host(address, layers):
             layers.note(
-                f"{said.layer.source} would send one of your environment variables to {address.host_header}, which "
+                f"{setting.layer.source} would send one of your environment variables to {address.host_header}, which "
                 "your own settings do not name; it was not sent"
             )
             return None
         value = _filled(value, layers.variables)
     if "${" in value:
-        layers.note(f"{said.layer.source} has a credential for {address.host_header} with a variable that is not set")
+        layers.note(
+            f"{setting.layer.source} has a credential for {address.host_header} with a variable that is not set"
+        )
         return None
     return value
 
@@ -232,16 +234,16 @@ def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
 
 
 def _certificates(layers: _Layers, settings: SettingsSources) -> Path | None:
-    ours = layers.find("cafile", project=False)
-    anybodys = layers.find("cafile")
-    if anybodys and anybodys.layer.said_by == "project":
-        layers.note(f"{anybodys.layer.source} names certificate authorities; they are not trusted")
+    own_cafile = layers.find("cafile", project=False)
+    any_cafile = layers.find("cafile")
+    if any_cafile and any_cafile.layer.said_by == "project":
+        layers.note(f"{any_cafile.layer.source} names certificate authorities; they are not trusted")
     for key in ("ca", "strict-ssl", "proxy", "https-proxy", "noproxy"):
-        said = layers.find(key)
-        if said and said.value not in ("", "true", "null"):
-            layers.note(f"{said.layer.source} sets {key}; it is not followed")
-    if ours and ours.value not in ("", "null"):
-        return _path(ours.value, settings)
+        setting = layers.find(key)
+        if setting and setting.value not in ("", "true", "null"):
+            layers.note(f"{setting.layer.source} sets {key}, which is ignored")
+    if own_cafile and own_cafile.value not in ("", "null"):
+        return _path(own_cafile.value, settings)
     extra = settings.variables.get("NODE_EXTRA_CA_CERTS")
     return _path(extra, settings) if extra else None
 
@@ -258,8 +260,8 @@ def _path(text: str, settings: SettingsSources) -> Path:
 def _layers(settings: SettingsSources) -> Iterator[_Layer]:
     environment = _environment(settings.variables)
     yield _Layer(said_by="environment", source="the environment", values=environment)
-    named = environment.get("userconfig")
-    users = _path(named, settings) if named else settings.home / ".npmrc"
+    user_config = environment.get("userconfig")
+    users = _path(user_config, settings) if user_config else settings.home / ".npmrc"
     if settings.project is not None:
         project = settings.project / ".npmrc"
         if project.resolve() != users.resolve():
@@ -272,22 +274,22 @@ def _layers(settings: SettingsSources) -> Iterator[_Layer]:
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables as npm reads them: case-insensitively, except for keys that start with a host."""
-    found = {}
+    values = {}
     for name, value in variables.items():
         if not name.lower().startswith("npm_config_") or not value:
             continue
         key = name[len("npm_config_") :]
         if not key.startswith("//"):
             key = (key[:1] + key[1:].replace("_", "-")).lower()
-        found[key] = _filled(value, variables)
-    return found
+        values[key] = _filled(value, variables)
+    return values
 
 
 def _machine_wide(environment: Mapping[str, str], builtin: list[_Layer], settings: SettingsSources) -> Path | None:
     """The machine-wide settings file: next to node, unless configured otherwise."""
     for values in (environment, *(layer.values for layer in builtin)):
-        if named := values.get("globalconfig"):
-            return _path(named, settings)
+        if path := values.get("globalconfig"):
+            return _path(path, settings)
         if prefix := values.get("prefix"):
             return _path(prefix, settings) / "etc" / "npmrc"
     if prefix := settings.variables.get("PREFIX"):
@@ -318,7 +320,7 @@ def _file(path: Path | None, said_by: Origin, variables: Mapping[str, str]) -> I
 
 def parse_npmrc(text: str) -> dict[str, str]:
     """Parse a settings file as npm does; keys below a ``[section]`` are ignored."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in re.split(r"[\r\n]+", text.removeprefix("\ufeff")):
         stripped = line.strip()
         if not stripped or stripped[0] in ";#":
@@ -330,8 +332,8 @@ def parse_npmrc(text: str) -> dict[str, str]:
             break
         key = _unquoted(match[1])
         if not key.endswith("[]"):
-            found[key] = "true" if match[2] is None else _unquoted(match[2])
-    return found
+            values[key] = "true" if match[2] is None else _unquoted(match[2])
+    return values
 
 
 def _unquoted(text: str) -> str:
@@ -343,28 +345,28 @@ def _unquoted(text: str) -> str:
         except ValueError:
             return inner if text[0] == "'" else text
         return value if isinstance(value, str) else inner
-    taken: list[str] = []
+    characters: list[str] = []
     escaped = False
     for character in text:
         if escaped:
-            taken.append(character if character in "\\;#" else f"\\{character}")
+            characters.append(character if character in "\\;#" else f"\\{character}")
             escaped = False
         elif character in ";#":
             break
         elif character == "\\":
             escaped = True
         else:
-            taken.append(character)
-    return ("".join(taken) + ("\\" if escaped else "")).strip()
+            characters.append(character)
+    return ("".join(characters) + ("\\" if escaped else "")).strip()
 
 
 def _filled(text: str, variables: Mapping[str, str]) -> str:
     """Expand ``${NAME}``. An unset variable stays as it is; an unset ``${NAME?}`` becomes empty."""
 
-    def value(found: re.Match[str]) -> str:
-        escapes, name, optional = found[1], found[2], found[3]
+    def value(match: re.Match[str]) -> str:
+        escapes, name, optional = match[1], match[2], match[3]
         if len(escapes) % 2:
-            return found[0][(len(escapes) + 1) // 2 :]
+            return match[0][(len(escapes) + 1) // 2 :]
         return escapes[len(escapes) // 2 :] + variables.get(name, "" if optional else f"${{{name}}}")
 
     return _PLACEHOLDER.sub(value, text)
@@ -376,8 +378,8 @@ _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 def npx_release(spec: str, name: str, project: Path, home: Path, variables: Mapping[str, str]) -> str | None:
     """The release in npx's cache for a spec such as ``notes`` or ``notes@latest``; None if unknown.
 
-    npx keeps one folder for each list of packages and names it after their digest. A project that has the package
-    itself is started from there.
+    npx keeps one folder for each list of packages and names it after their digest. If the project has the package
+    installed, npx starts it from there.
     """
     if (project / "node_modules" / name).exists():
         return None

@@ -1,7 +1,7 @@
 """NuGet's package sources, from NuGet's own settings: project and parent folders, user, default.
 
-Credentials are looked up by the name of a source. One that the user has for a name is not used for another place that
-a repository gives the same name, and no variable of the user is filled in where a repository asks for it.
+Credentials are looked up by the name of a source. The user's credential for a name is not sent to another URL that a
+repository gives the same name, and the user's environment variables are not expanded in a repository's files.
 """
 
 from __future__ import annotations
@@ -51,27 +51,29 @@ class _File(Record):
 def sources(settings: SettingsSources) -> NugetSources:
     """The configured package sources."""
     files = list(_files(settings))
-    disabled = frozenset[str]().union(*(each.disabled for each in files))
-    found: dict[str, Endpoint] = {}
-    notes = [f"{each.path} maps packages to sources; it is not followed" for each in files if each.mapped]
+    disabled = frozenset[str]().union(*(file.disabled for file in files))
+    endpoints: dict[str, Endpoint] = {}
+    notes = [f"{file.path} maps packages to sources; the mapping is ignored" for file in files if file.mapped]
     for file in files:
         for name, value in file.sources.items():
-            if name in found or name in disabled:
+            if name in endpoints or name in disabled:
                 continue
             url = _base(value)
             if url is None:
                 notes.append(f"{file.path} names a source that is not a plain web address; it is not used")
                 continue
             authorization = _credential(name, file, files)
-            found[name] = Endpoint(url=url, said_by=file.said_by, source=str(file.path), authorization=authorization)
+            endpoints[name] = Endpoint(
+                url=url, said_by=file.said_by, source=str(file.path), authorization=authorization
+            )
         if file.cleared:
             break
-    if len(found) > _MAX_SOURCES:
+    if len(endpoints) > _MAX_SOURCES:
         raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
-    if not found and any(each.sources or each.cleared for each in files):
+    if not endpoints and any(file.sources or file.cleared for file in files):
         raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
     default = Endpoint(url=default_source(), said_by="default", source="the table of package addresses")
-    main, *extra = list(found.values()) or [default]
+    main, *extra = list(endpoints.values()) or [default]
     return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
 
 
@@ -114,10 +116,10 @@ def _files(settings: SettingsSources) -> Iterator[_File]:
         users.insert(0, Path(variables["APPDATA"]) / "NuGet")
     if settings.project is not None:
         folder = settings.project.resolve()
-        for each in (folder, *folder.parents):
-            yield from _file(each, "project", {})
-    for each in users:
-        yield from _file(each, "user", variables)
+        for parent in (folder, *folder.parents):
+            yield from _file(parent, "project", {})
+    for directory in users:
+        yield from _file(directory, "user", variables)
 
 
 def _file(folder: Path, said_by: Origin, variables: Mapping[str, str]) -> Iterator[_File]:
@@ -133,7 +135,7 @@ def _file(folder: Path, said_by: Origin, variables: Mapping[str, str]) -> Iterat
         said_by=said_by,
         path=path,
         sources=pairs,
-        cleared=any(children(each, "clear") for each in listed),
+        cleared=any(children(section, "clear") for section in listed),
         disabled=frozenset(
             name for name, value in _pairs(children(root, "disabledPackageSources"), {}).items() if value == "true"
         ),
@@ -149,15 +151,15 @@ def _credentials(root: Element, said_by: Origin, variables: Mapping[str, str]) -
             user, password = values.get("Username"), values.get("ClearTextPassword")
             if not user or not password or (said_by == "project" and _VARIABLE.search(user + password)):
                 continue
-            name = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), row.tag.rpartition("}")[2])
+            name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), row.tag.rpartition("}")[2])
             yield name, f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
 def _pairs(parts: list[Element], variables: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for part in parts:
         for row in children(part, "add"):
             key, value = row.get("key"), row.get("value")
             if key and value is not None:
-                found[key] = _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), value)
-    return found
+                pairs[key] = _VARIABLE.sub(lambda name: variables.get(name[1], name[0]), value)
+    return pairs

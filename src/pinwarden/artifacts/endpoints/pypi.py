@@ -1,7 +1,7 @@
 """Package indexes from pip's and uv's settings, with the credential for each.
 
-An extra index can serve any name, also one that the main index has: it is told apart, so that nobody takes an answer
-of one for an answer of the other (dependency confusion).
+An extra index can serve any name, including one that the main index has. The two are kept apart, so that a response of
+one is not mistaken for a response of the other (dependency confusion).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Indexes(Record):
     """Settings that were ignored, for display: folders, links, credentials that were not sent."""
 
 
-class _Named(Record):
+class _IndexSetting(Record):
     """One index as configured, including credentials."""
 
     url: str = field(repr=False)
@@ -46,48 +46,48 @@ class _Named(Record):
     name: str = ""
 
 
-class _Found:
+class _Collected:
     """The indexes collected so far, highest precedence first."""
 
     def __init__(self) -> None:
-        self.main: _Named | None = None
-        self.extra: list[_Named] = []
+        self.main: _IndexSetting | None = None
+        self.extra: list[_IndexSetting] = []
         self.notes: list[str] = []
         self.certificates: Path | None = None
 
-    def offer_main(self, named: _Named) -> None:
-        if _is_web(named.url):
-            self.main = self.main or named
+    def offer_main(self, setting: _IndexSetting) -> None:
+        if _is_web(setting.url):
+            self.main = self.main or setting
         else:
-            self.notes.append(f"{named.source} names an index that is not a web address; it is not used")
+            self.notes.append(f"{setting.source} names an index that is not a web address; it is not used")
 
-    def offer_extra(self, named: _Named) -> None:
+    def offer_extra(self, setting: _IndexSetting) -> None:
         if len(self.extra) >= _MAX_INDEXES:
-            raise PinwardenError("CONFIG_INVALID", f"{named.source} names more than {_MAX_INDEXES} indexes")
-        if _is_web(named.url):
-            self.extra.append(named)
+            raise PinwardenError("CONFIG_INVALID", f"{setting.source} names more than {_MAX_INDEXES} indexes")
+        if _is_web(setting.url):
+            self.extra.append(setting)
         else:
-            self.notes.append(f"{named.source} names an extra index that is not a web address; it is not used")
+            self.notes.append(f"{setting.source} names an extra index that is not a web address; it is not used")
 
 
 def indexes(settings: SettingsSources, *, client: Client = "any", system: Path = Path("/")) -> Indexes:
     """The indexes a client is configured for. With ``any``, uv's settings come before pip's, then the default.
 
-    ``system`` is the root below which the settings of the whole machine lie.
+    ``system`` is the root of the machine-wide settings.
     """
-    found = _Found()
+    collected = _Collected()
     if client != "pip":
-        _uv_settings(found, settings, system)
+        _uv_settings(collected, settings, system)
     if client != "uv":
-        _pip_settings(found, settings, system)
+        _pip_settings(collected, settings, system)
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         if value := settings.variables.get(variable):
-            found.certificates = found.certificates or Path(value)
-    main = found.main or _Named(url=default_index(), said_by="default", source="the clients' own default")
+            collected.certificates = collected.certificates or Path(value)
+    main = collected.main or _IndexSetting(url=default_index(), said_by="default", source="the clients' own default")
     passwords = _netrc(settings)
-    endpoints = [_endpoint(each, found, passwords, settings.variables) for each in (main, *found.extra)]
-    different = {each.url: each for each in reversed(endpoints[1:]) if each.url != endpoints[0].url}
-    return Indexes(main=endpoints[0], extra=tuple(reversed(different.values())), notes=tuple(found.notes))
+    endpoints = [_endpoint(setting, collected, passwords, settings.variables) for setting in (main, *collected.extra)]
+    different = {endpoint.url: endpoint for endpoint in reversed(endpoints[1:]) if endpoint.url != endpoints[0].url}
+    return Indexes(main=endpoints[0], extra=tuple(reversed(different.values())), notes=tuple(collected.notes))
 
 
 def default_index() -> str:
@@ -113,28 +113,28 @@ def json_api(index: Endpoint) -> str | None:
 # uv
 
 
-def _uv_settings(found: _Found, settings: SettingsSources, system: Path) -> None:
+def _uv_settings(collected: _Collected, settings: SettingsSources, system: Path) -> None:
     variables = settings.variables
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if value := variables.get(variable, "").strip():
-            found.offer_main(_uv_named(value, "environment", variable))
+            collected.offer_main(_uv_named(value, "environment", variable))
     for variable in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
         for word in variables.get(variable, "").split():
-            found.offer_extra(_uv_named(word, "environment", variable))
+            collected.offer_extra(_uv_named(word, "environment", variable))
     if variables.get("UV_FIND_LINKS"):
-        found.notes.append("UV_FIND_LINKS names places with files; they are not used")
+        collected.notes.append("UV_FIND_LINKS lists file locations; they are not used")
     for said_by, path, tables in _uv_files(settings, system):
         document = _toml(path)
         for table in tables:
             document = document.get(table, {}) if isinstance(document, dict) else {}
         if isinstance(document, dict):
-            _uv_document(found, document, said_by, str(path))
+            _uv_document(collected, document, said_by, str(path))
 
 
-def _uv_named(text: str, said_by: Origin, source: str) -> _Named:
+def _uv_named(text: str, said_by: Origin, source: str) -> _IndexSetting:
     name, mark, url = text.partition("=")
-    named = bool(mark) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
-    return _Named(url=url if named else text, said_by=said_by, source=source, name=name if named else "")
+    has_name = bool(mark) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
+    return _IndexSetting(url=url if has_name else text, said_by=said_by, source=source, name=name if has_name else "")
 
 
 def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
@@ -142,49 +142,49 @@ def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin,
     variables = settings.variables
     if variables.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
         return
-    if named := variables.get("UV_CONFIG_FILE"):
-        yield "user", _existing(Path(named)), ()
+    if config_file := variables.get("UV_CONFIG_FILE"):
+        yield "user", _existing(Path(config_file)), ()
         return
     if settings.project is not None:
         if (settings.project / "uv.toml").is_file():
             yield "project", settings.project / "uv.toml", ()
         elif (settings.project / "pyproject.toml").is_file():
             yield "project", settings.project / "pyproject.toml", ("tool", "uv")
-    places: list[tuple[Origin, Path]] = [("user", folder / "uv" / "uv.toml") for folder in _user_folders(settings)]
-    places.append(("system", system / "etc" / "uv" / "uv.toml"))
-    for said_by, path in places:
+    files: list[tuple[Origin, Path]] = [("user", folder / "uv" / "uv.toml") for folder in _user_folders(settings)]
+    files.append(("system", system / "etc" / "uv" / "uv.toml"))
+    for said_by, path in files:
         if path.is_file():
             yield said_by, path, ()
 
 
-def _uv_document(found: _Found, document: Mapping[str, Any], said_by: Origin, source: str) -> None:
+def _uv_document(collected: _Collected, document: Mapping[str, Any], said_by: Origin, source: str) -> None:
     rows = document.get("index", [])
     for row in rows if isinstance(rows, list) else []:
         if not isinstance(row, dict) or not isinstance(row.get("url"), str):
             _invalid(source, "an index without a URL")
-        named = _Named(url=row["url"], said_by=said_by, source=source, name=str(row.get("name", "")))
+        setting = _IndexSetting(url=row["url"], said_by=said_by, source=source, name=str(row.get("name", "")))
         if row.get("format") == "flat":
-            found.notes.append(f"{source} names a page of links; it is not used")
+            collected.notes.append(f"{source} names a page of links; it is not used")
         elif row.get("explicit") is True:
-            found.notes.append(f"{source} names an index for chosen packages only; it is not used")
+            collected.notes.append(f"{source} names an index for chosen packages only; it is not used")
         elif row.get("default") is True:
-            found.offer_main(named)
+            collected.offer_main(setting)
         else:
-            found.offer_extra(named)
+            collected.offer_extra(setting)
     for table in (document, document.get("pip", {})):
         if isinstance(table, dict):
-            _uv_older_keys(found, table, said_by, source)
+            _uv_older_keys(collected, table, said_by, source)
 
 
-def _uv_older_keys(found: _Found, table: Mapping[str, Any], said_by: Origin, source: str) -> None:
+def _uv_older_keys(collected: _Collected, table: Mapping[str, Any], said_by: Origin, source: str) -> None:
     if isinstance(table.get("index-url"), str):
-        found.offer_main(_Named(url=table["index-url"], said_by=said_by, source=source))
+        collected.offer_main(_IndexSetting(url=table["index-url"], said_by=said_by, source=source))
     extra = table.get("extra-index-url", [])
     for url in extra if isinstance(extra, list) else []:
         if isinstance(url, str):
-            found.offer_extra(_Named(url=url, said_by=said_by, source=source))
+            collected.offer_extra(_IndexSetting(url=url, said_by=said_by, source=source))
     if table.get("find-links"):
-        found.notes.append(f"{source} names places with files (find-links); they are not used")
+        collected.notes.append(f"{source} lists file locations (find-links); they are not used")
 
 
 def _toml(path: Path) -> Mapping[str, Any]:
@@ -197,7 +197,7 @@ def _toml(path: Path) -> Mapping[str, Any]:
 # pip
 
 
-def _pip_settings(found: _Found, settings: SettingsSources, system: Path) -> None:
+def _pip_settings(collected: _Collected, settings: SettingsSources, system: Path) -> None:
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
@@ -212,16 +212,16 @@ def _pip_settings(found: _Found, settings: SettingsSources, system: Path) -> Non
             values[name] = (variables[variable], "environment", variable)
     if "index-url" in values:
         url, said_by, source = values["index-url"]
-        found.offer_main(_Named(url=url.strip(), said_by=said_by, source=source))
+        collected.offer_main(_IndexSetting(url=url.strip(), said_by=said_by, source=source))
     text, said_by, source = values.get("extra-index-url", ("", "user", ""))
     for word in text.split():
-        found.offer_extra(_Named(url=word, said_by=said_by, source=source))
+        collected.offer_extra(_IndexSetting(url=word, said_by=said_by, source=source))
     if "find-links" in values:
-        found.notes.append(f"{values['find-links'][2]} names places with files (find-links); they are not used")
+        collected.notes.append(f"{values['find-links'][2]} lists file locations (find-links); they are not used")
     if values.get("no-index", ("",))[0].lower() in ("1", "true", "yes", "on"):
-        found.notes.append(f"{values['no-index'][2]} tells pip to ask no index at all")
+        collected.notes.append(f"{values['no-index'][2]} sets no-index, so pip would use no index")
     if "cert" in values and values["cert"][1] != "project":
-        found.certificates = found.certificates or Path(values["cert"][0])
+        collected.certificates = collected.certificates or Path(values["cert"][0])
 
 
 def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path]]:
@@ -231,18 +231,18 @@ def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin
     if own == os.devnull:
         return
     folders = filter(None, variables.get("XDG_CONFIG_DIRS", "").split(os.pathsep))
-    places: list[tuple[Origin, Path]] = [("system", Path(folder) / "pip" / name) for folder in folders]
-    places.append(("system", system / "etc" / name))
+    paths: list[tuple[Origin, Path]] = [("system", Path(folder) / "pip" / name) for folder in folders]
+    paths.append(("system", system / "etc" / name))
     if variables.get("PROGRAMDATA"):
-        places.append(("system", Path(variables["PROGRAMDATA"]) / "pip" / name))
+        paths.append(("system", Path(variables["PROGRAMDATA"]) / "pip" / name))
     if not (own and Path(own).exists()):
-        places.append(("user", settings.home / ("pip" if sys.platform == "win32" else ".pip") / name))
-        places += [("user", folder / "pip" / name) for folder in reversed(_user_folders(settings))]
+        paths.append(("user", settings.home / ("pip" if sys.platform == "win32" else ".pip") / name))
+        paths += [("user", folder / "pip" / name) for folder in reversed(_user_folders(settings))]
     if variables.get("VIRTUAL_ENV"):
         site = Path(variables["VIRTUAL_ENV"])
         inside = settings.project is not None and site.is_relative_to(settings.project)
-        places.append(("project" if inside else "user", site / name))
-    yield from ((said_by, path) for said_by, path in places if path.is_file())
+        paths.append(("project" if inside else "user", site / name))
+    yield from ((said_by, path) for said_by, path in paths if path.is_file())
     if own:
         yield "user", _existing(Path(own))
 
@@ -286,50 +286,57 @@ def _is_web(url: str) -> bool:
 
 
 def _endpoint(
-    named: _Named, found: _Found, passwords: Mapping[str, tuple[str, str]], variables: Mapping[str, str]
+    setting: _IndexSetting,
+    collected: _Collected,
+    passwords: Mapping[str, tuple[str, str]],
+    variables: Mapping[str, str],
 ) -> Endpoint:
     try:
-        parts = urlsplit(named.url)
-        userinfo, _, place = parts.netloc.rpartition("@")
-        url = urlunsplit((parts.scheme.lower(), place, f"{parts.path.rstrip('/')}/", parts.query, ""))
+        parts = urlsplit(setting.url)
+        userinfo, _, host = parts.netloc.rpartition("@")
+        url = urlunsplit((parts.scheme.lower(), host, f"{parts.path.rstrip('/')}/", parts.query, ""))
         HttpAddress.parse(url)
     except (ValueError, PinwardenError):
-        _invalid(named.source, "an index with a malformed URL")
+        _invalid(setting.source, "an index with a malformed URL")
     if parts.query:
-        _invalid(named.source, "an index whose URL has a query")
+        _invalid(setting.source, "an index whose URL has a query")
     user, colon, password = userinfo.partition(":")
     pair = (unquote(user), unquote(password)) if userinfo else None
     if pair is None or not colon:
-        pair = _named_credential(named, found, variables) or pair or _kept_password(named, parts, passwords)
+        pair = _named_credential(setting, collected, variables) or pair or _netrc_credential(setting, parts, passwords)
     return Endpoint(
         url=url,
-        said_by=named.said_by,
-        source=named.source,
+        said_by=setting.said_by,
+        source=setting.source,
         authorization=None if pair is None else _basic(*pair),
-        ca_file=found.certificates,
+        ca_file=collected.certificates,
     )
 
 
-def _kept_password(
-    named: _Named, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
+def _netrc_credential(
+    setting: _IndexSetting, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
     """The user's credential for a host, but not over plain HTTP or at another port, which a project could name."""
-    if named.said_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
+    if setting.said_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
         return None
     return passwords.get(parts.hostname or "")
 
 
-def _named_credential(named: _Named, found: _Found, variables: Mapping[str, str]) -> tuple[str, str] | None:
+def _named_credential(
+    setting: _IndexSetting, collected: _Collected, variables: Mapping[str, str]
+) -> tuple[str, str] | None:
     """uv's credential for a named index, from the environment."""
-    if not named.name:
+    if not setting.name:
         return None
-    stem = f"UV_INDEX_{re.sub(r'[^A-Z0-9]', '_', named.name.upper())}"
+    stem = f"UV_INDEX_{re.sub(r'[^A-Z0-9]', '_', setting.name.upper())}"
     user, password = variables.get(f"{stem}_USERNAME", ""), variables.get(f"{stem}_PASSWORD", "")
     if not user and not password:
         return None
-    if named.said_by == "project":
+    if setting.said_by == "project":
         # The project chose both name and URL, so it would choose who gets the password.
-        found.notes.append(f"{named.source} names the index {named.name[:80]!a}; {stem}_PASSWORD is not sent to it")
+        collected.notes.append(
+            f"{setting.source} names the index {setting.name[:80]!a}; {stem}_PASSWORD is not sent to it"
+        )
         return None
     return user, password
 
@@ -343,11 +350,11 @@ def _netrc(settings: SettingsSources) -> Mapping[str, tuple[str, str]]:
     import netrc
 
     own = settings.variables.get("NETRC")
-    places = [Path(own)] if own else [settings.home / ".netrc", settings.home / "_netrc"]
-    for place in places:
-        if place.is_file():
+    paths = [Path(own)] if own else [settings.home / ".netrc", settings.home / "_netrc"]
+    for path in paths:
+        if path.is_file():
             try:
-                hosts = netrc.netrc(str(place)).hosts
+                hosts = netrc.netrc(str(path)).hosts
             except (netrc.NetrcParseError, OSError, UnicodeDecodeError):
                 return {}  # like pip and uv; the index will then answer 401
             return {host: (entry[0], entry[2]) for host, entry in hosts.items() if host != "default"}

@@ -61,7 +61,7 @@ def _read(folder: Path, root: Digest) -> StoredImage | None:
     document = _document(folder, root, entries[0]["mediaType"])
     digest = root
     if isinstance(document, ImageIndex):
-        entry = next(listed for listed in document.manifests if _is_here(folder, listed))
+        entry = next(listed for listed in document.manifests if _has_blob(folder, listed))
         digest, document = entry.digest, _document(folder, entry.digest, entry.media_type)
     if not isinstance(document, ImageManifest):
         return None
@@ -71,7 +71,7 @@ def _read(folder: Path, root: Digest) -> StoredImage | None:
     return StoredImage(root=root, manifest=digest, config=document.config.digest, layers=layers)
 
 
-def _is_here(folder: Path, entry: Descriptor) -> bool:
+def _has_blob(folder: Path, entry: Descriptor) -> bool:
     right = entry.platform is None or entry.platform.answers(platform_here())
     return right and _blob(folder, entry.digest).is_file()
 
@@ -116,8 +116,8 @@ def ensure_loaded(engine: Engine, folder: Path, image: StoredImage, say: Callabl
     if known is not None:
         return known
     say(f"loading the image into {engine.program.name}")
-    with TemporaryDirectory(prefix="pinwarden-image-") as made:
-        archive = Path(made) / "image.tar"
+    with TemporaryDirectory(prefix="pinwarden-image-") as temporary:
+        archive = Path(temporary) / "image.tar"
         _pack(folder, image, archive)
         try:
             engine.ask(("load", "--quiet", "--input", str(archive)), LOAD_SECONDS)

@@ -18,7 +18,7 @@ from pinwarden.artifacts.mcpb_manifest import (
     MANIFEST_NAME,
     BundleManifest,
     FilledStart,
-    Given,
+    SettingValues,
     fill,
     parse_manifest,
 )
@@ -32,7 +32,7 @@ _SECTION = "bundle"
 _NODE = frozenset({"node", "node.exe"})
 _PYTHON = frozenset({"python", "python3", "python.exe", "python3.exe", "py"})
 _LIBRARIES = ("server/lib", "lib")
-_HERE = "${__dirname}"
+_BUNDLE_FOLDER = "${__dirname}"
 
 
 class BundleStart(Record):
@@ -92,11 +92,11 @@ def manifest_in(folder: Path) -> BundleManifest:
 
 
 def start_command(
-    folder: Path, runtimes: Runtimes, settings: Given, *, folders: Mapping[str, str] | None = None
+    folder: Path, runtimes: Runtimes, settings: SettingValues, *, folders: Mapping[str, str] | None = None
 ) -> BundleStart:
     """The command that starts a bundle's server with the user's settings.
 
-    ``places`` has the folders that a manifest may refer to: ``HOME``, ``DESKTOP``, ``DOCUMENTS``, ``DOWNLOADS``.
+    ``folders`` has the folders that a manifest may refer to: ``HOME``, ``DESKTOP``, ``DOCUMENTS``, ``DOWNLOADS``.
     """
     tree = folder / TREE
     manifest = manifest_in(folder)
@@ -149,8 +149,8 @@ def _programs(manifest: BundleManifest) -> frozenset[str]:
     if manifest.start is None:
         return frozenset()
     commands = [manifest.start.command, *(start.command for start in manifest.overrides.values() if start.command)]
-    named = {path.replace("${/}", "/").removeprefix(f"{_HERE}/").removeprefix("./") for path in commands}
-    return frozenset({*named, manifest.entry_point} if manifest.kind == "binary" else named)
+    programs = {path.replace("${/}", "/").removeprefix(f"{_BUNDLE_FOLDER}/").removeprefix("./") for path in commands}
+    return frozenset({*programs, manifest.entry_point} if manifest.kind == "binary" else programs)
 
 
 def _below(command: str, tree: Path) -> str:

@@ -73,15 +73,17 @@ def _listed(name: str, names: Sequence[str]) -> bool:
     return name in names or all(entry.startswith("!") for entry in names)
 
 
-def choose_packages(closure: Closure, here: NodePlatform) -> tuple[ClosurePackage, ...]:
+def choose_packages(closure: Closure, platform: NodePlatform) -> tuple[ClosurePackage, ...]:
     """The packages to install on a platform. A package inside one that is left out is left out too."""
-    left_out = [f"{package.path}/" for package in closure.packages if not here.takes(package)]
+    left_out = [f"{package.path}/" for package in closure.packages if not platform.takes(package)]
     packages = [
-        package for package in closure.packages if here.takes(package) and not package.path.startswith(tuple(left_out))
+        package
+        for package in closure.packages
+        if platform.takes(package) and not package.path.startswith(tuple(left_out))
     ]
     for package in closure.packages:
         if package not in packages and not package.optional:
-            raise PinwardenError("NO_USABLE_FILE", f"{package.name}@{package.version} does not support {here.key}")
+            raise PinwardenError("NO_USABLE_FILE", f"{package.name}@{package.version} does not support {platform.key}")
     return tuple(packages)
 
 
@@ -107,10 +109,10 @@ def declared_scripts(archive: Path) -> dict[str, str]:
         return {}
 
 
-def environment_key(closure_digest: Digest, here: NodePlatform, scripted: Sequence[ClosurePackage] = ()) -> str:
+def environment_key(closure_digest: Digest, platform: NodePlatform, scripted: Sequence[ClosurePackage] = ()) -> str:
     """The environment's name in the store: what it is built from, for which platform, and whose scripts were run."""
     ran = "".join(f"\n{package.files[0].digest}" for package in scripted)
-    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{here.key}{ran}".encode()).hex[:40]
+    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{platform.key}{ran}".encode()).hex[:40]
 
 
 def build(
@@ -138,12 +140,12 @@ def build(
             raise PinwardenError(
                 "ARTIFACT_MISMATCH", f"{package.name}@{package.version} unpacks to other files than the locked ones"
             )
-    made: dict[str, list[Row]] = {}
+    extra_sections: dict[str, list[Row]] = {}
     if scripting is not None:
         run_scripts(folder, scripting, packages)
-        made = {MADE_HERE: files_made_by_scripts(tree, sections, scripting)}
-        store.note_made_here(key, made_here_digest(made[MADE_HERE]))
-    write_manifest(folder, {**sections, **made})
+        extra_sections = {MADE_HERE: files_made_by_scripts(tree, sections, scripting)}
+        store.note_made_here(key, made_here_digest(extra_sections[MADE_HERE]))
+    write_manifest(folder, {**sections, **extra_sections})
 
 
 def audit(
@@ -283,8 +285,8 @@ def _write_programs(programs: Path, tree: Path, packages: Iterable[ClosurePackag
     for package in packages:
         manifest = _manifest(tree / package.path)
         declared = manifest.get("bin") if isinstance(manifest, dict) else None
-        named = {package.name.rpartition("/")[2]: declared} if isinstance(declared, str) else declared
-        for name, path in (named if isinstance(named, dict) else {}).items():
+        programs_by_name = {package.name.rpartition("/")[2]: declared} if isinstance(declared, str) else declared
+        for name, path in (programs_by_name if isinstance(programs_by_name, dict) else {}).items():
             script = tree / package.path / str(path)
             is_plain_name = name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
             if (
@@ -320,12 +322,12 @@ def files_made_by_scripts(tree: Path, sections: dict[str, list[Row]], scripting:
     current = hash_tree(tree)
     if missing := sorted(locked.keys() - current.keys()):
         raise PinwardenError("SCRIPT_FAILED", f"an install script removed the locked file {missing[0][:200]}")
-    made = [row for path, row in sorted(current.items()) if locked.get(path) != row[1:]]
+    changed = [row for path, row in sorted(current.items()) if locked.get(path) != row[1:]]
     allowed = {package.path for package in scripting.packages}
-    for path, _, _ in made:
+    for path, _, _ in changed:
         if _owner(path, sections) not in allowed:
             raise PinwardenError("SCRIPT_FAILED", f"an install script changed {path[:200]}, a file of another package")
-    return made
+    return changed
 
 
 def _owner(path: str, sections: Iterable[str]) -> str:

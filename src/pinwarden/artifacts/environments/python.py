@@ -81,11 +81,11 @@ def wheel_files(archive: Path) -> Iterator[tuple[str, bool, bytes]]:
     from pinwarden.artifacts.archives.zip import zip_members
 
     for member in zip_members(archive):
-        first, _, rest = member.path.partition("/")
-        if first.endswith(".data") and rest:
-            kind, _, rest = rest.partition("/")
-            if kind in _DATA_KINDS and rest:
-                yield f"{_DATA_KINDS[kind]}/{rest}", member.executable, member.data
+        first, _, inner_path = member.path.partition("/")
+        if first.endswith(".data") and inner_path:
+            kind, _, inner_path = inner_path.partition("/")
+            if kind in _DATA_KINDS and inner_path:
+                yield f"{_DATA_KINDS[kind]}/{inner_path}", member.executable, member.data
         else:
             yield f"{SITE}/{member.path}", member.executable, member.data
 
@@ -95,12 +95,12 @@ def wheel_tree_digest(archive: Path) -> Digest:
     return tree_digest((path, run, hashlib.sha256(data).hexdigest()) for path, run, data in wheel_files(archive))
 
 
-def environment_key(closure_digest: Digest, here: Interpreter) -> str:
+def environment_key(closure_digest: Digest, interpreter: Interpreter) -> str:
     """The environment's name in the store: what it is built from, and for which interpreter."""
-    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{here.key}".encode()).hex[:40]
+    return Digest.of_bytes(f"{BUILDER}\n{closure_digest}\n{interpreter.key}".encode()).hex[:40]
 
 
-def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], here: Interpreter, store: Store) -> None:
+def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], interpreter: Interpreter, store: Store) -> None:
     """Unpack verified wheels into a folder that will be renamed to ``final``, and compile them."""
     tree = folder / TREE
     (tree / SITE).mkdir(parents=True)
@@ -113,10 +113,10 @@ def build(folder: Path, final: Path, choices: Sequence[ChosenWheel], here: Inter
         if tree_digest(rows) != file.tree:
             raise PinwardenError("ARTIFACT_MISMATCH", f"{file.name} unpacks to other files than the locked ones")
         sections[section_name(package)] = rows
-    _compile(tree, final / TREE, here)
+    _compile(tree, final / TREE, interpreter)
     known = {path for rows in sections.values() for path, _, _ in rows}
     sections[MADE_HERE] = [row for path, row in hash_tree(tree).items() if path not in known]
-    _make_venv(folder / _VENV, here)
+    _make_venv(folder / _VENV, interpreter)
     write_manifest(folder, sections)
     store.note_made_here(final.name, made_here_digest(sections[MADE_HERE]))
 
@@ -126,7 +126,7 @@ def section_name(package: ClosurePackage) -> str:
     return f"{package.name}=={package.version}"
 
 
-def _compile(tree: Path, final: Path, here: Interpreter) -> None:
+def _compile(tree: Path, final: Path, interpreter: Interpreter) -> None:
     """Compile to bytecode that does not depend on timestamps, so that an audit can verify it.
 
     Files that do not compile are skipped; importing them fails at run time as usual.
@@ -134,7 +134,7 @@ def _compile(tree: Path, final: Path, here: Interpreter) -> None:
     import subprocess
 
     switches = ["-q", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", str(final)]
-    command = [str(here.executable), "-I", "-S", "-m", "compileall", *switches, str(tree / SITE)]
+    command = [str(interpreter.executable), "-I", "-S", "-m", "compileall", *switches, str(tree / SITE)]
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(  # noqa: S603  the interpreter that runs this program
             command,
@@ -147,39 +147,39 @@ def _compile(tree: Path, final: Path, here: Interpreter) -> None:
         )
 
 
-def _venv_links(here: Interpreter) -> dict[str, str]:
+def _venv_links(interpreter: Interpreter) -> dict[str, str]:
     return {
-        "bin/python": str(here.executable),
-        f"lib/python{here.version}/site-packages": f"../../../{TREE}/{SITE}",
+        "bin/python": str(interpreter.executable),
+        f"lib/python{interpreter.version}/site-packages": f"../../../{TREE}/{SITE}",
     }
 
 
-def _settings(here: Interpreter) -> bytes:
-    return f"home = {here.executable.parent}\ninclude-system-site-packages = false\n".encode()
+def _settings(interpreter: Interpreter) -> bytes:
+    return f"home = {interpreter.executable.parent}\ninclude-system-site-packages = false\n".encode()
 
 
-def _make_venv(venv: Path, here: Interpreter) -> None:
+def _make_venv(venv: Path, interpreter: Interpreter) -> None:
     """Make a virtual environment whose packages are the tree."""
-    for link, target in _venv_links(here).items():
+    for link, target in _venv_links(interpreter).items():
         path = venv / link
         path.parent.mkdir(parents=True)
         path.symlink_to(target)
-    (venv / "pyvenv.cfg").write_bytes(_settings(here))
+    (venv / "pyvenv.cfg").write_bytes(_settings(interpreter))
 
 
-def audit(folder: Path, closure: Closure, here: Interpreter, store: Store) -> str | None:
+def audit(folder: Path, closure: Closure, interpreter: Interpreter, store: Store) -> str | None:
     """Check a built environment. Returns the first problem, or None."""
     venv = folder / _VENV
     try:
-        for link, target in _venv_links(here).items():
+        for link, target in _venv_links(interpreter).items():
             if str((venv / link).readlink()) != target:
                 return f"{_VENV}/{link} points elsewhere"
-        if (venv / "pyvenv.cfg").read_bytes() != _settings(here):
+        if (venv / "pyvenv.cfg").read_bytes() != _settings(interpreter):
             return f"{_VENV}/pyvenv.cfg was changed"
         actual = {str(path.relative_to(venv)) for path in venv.rglob("*") if path.is_symlink() or path.is_file()}
     except OSError as err:
         return f"it cannot be read: {err.strerror or err}"
-    if extra := actual - {*_venv_links(here), "pyvenv.cfg"}:
+    if extra := actual - {*_venv_links(interpreter), "pyvenv.cfg"}:
         return f"{_VENV}/{min(extra)} does not belong to it"
     anchors = {
         section_name(package): frozenset(file.tree.raw for file in package.files if file.tree is not None)

@@ -118,8 +118,8 @@ class Store:
         with exclusive(folder / f"{digest.hex}.build", BUILD_SECONDS):
             yield self.image_folder(digest)
 
-    def build(self, key: str, make: Callable[[Path], None], *, good: Callable[[Path], bool]) -> Path:
-        """Return the environment with this key. If it is missing or not ``good``, build it with ``make``.
+    def build(self, key: str, make: Callable[[Path], None], *, is_intact: Callable[[Path], bool]) -> Path:
+        """Return the environment with this key. If it is missing or damaged, build it with ``make``.
 
         If several processes need it, one builds it and the others wait.
         """
@@ -130,7 +130,7 @@ class Store:
         with exclusive(folder / f"{key}.build", BUILD_SECONDS):
             for leftover in folder.glob(f".building-{key}-*"):  # from a builder that was killed
                 remove_tree(leftover)
-            if environment.exists() and good(environment):
+            if environment.exists() and is_intact(environment):
                 return environment
             building = Path(mkdtemp(dir=folder, prefix=f".building-{key}-"))
             try:

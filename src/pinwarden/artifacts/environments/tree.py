@@ -99,8 +99,8 @@ def audit_tree(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritt
     """
     try:
         text = (folder / MANIFEST).read_bytes()
-        wanted, problem = _read_manifest(text, anchors, frozenset(needed), tuple(f"{path}/" for path in rewritten))
-        return problem or _difference(wanted, str(folder / TREE))
+        expected, problem = _read_manifest(text, anchors, frozenset(needed), tuple(f"{path}/" for path in rewritten))
+        return problem or _difference(expected, str(folder / TREE))
     except (OSError, ValueError) as err:
         return f"it cannot be read: {getattr(err, 'strerror', None) or err}"
 
@@ -108,7 +108,7 @@ def audit_tree(folder: Path, anchors: Anchors, needed: Iterable[str], *, rewritt
 def _read_manifest(
     text: bytes, anchors: Anchors, needed: frozenset[str], rewritten: tuple[str, ...]
 ) -> tuple[dict[str, Row], str | None]:
-    wanted: dict[str, Row] = {}
+    expected: dict[str, Row] = {}
     made: dict[str, Row] = {}
     sections = text.removeprefix(_MARK).split(b"\n" + _MARK) if text else []
     names: set[str] = set()
@@ -126,13 +126,13 @@ def _read_manifest(
         prefix = f"{name}/" if name.startswith(NODE_MODULES) else ""
         for line in rows.decode().split("\n")[:-1]:
             digest, mark, path = line.split(" ", 2)
-            (made if name == MADE_HERE else wanted)[prefix + path] = (prefix + path, mark == "x", digest)
+            (made if name == MADE_HERE else expected)[prefix + path] = (prefix + path, mark == "x", digest)
     if missing := needed - names:
         return {}, f"its manifest lacks {min(missing)[:120]!a}"
     for row in made.values():
-        if not row[0].startswith(rewritten) if rewritten else not _is_bytecode(row, wanted):
+        if not row[0].startswith(rewritten) if rewritten else not _is_bytecode(row, expected):
             return {}, f"{row[0][:120]!a} was not made during its build"
-    return {**wanted, **made}, None
+    return {**expected, **made}, None
 
 
 def made_here_anchor(recorded: Digest | None) -> frozenset[bytes]:
@@ -146,7 +146,7 @@ def made_here_digest(rows: Iterable[Row]) -> Digest:
 
 
 def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
-    """Whether a file is the bytecode of a locked source, in the place where Python looks for it."""
+    """Whether a file is the bytecode of a locked source, where Python looks for it."""
     path, executable, _ = row
     folder, _, name = path.rpartition("/")
     package, _, last = folder.rpartition("/")
@@ -155,26 +155,28 @@ def _is_bytecode(row: Row, locked: Mapping[str, Row]) -> bool:
     return is_cached and not executable and path not in locked
 
 
-def _difference(wanted: Mapping[str, Row], root: str) -> str | None:
+def _difference(expected: Mapping[str, Row], root: str) -> str | None:
     """The first difference. Files are hashed in the background while the tree is searched for extra files."""
-    paths = list(wanted)
+    paths = list(expected)
     hashing = Hashing(root, paths)
     try:
-        if problem := _other_files(wanted.keys(), frozenset(_files_below(root))):
+        if problem := _other_files(expected.keys(), frozenset(_files_below(root))):
             return problem
         actual = _rows(paths, hashing)
         return (
-            None if wanted == actual else f"{min(path for path in paths if wanted[path] != actual[path])} was changed"
+            None
+            if expected == actual
+            else f"{min(path for path in paths if expected[path] != actual[path])} was changed"
         )
     finally:
         hashing.stop()
 
 
-def _other_files(wanted: Set[str], actual: Set[str]) -> str | None:
-    if wanted == actual:
+def _other_files(expected: Set[str], actual: Set[str]) -> str | None:
+    if expected == actual:
         return None
-    path = min(wanted ^ actual)
-    return f"{path} is missing" if path in wanted else f"{path} does not belong to it"
+    path = min(expected ^ actual)
+    return f"{path} is missing" if path in expected else f"{path} does not belong to it"
 
 
 Hashed = tuple[bool, str]
@@ -198,14 +200,14 @@ class Hashing:
         self._own = paths[:own]
         size = -(-(count - own) // max(1, helpers))
         parts = [paths[start : start + size] for start in range(own, count, size)] if helpers else []
-        self._others = [(part, *_start_worker(root, part)) for part in parts]
+        self._workers = [(part, *_start_worker(root, part)) for part in parts]
 
     def result(self) -> list[Hashed]:
         """The hashes, in the order of the paths."""
         try:
             hashed = _hash_some(self._root, self._own)
-            while self._others:
-                part, pid, reader = self._others.pop(0)
+            while self._workers:
+                part, pid, reader = self._workers.pop(0)
                 hashed += _result_of(pid, reader) or _hash_some(self._root, part)
             return hashed
         finally:
@@ -213,8 +215,8 @@ class Hashing:
 
     def stop(self) -> None:
         """Kill the processes that are still hashing."""
-        while self._others:
-            _, pid, reader = self._others.pop()
+        while self._workers:
+            _, pid, reader = self._workers.pop()
             os.close(reader)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -259,11 +261,11 @@ def _hashed(path: str, folder: int, buffer: bytearray) -> Hashed:
         view = memoryview(buffer)
         size = os.readv(descriptor, [buffer])
         hasher = hashlib.sha256(view[:size])
-        left = status.st_size - size
-        while size and left > 0:
+        remaining = status.st_size - size
+        while size and remaining > 0:
             size = os.readv(descriptor, [buffer])
             hasher.update(view[:size])
-            left -= size
+            remaining -= size
         return bool(status.st_mode & 0o111), hasher.hexdigest()
     finally:
         os.close(descriptor)

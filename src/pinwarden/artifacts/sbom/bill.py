@@ -1,7 +1,7 @@
 """The contents of an SBOM: every locked server, and every package of every closure once.
 
 The package that a server is made of is the server itself, so it is not listed a second time among its dependencies.
-Closures do not say which of their packages needs which other one; a server depends on all packages of its closure.
+Closures do not record dependencies between their packages, so a server depends on all packages of its closure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinwarden.lock.locked_launch import locked_launch
 from pinwarden.lock.lockfile import Lock
 
 LOCK_REF = "lock"
-NO_EDGES = "which package of a closure needs which other one is not recorded; every server depends on all of its own"
+NO_EDGES = "dependencies between packages of a closure are not recorded; every server depends on its whole closure"
 _REGISTRY_TYPES = {"npm": "npm", "pypi": "pypi", "nuget": "nuget", "cargo": "cargo"}
 
 Properties = tuple[tuple[str, str], ...]
@@ -85,16 +85,16 @@ def make_bill(lock: Lock, closures: Mapping[str, Closure], shown: Callable[[str]
     """Make the bill of a lock. ``closures`` are by the path in the lock; ``shown`` removes secrets from a URL."""
     digest = str(Digest.of_bytes(lockfile.to_bytes(lock)))
     packages = _packages(closures.values())
-    found: dict[Server, list[Entry]] = {}
+    entries_by_server: dict[Server, list[Entry]] = {}
     for entry in sorted(lock.entries, key=lambda entry: entry.key):
-        found.setdefault(_server(entry, closures, packages, shown), []).append(entry)
+        entries_by_server.setdefault(_server(entry, closures, packages, shown), []).append(entry)
     servers = (
         replace(
             server,
             ref=f"server:{entries[0].key}",
             properties=tuple(sorted({*server.properties, *(("pinwarden:client", entry.client) for entry in entries)})),
         )
-        for server, entries in found.items()
+        for server, entries in entries_by_server.items()
     )
     return Bill(
         serial=uuid5(NAMESPACE_URL, f"urn:pinwarden:lock:{digest}"),
@@ -234,7 +234,7 @@ def _purl(kind: str, name: str, version: str) -> str:
     try:
         return PackageURL(type=kind, namespace=namespace, name=bare, version=version).to_string()
     except ValueError as err:
-        raise PinwardenError("CLOSURE_INVALID", f"no package can be called {name[:120]!a}") from err
+        raise PinwardenError("CLOSURE_INVALID", f"{name[:120]!a} is not a valid package name") from err
 
 
 def _url(url: str | None) -> str | None:

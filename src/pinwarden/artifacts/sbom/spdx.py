@@ -72,7 +72,7 @@ def _server(server: Server) -> _Element:
 
 def _package(package: Package) -> Iterator[_Element]:
     """The package. If it has one file per platform, each file is an SPDX package too, to have a checksum."""
-    whole = _Element(
+    package_element = _Element(
         ref=package.ref,
         name=package.name,
         version=package.version,
@@ -81,10 +81,10 @@ def _package(package: Package) -> Iterator[_Element]:
         archive=package.archives[0] if len(package.archives) == 1 else None,
         properties=package.properties,
     )
-    yield whole
-    for archive in package.archives if whole.archive is None else ():
+    yield package_element
+    for archive in package.archives if package_element.archive is None else ():
         ref = _archive_ref(package, archive)
-        yield replace(whole, ref=ref, purpose="ARCHIVE", archive=archive, properties=())
+        yield replace(package_element, ref=ref, purpose="ARCHIVE", archive=archive, properties=())
 
 
 def _element_json(element: _Element) -> dict[str, Any]:
@@ -127,8 +127,8 @@ def _relationships(bill: Bill) -> Iterator[dict[str, str]]:
             yield _relationship(_id(_archive_ref(package, archive)), "VARIANT_OF", _id(package.ref))
 
 
-def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
-    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+def _relationship(source: str, kind: str, target: str) -> dict[str, str]:
+    return {"spdxElementId": source, "relationshipType": kind, "relatedSpdxElement": target}
 
 
 def _archive_ref(package: Package, archive: Archive) -> str:
