@@ -310,7 +310,7 @@ _SHOWN = 5
 
 def located(finding: Finding | UnknownReach) -> str:
     """Where a finding is, and by which way the handler comes there."""
-    way = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.way)
+    way = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
     return f"{finding.path}:{finding.line} {finding.what}" + (f" by way of {way}" if way else "")
 
 

@@ -420,7 +420,7 @@ def test_what_cannot_be_seen_is_said_and_not_called_harmless(text: str) -> None:
     told = found(text)
     assert told.kinds == ()
     assert [(note.path, note.evidence) for note in told.unknown] != []
-    assert all(note.path == "server.py" and note.way[-1].function == "handler" for note in told.unknown)
+    assert all(note.path == "server.py" and note.call_path[-1].function == "handler" for note in told.unknown)
 
 
 INNOCENT = {

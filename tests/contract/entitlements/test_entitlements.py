@@ -101,7 +101,7 @@ def test_a_finding_says_where_it_is_and_by_which_way() -> None:
     (finding,) = told.findings
     assert (finding.kind, finding.path, finding.line, finding.what) == (W, "helpers.py", 4, "builtins.open")
     assert finding.evidence == 'open("a", "w").write(x)'
-    assert finding.way == (
+    assert finding.call_path == (
         Step(function="handler", path="server.py", line=5),
         Step(function="save", path="helpers.py", line=7),
         Step(function="Disk.put", path="helpers.py", line=4),

@@ -50,7 +50,7 @@ def test_every_finding_of_a_published_server_quotes_the_line_it_stands_on(
         assert findings
         for each in findings:
             assert each.evidence == texts[each.path][each.line - 1].strip()
-            assert (each.way[-1].path, each.way[-1].line) == (each.path, each.line)
+            assert (each.call_path[-1].path, each.call_path[-1].line) == (each.path, each.line)
 
 
 def test_settings_read_at_import_are_told_of_the_start_and_not_of_a_tool(told: Mapping[str, Analysis]) -> None:

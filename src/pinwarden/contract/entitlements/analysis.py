@@ -23,7 +23,7 @@ from pinwarden.contract.entitlements.values import (
 )
 from pinwarden.core.record import Record
 
-MAX_TOLD = 200
+MAX_REPORTED = 200
 """Most findings reported per handler; its entitlements are always complete."""
 
 
@@ -33,7 +33,7 @@ _KINDS = {
     "get_prompt": ("prompt", True),
     "read_resource": ("resource", True),
 }
-"""What a registration is for, and whether its function serves all of them."""
+"""What a registration is for, and whether one function serves all items of that kind."""
 
 
 def analyse(
@@ -41,23 +41,23 @@ def analyse(
     handlers: Iterable[Handler] | None = None,
     packages: Mapping[str, Source] | None = None,
 ) -> Analysis:
-    """What each handler can do, by the name of its tool, and what the server does while it is imported.
+    """What each handler can do, by tool name, and what the server does while it is imported.
 
     ``sources`` are the server's own modules by their dotted name. ``handlers`` defaults to those that the source
-    registers. ``packages`` are modules of third-party packages to follow where the catalogue has no entry; only its
+    registers. ``packages`` are modules of third-party packages to analyse if the catalogue has no entry; only its
     ``get`` is used, so it may read lazily.
     """
     engine = Engine(sources, packages)
-    wanted = _registered(engine) if handlers is None else tuple(handlers)
-    begun = engine.follow(wanted)
-    at_start = [module.activation for handler in wanted if (module := engine.module(handler.module)) is not None]
+    selected = _registered(engine) if handlers is None else tuple(handlers)
+    roots = engine.follow(selected)
+    at_start = [module.activation for handler in selected if (module := engine.module(handler.module)) is not None]
     started = _reached(dict.fromkeys(at_start), set())
     modules = {activation for activation in started if activation.label == "<module>"}
     by_kind: dict[str, dict[str, list[Handler]]] = {"tool": {}, "prompt": {}, "resource": {}}
-    for handler in wanted:
+    for handler in selected:
         by_kind[handler.kind].setdefault(handler.name, []).append(handler)
     by_kind_and_name = {
-        kind: {name: _told(each, begun, modules, engine) for name, each in by_name.items()}
+        kind: {name: _handler_entitlements(same_name, roots, modules, engine) for name, same_name in by_name.items()}
         for kind, by_name in by_kind.items()
     }
     analysis = Analysis(
@@ -66,18 +66,18 @@ def analyse(
         resources=by_kind_and_name["resource"],
         startup=_entitlements(started),
     )
-    engine.forget()
+    engine.clear()
     return analysis
 
 
 def handlers_in(sources: Mapping[str, Source]) -> tuple[Handler, ...]:
     """The tools, prompts and resources that the source registers, with where their code begins.
 
-    A name can be there more than once. One function that serves all prompts or all resources has the name ``*``.
+    A name can occur more than once. One function that serves all prompts or all resources has the name ``*``.
     """
     engine = Engine(sources, None)
     handlers = _registered(engine)
-    engine.forget()
+    engine.clear()
     return handlers
 
 
@@ -92,14 +92,14 @@ def _registered(engine: Engine) -> tuple[Handler, ...]:
             ] = None
         elif registration.kind in ("call_tool", "call_request"):
             for name in engine.tool_names:
-                place = Handler(
+                handler = Handler(
                     name=name,
                     module=registration.module,
                     function=registration.qualname,
                     line=registration.line,
                     case=name,
                 )
-                handlers[place] = None
+                handlers[handler] = None
         elif registration.kind in _KINDS:
             kind, serves_all = _KINDS[registration.kind]
             name = "*" if serves_all else registration.name or registration.qualname.rpartition(".")[2]
@@ -115,16 +115,16 @@ def _registered(engine: Engine) -> tuple[Handler, ...]:
     return tuple(handlers)
 
 
-def _told(
+def _handler_entitlements(
     handlers: list[Handler],
-    begun: Mapping[Handler, dict[Activation, None]],
+    roots: Mapping[Handler, dict[Activation, None]],
     at_start: set[Activation],
     engine: Engine,
 ) -> Entitlements:
-    """What the handlers of one tool can do; several that share a name are taken together."""
-    roots = {activation: None for handler in handlers for activation in begun[handler]}
-    entitlements = _entitlements(_reached(roots, at_start))
-    notes = [_note("the handler was not found in the source", handler) for handler in handlers if not begun[handler]]
+    """What the handlers of one tool can do. Several with the same name are combined."""
+    first_activations = {activation: None for handler in handlers for activation in roots[handler]}
+    entitlements = _entitlements(_reached(first_activations, at_start))
+    notes = [_note("the handler was not found in the source", handler) for handler in handlers if not roots[handler]]
     if engine.exhausted:
         notes.append(_note("the program is too large to be followed to its end", handlers[0]))
     return Entitlements(
@@ -133,40 +133,40 @@ def _told(
 
 
 def _note(reason: str, handler: Handler) -> UnknownReach:
-    return UnknownReach(reason=reason, path="", line=handler.line, what=handler.function, evidence="", way=())
+    return UnknownReach(reason=reason, path="", line=handler.line, what=handler.function, evidence="", call_path=())
 
 
 def _reached(roots: dict[Activation, None], skipped: set[Activation]) -> dict[Activation, tuple[Step, ...]]:
-    """Everything that can be called from the roots, each with the shortest way to it."""
-    ways: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
+    """Everything that can be called from the roots, each with its shortest call path."""
+    call_paths: dict[Activation, tuple[Step, ...]] = dict.fromkeys(roots, ())
     queue = deque(roots)
     while queue:
-        at = queue.popleft()
-        way = ways[at]
-        for called, line in sorted(at.calls.items(), key=_by_place):
-            if called not in ways and called not in skipped:
-                step = Step(function=at.label, path=at.module.source.path, line=line)
-                ways[called] = (*way, step)
+        caller = queue.popleft()
+        call_path = call_paths[caller]
+        for called, line in sorted(caller.calls.items(), key=_by_line):
+            if called not in call_paths and called not in skipped:
+                step = Step(function=caller.label, path=caller.module.source.path, line=line)
+                call_paths[called] = (*call_path, step)
                 queue.append(called)
-    return ways
+    return call_paths
 
 
-def _by_place(call: tuple[Activation, int]) -> tuple[int, str, str]:
+def _by_line(call: tuple[Activation, int]) -> tuple[int, str, str]:
     called, line = call
     return line, called.module.name, called.label
 
 
-def _place(finding: Finding | UnknownReach) -> tuple[str, int, str]:
+def _location(finding: Finding | UnknownReach) -> tuple[str, int, str]:
     return finding.path, finding.line, finding.kind if isinstance(finding, Finding) else finding.reason
 
 
-def _entitlements(ways: dict[Activation, tuple[Step, ...]]) -> Entitlements:
+def _entitlements(call_paths: dict[Activation, tuple[Step, ...]]) -> Entitlements:
     findings: dict[tuple[str, str, int], Finding] = {}
     unknown: dict[tuple[str, str, int], UnknownReach] = {}
-    for at, way in ways.items():
-        module = at.module
+    for activation, call_path in call_paths.items():
+        module = activation.module
         path = module.source.path
-        for kind, line, what in at.effects:
+        for kind, line, what in activation.effects:
             if (kind, path, line) not in findings:
                 findings[kind, path, line] = Finding(
                     kind=kind,
@@ -174,10 +174,10 @@ def _entitlements(ways: dict[Activation, tuple[Step, ...]]) -> Entitlements:
                     line=line,
                     what=what,
                     evidence=module.line(line),
-                    way=(*way, Step(function=at.label, path=path, line=line)),
+                    call_path=(*call_path, Step(function=activation.label, path=path, line=line)),
                     third_party=module.third_party,
                 )
-        for reason, line, what in at.unknown:
+        for reason, line, what in activation.unknown:
             if (reason, path, line) not in unknown:
                 unknown[reason, path, line] = UnknownReach(
                     reason=reason,
@@ -185,13 +185,13 @@ def _entitlements(ways: dict[Activation, tuple[Step, ...]]) -> Entitlements:
                     line=line,
                     what=what,
                     evidence=module.line(line),
-                    way=(*way, Step(function=at.label, path=path, line=line)),
+                    call_path=(*call_path, Step(function=activation.label, path=path, line=line)),
                 )
     kinds = {finding.kind for finding in findings.values()}
     return Entitlements(
         kinds=tuple(kind for kind in KINDS if kind in kinds),
-        findings=tuple(sorted(findings.values(), key=_place)[:MAX_TOLD]),
-        unknown=tuple(sorted(unknown.values(), key=_place)[:MAX_TOLD]),
+        findings=tuple(sorted(findings.values(), key=_location)[:MAX_REPORTED]),
+        unknown=tuple(sorted(unknown.values(), key=_location)[:MAX_REPORTED]),
     )
 
 
@@ -202,7 +202,7 @@ _CHANGES_SOMETHING = (FILESYSTEM_WRITE, SUBPROCESS, CODE_EVALUATION, NATIVE)
 
 
 class Contradiction(Record):
-    """One tool, one claim, and the code that denies it."""
+    """Code that contradicts a tool's annotation or its locked entitlements."""
 
     code: str
     tool: str
@@ -214,12 +214,12 @@ class Contradiction(Record):
 def contradictions(
     tool: str, annotations: Mapping[str, object], entitlements: Entitlements
 ) -> tuple[Contradiction, ...]:
-    """Each entitlement that a tool with ``readOnlyHint: true`` must not have."""
+    """The entitlements that a tool with ``readOnlyHint: true`` must not have."""
     if annotations.get("readOnlyHint") is not True:
         return ()
     return tuple(
         _contradiction(
-            READ_ONLY_BROKEN, tool, kind, f"{tool} says that it only reads, and its code has {kind}", entitlements
+            READ_ONLY_BROKEN, tool, kind, f"{tool} declares readOnlyHint, but its code has {kind}", entitlements
         )
         for kind in _CHANGES_SOMETHING
         if kind in entitlements.kinds
@@ -227,9 +227,9 @@ def contradictions(
 
 
 def gained(tool: str, locked: tuple[str, ...], entitlements: Entitlements) -> tuple[Contradiction, ...]:
-    """Each entitlement that the code has and the lock does not."""
+    """The entitlements that the code has and the lock does not."""
     return tuple(
-        _contradiction(GAINED, tool, kind, f"{tool} has {kind} now, which the lock does not know", entitlements)
+        _contradiction(GAINED, tool, kind, f"{tool} now has {kind}, which is not in the lock", entitlements)
         for kind in KINDS
         if kind in entitlements.kinds and kind not in locked
     )

@@ -1,8 +1,8 @@
 """The catalogue: entitlements of functions in the standard library and known packages.
 
-A row is ``entitlements: names``. A name stands for itself and for everything below it, unless a longer name says
-otherwise; ``()`` stands for what a call returns. ``-`` is nothing. A class as such needs nothing: what its objects do
-counts, which is ``Name()``. Where the arguments decide:
+A row is ``entitlements: names``. A name covers itself and everything below it, unless a longer name has its own row;
+``()`` is the result of a call. ``-`` means no entitlement. A class itself needs nothing; its objects are ``Name()``.
+If an argument decides:
 
 - ``mode@1``: by the file mode that is argument 1 (or ``mode=``);
 - ``sql@0``: reads, or reads and writes files, by the SQL text that is argument 0.
@@ -246,9 +246,9 @@ METHODS: Final = """
 filesystem:read: read_text read_bytes iterdir rglob
 filesystem:write: write_text write_bytes to_csv to_excel to_parquet to_pickle to_feather
 """
-"""Methods whose name tells enough where nothing is known about the object."""
+"""Methods that are recognised by name if the object is unknown."""
 
-SAME: Final = """
+ALIASES: Final = """
 pathlib.Path(): pathlib.Path().parent pathlib.Path().joinpath() pathlib.Path().resolve() pathlib.Path().absolute()
 pathlib.Path(): pathlib.Path().expanduser() pathlib.Path().with_suffix() pathlib.Path().with_name()
 pathlib.Path(): pathlib.Path().with_stem() pathlib.Path().iterdir() pathlib.Path().glob() pathlib.Path().rglob()
@@ -274,13 +274,13 @@ sqlite3: _sqlite3
 socket.socket(): _socket.socket()
 pickle: _pickle cPickle
 """
-"""Other spellings of the same thing: results of calls, and modules under another name."""
+"""Other spellings of a name: results of calls, and modules with two names."""
 
-ON_SIGHT: Final = (
+NEEDS_NO_CALL: Final = (
     "os.environ os.environb git.Repo().active_branch git.Repo().heads git.Repo().branches git.Repo().references "
     "git.Repo().tags git.Repo().head.is_detached git.Repo().untracked_files git.Repo().head.commit git.Repo().refs"
 )
-"""What needs its entitlement as soon as it is touched, without a call."""
+"""Names that need their entitlement on mere access, without a call."""
 
 NEVER_CALLS: Final = (
     "builtins.isinstance builtins.issubclass builtins.hasattr builtins.id builtins.type builtins.callable "
@@ -288,11 +288,11 @@ NEVER_CALLS: Final = (
     "inspect typing contextlib.suppress unittest.mock asyncio.iscoroutinefunction asyncio.iscoroutine "
     "signal.getsignal typing.cast pydantic.TypeAdapter dataclasses pydantic.Field"
 )
-"""What is given functions or classes and does not call them."""
+"""Functions that do not call the functions or classes passed to them."""
 
-SHAPES: Final = (
+PASSIVE_BASES: Final = (
     "object type dict list set frozenset tuple str bytes int float complex ABC Protocol Generic NamedTuple TypedDict "
     "Enum IntEnum StrEnum Flag IntFlag ReprEnum BaseModel BaseSettings RootModel SQLModel DeclarativeBase Base Struct "
     "Model Schema UserDict UserList UserString OrderedDict defaultdict Counter"
 )
-"""Bases that say what an object is, and call none of the methods that a class adds but the special ones."""
+"""Base classes that call only the special methods of their subclasses."""

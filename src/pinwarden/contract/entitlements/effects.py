@@ -10,18 +10,18 @@ from typing import Final
 from pinwarden.contract.entitlements import catalogue
 from pinwarden.core.record import Record
 
-_READS_ONLY: Final = ("select", "pragma table", "pragma index", "pragma foreign", "with", "explain", "values")
+_READING_SQL: Final = ("select", "pragma table", "pragma index", "pragma foreign", "with", "explain", "values")
 
 
 class Effect(Record):
-    """What one call needs."""
+    """The entitlements that one call needs."""
 
     kinds: tuple[str, ...]
-    """Entitlements, or one rule ``mode@N`` or ``sql@N`` that looks at an argument."""
+    """Entitlements, or one rule ``mode@N`` or ``sql@N`` that depends on an argument."""
     stated: bool
-    """The table names exactly this, and not only something above it."""
+    """The catalogue names exactly this path, not only a prefix of it."""
     known: bool = True
-    """Whether the table, or the standard library, has it at all."""
+    """Whether the catalogue or the standard library covers it."""
 
 
 def _pairs(text: str) -> list[tuple[tuple[str, ...], str]]:
@@ -36,28 +36,28 @@ def _pairs(text: str) -> list[tuple[tuple[str, ...], str]]:
 _ROWS: Final = {
     name: kinds for text in (catalogue.STANDARD_LIBRARY, catalogue.PACKAGES) for kinds, name in _pairs(text)
 }
-_SAME: Final = {name: kinds[0] for kinds, name in _pairs(catalogue.SAME)}
+_ALIASES: Final = {name: kinds[0] for kinds, name in _pairs(catalogue.ALIASES)}
 _METHODS: Final = {name: kinds for kinds, name in _pairs(catalogue.METHODS)}
-_ON_SIGHT: Final = frozenset(catalogue.ON_SIGHT.split())
+_NEEDS_NO_CALL: Final = frozenset(catalogue.NEEDS_NO_CALL.split())
 _NEVER_CALLS: Final = frozenset(catalogue.NEVER_CALLS.split())
 _MAX_STEPS: Final = 8
 MAX_REMEMBERED: Final = 20_000
-"""Paths whose answer is kept; a hostile source can make up any number of them."""
+"""Cached paths. A hostile source can contain any number of different ones."""
 
 
-def _above(path: str) -> Iterator[str]:
-    """The path and everything that it is below of."""
+def _prefixes(path: str) -> Iterator[str]:
+    """The path and all its prefixes, longest first."""
     while path:
         yield path
         path = path[:-2] if path.endswith("()") else path.rpartition(".")[0]
 
 
-_LEADING: Final = frozenset(above for row, kinds in _ROWS.items() if kinds for above in _above(row))
-"""What something with an entitlement is below of."""
-_LEADING_ANYWHERE: Final = frozenset(above for row in _ROWS for above in _above(row))
+_PREFIXES_WITH_KINDS: Final = frozenset(above for row, kinds in _ROWS.items() if kinds for above in _prefixes(row))
+"""All prefixes of paths that need an entitlement."""
+_PREFIXES: Final = frozenset(above for row in _ROWS for above in _prefixes(row))
 
 
-def tabled(package: str) -> bool:
+def is_covered(package: str) -> bool:
     """Whether the catalogue or the standard library covers a package, so its source is not analysed."""
     return package in sys.stdlib_module_names or package in _PACKAGES
 
@@ -68,22 +68,22 @@ _PACKAGES: Final = frozenset(name.partition(".")[0].removesuffix("()") for name 
 _REEXPORTED: Final = frozenset(
     ("os", "sys", "subprocess", "socket", "ctypes", "shutil", "builtins", "importlib", "pickle", "posix", "pty")
 )
-"""Modules that many others import, so that they can be reached through those: ``logging.os``."""
+"""Modules that many others import, so that they can be accessed through those: ``logging.os``."""
 
 
 @lru_cache(MAX_REMEMBERED)
-def spelt(path: str) -> str:
-    """The spelling under which the table knows something."""
-    if canonical_path := _SAME.get(path):
-        return canonical_path
-    if path in _LEADING_ANYWHERE:  # ``socket.socket`` is no other way to the module
+def canonical_path(path: str) -> str:
+    """The spelling of a path that the catalogue uses."""
+    if canonical := _ALIASES.get(path):
+        return canonical
+    if path in _PREFIXES:  # ``socket.socket`` is a class, not the module again
         return path
     head, dot, last = path.rpartition(".")
     if last in _REEXPORTED and "(" not in head:
         return last
-    if dot and (shorter := _SAME.get(head)):
+    if dot and (shorter := _ALIASES.get(head)):
         return f"{shorter}.{last}"
-    if "(" in head and not tabled(path.partition(".")[0]):  # nothing is known about what comes back
+    if "(" in head and not is_covered(path.partition(".")[0]):  # the result is unknown
         return path.partition("(")[0] + "()"
     if path.count(".") > _MAX_STEPS or head.endswith(f".{last}"):  # a chain that grows by itself, as in a loop
         return head
@@ -94,20 +94,20 @@ def spelt(path: str) -> str:
 
 @lru_cache(MAX_REMEMBERED)
 def effect_of(path: str) -> Effect:
-    """What calling ``path`` needs, by the longest name that the table has for it."""
-    for at in _above(path):
-        kinds = _ROWS.get(at)
+    """What calling ``path`` needs, according to its longest prefix in the catalogue."""
+    for prefix in _prefixes(path):
+        kinds = _ROWS.get(prefix)
         if kinds is not None:
-            stated = at == path
-            if not stated and _only_makes(path, kinds):
+            stated = prefix == path
+            if not stated and _only_constructs(path, kinds):
                 kinds = ()
             return Effect(kinds=kinds, stated=stated)
     package = path.partition(".")[0].removesuffix("()")
     return Effect(kinds=(), stated=False, known=package in sys.stdlib_module_names or package in _PACKAGES)
 
 
-def _only_makes(path: str, kinds: tuple[str, ...]) -> bool:
-    """Whether this makes an error, or an object that has not connected to anything yet."""
+def _only_constructs(path: str, kinds: tuple[str, ...]) -> bool:
+    """Whether the call only constructs an exception, or an object that has not connected yet."""
     last = path.rpartition(".")[2]
     if last.endswith(("Error", "Exception", "Warning")):
         return True
@@ -116,41 +116,41 @@ def _only_makes(path: str, kinds: tuple[str, ...]) -> bool:
 
 @lru_cache(MAX_REMEMBERED)
 def has_reach(path: str) -> bool:
-    """Whether it is worth following what ``path`` stands for: something below it may need an entitlement."""
+    """Whether ``path`` or something below it may need an entitlement."""
     package = path.partition(".")[0].removesuffix("()")
-    if not tabled(package):
+    if not is_covered(package):
         return True
     if package not in _PACKAGES:
         return False
-    if effect_of(path).kinds or effect_of(path + ".x").kinds or f"{path}()" in _SAME:
+    if effect_of(path).kinds or effect_of(path + ".x").kinds or f"{path}()" in _ALIASES:
         return True
-    if package in ("mcp", "fastmcp"):  # of what a server has, only that matters by which it is given tools
+    if package in ("mcp", "fastmcp"):  # only methods that register handlers matter
         return "()." not in path or path.rpartition(".")[2] in REGISTERING
-    return path in _LEADING
+    return path in _PREFIXES_WITH_KINDS
 
 
 @lru_cache(MAX_REMEMBERED)
 def result_of(path: str) -> str | None:
-    """What a call returns, if that can do anything; data cannot."""
-    after = spelt(f"{path}()")
+    """What a call returns; None if it returns plain data."""
+    after = canonical_path(f"{path}()")
     if not has_reach(after):
         return None
     package, last = path.partition(".")[0], path.rpartition(".")[2]
-    gives_data = package in sys.stdlib_module_names or package in _GIVE_DATA
-    if gives_data and not last[:1].isupper() and after not in _LEADING_ANYWHERE:
+    returns_data = package in sys.stdlib_module_names or package in _RETURN_DATA
+    if returns_data and not last[:1].isupper() and after not in _PREFIXES:
         return None
     return after
 
 
-_GIVE_DATA: Final = frozenset(("requests", "httpx", "httpx2", "aiohttp", "urllib3", "curl_cffi", "dotenv", "jwt"))
-"""Packages whose functions return what was asked for; only their classes make objects that ask again."""
+_RETURN_DATA: Final = frozenset(("requests", "httpx", "httpx2", "aiohttp", "urllib3", "curl_cffi", "dotenv", "jwt"))
+"""Packages whose functions return data; only objects of their classes can send further requests."""
 
 REGISTERING: Final = (
     *("tool", "call_tool", "list_tools", "add_tool"),
     *("prompt", "get_prompt", "add_prompt"),
     *("resource", "read_resource", "add_resource", "add_template"),
 )
-"""Methods of servers that take functions."""
+"""Methods of servers that register functions."""
 
 _INTERPRETED: Final = frozenset(
     (
@@ -169,39 +169,39 @@ _INTERPRETED: Final = frozenset(
 )
 
 
-def interpreted(path: str) -> bool:
-    """Whether the interpreter knows what functions of this module do with their arguments."""
+def is_modelled(path: str) -> bool:
+    """Whether the interpreter models what functions of this module do with their arguments."""
     return path.partition(".")[0] in _INTERPRETED
 
 
-def on_sight(path: str) -> bool:
-    """Whether touching it needs its entitlement, without a call."""
-    return path in _ON_SIGHT
+def needs_no_call(path: str) -> bool:
+    """Whether mere access needs the entitlement, without a call."""
+    return path in _NEEDS_NO_CALL
 
 
 @lru_cache(MAX_REMEMBERED)
 def never_calls(path: str) -> bool:
-    """Whether functions that it is given stay uncalled."""
+    """Whether it never calls functions passed to it."""
     return path in _NEVER_CALLS or path.partition(".")[0] in _NEVER_CALLS
 
 
-_SHAPES: Final = frozenset(catalogue.SHAPES.split())
+_PASSIVE_BASES: Final = frozenset(catalogue.PASSIVE_BASES.split())
 
 
-def calls_back(base: str) -> bool:
-    """Whether a base class that is not looked into may call the methods that a class adds to it."""
+def may_call_methods(base: str) -> bool:
+    """Whether an external base class may call the methods that a subclass adds."""
     last = base.rpartition(".")[2]
-    shape = last in _SHAPES and not base.startswith("asyncio.")
+    shape = last in _PASSIVE_BASES and not base.startswith("asyncio.")
     return not shape and not last.endswith(("Error", "Exception", "Warning"))
 
 
 def kinds_of_method(name: str) -> tuple[str, ...]:
-    """What a method of an unknown object needs, if its name tells."""
+    """What a method of an unknown object needs, judged by the method's name."""
     return _METHODS.get(name, ())
 
 
 def kinds_of_mode(mode: str | None) -> tuple[str, ...]:
-    """What opening a file needs; ``None`` is a mode that is not known."""
+    """What opening a file needs; ``None`` is an unknown mode."""
     if mode is None:
         return ("filesystem:read", "filesystem:write")
     writes = any(letter in mode for letter in "wax+")
@@ -210,10 +210,10 @@ def kinds_of_mode(mode: str | None) -> tuple[str, ...]:
 
 
 def kinds_of_sql(text: str | None) -> tuple[str, ...]:
-    """What a statement on a database file needs; ``None`` is one that is not known."""
+    """What a SQL statement on a database file needs; ``None`` is an unknown statement."""
     if (
         text is not None
-        and text.lstrip().lower().startswith(_READS_ONLY)
+        and text.lstrip().lower().startswith(_READING_SQL)
         and "=" not in text.lower().partition("pragma")[2]
     ):
         return ("filesystem:read",)

@@ -32,69 +32,69 @@ class Source(Record):
     """The text of one module."""
 
     path: str
-    """As findings name it; relative to the server's folder, with forward slashes."""
+    """Relative to the server's folder, with forward slashes."""
     text: str = field(repr=False)
     package: bool = False
-    """Whether it is the ``__init__`` of a package: relative imports count from it."""
+    """Whether it is the ``__init__`` of a package, from which relative imports start."""
 
 
 class Handler(Record):
-    """Where a tool's code begins."""
+    """The function that implements a tool, prompt or resource."""
 
     name: str
-    """The tool."""
+    """The name of the tool, prompt or resource."""
     module: str
     function: str
     """Qualified name within the module, as ``__qualname__`` has it: ``serve.<locals>.call_tool``."""
     line: int = 0
-    """Of the ``def`` (or its first decorator); 0 where it is not known. Decides between functions of the same name."""
+    """Of the ``def`` or its first decorator; 0 if unknown. Distinguishes functions of the same name."""
     case: str | None = None
-    """Where one function serves several tools by their name: the name that this one has there."""
+    """If one function dispatches to several tools by name: the name of this tool."""
     kind: str = "tool"
     """``tool``, ``prompt`` or ``resource``; a resource template is a resource, and its name is its URI template."""
 
 
 class Step(Record):
-    """One function on the way from a handler to what it reaches."""
+    """One function on the call path from a handler to an effect."""
 
     function: str
     path: str
     line: int
-    """Where this function calls the next one, or has the effect."""
+    """The line at which this function calls the next one or has the effect."""
 
 
 class Finding(Record):
-    """One place in the code that needs an entitlement."""
+    """One line of code that needs an entitlement."""
 
     kind: str
     path: str
     line: int
     what: str
-    """What is called there, spelt in full: ``subprocess.run``."""
+    """The full name of what is called: ``subprocess.run``."""
     evidence: str
-    """The line as it is written."""
-    way: tuple[Step, ...]
-    """From the handler to the place."""
+    """The source line."""
+    call_path: tuple[Step, ...]
+    """From the handler to this line."""
     third_party: bool = False
-    """The place is in a package that was scanned on request, not in the server's own code."""
+    """The line is in a package that was scanned on request, not in the server's own code."""
 
 
 class UnknownReach(Record):
-    """A place behind which the analysis cannot see: what happens there is not known to be harmless."""
+    """A line that the analysis cannot follow, so what happens there is unknown."""
 
     reason: str
     path: str
     line: int
     what: str
     evidence: str
-    way: tuple[Step, ...]
+    call_path: tuple[Step, ...]
 
 
 class Entitlements(Record):
     """What one handler can do."""
 
     kinds: tuple[str, ...] = ()
-    """Those of ``KINDS`` that were found."""
+    """Members of ``KINDS``."""
     findings: tuple[Finding, ...] = ()
     unknown: tuple[UnknownReach, ...] = ()
 
@@ -104,16 +104,16 @@ class Entitlements(Record):
         return FILESYSTEM_READ in self.kinds or FILESYSTEM_WRITE in self.kinds
 
     def has(self, kind: str) -> bool:
-        """Whether that entitlement was found."""
+        """Whether the code needs this entitlement."""
         return kind in self.kinds
 
 
 class Analysis(Record):
-    """What all handlers of a server can do, and what happens before any of them is called."""
+    """What all handlers of a server can do, and what happens before the first call."""
 
     handlers: Mapping[str, Entitlements]
     startup: Entitlements
-    """Of the code that runs when the modules are imported."""
+    """What the code does that runs when the modules are imported."""
     prompts: Mapping[str, Entitlements] = field(default_factory=dict)
     """By the prompt's name."""
     resources: Mapping[str, Entitlements] = field(default_factory=dict)

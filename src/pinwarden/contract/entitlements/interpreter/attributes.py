@@ -11,13 +11,13 @@ from pinwarden.contract.entitlements.interpreter.items import (
     Bound,
     Class,
     Descriptor,
+    External,
     Function,
     Instance,
     Item,
     Mark,
     ModuleItem,
     Namespace,
-    Outside,
     Partial,
     Request,
     Returns,
@@ -27,8 +27,8 @@ from pinwarden.contract.entitlements.interpreter.items import (
     Text,
     Value,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame, parts_of
-from pinwarden.contract.entitlements.interpreter.terms import NOTHING_GIVEN, Given
+from pinwarden.contract.entitlements.interpreter.program import Frame, walk
+from pinwarden.contract.entitlements.interpreter.terms import NO_ARGUMENTS, CallArguments
 
 BACK_DOORS = frozenset(terms.BACK_DOORS.split())
 
@@ -36,12 +36,12 @@ _TEXT_TO_TEXT = frozenset(terms.TEXT_METHODS.split())
 
 
 class Attributes(EngineBase):
-    """What a name after a dot stands for."""
+    """Attribute access."""
 
     def attribute(self, value: Value, name: str, node: ast.AST, frame: Frame) -> Value:
-        """What an attribute can stand for."""
+        """The value of an attribute."""
         if name in BACK_DOORS:
-            self.cannot_see(frame, "reaches into the interpreter", node, name)
+            self.note_unknown(frame, "reaches into the interpreter", node, name)
             return EMPTY
         result: Value = EMPTY
         for item in value:
@@ -49,8 +49,8 @@ class Attributes(EngineBase):
         return result
 
     def _of_item(self, item: Item, name: str, node: ast.AST, frame: Frame) -> Value:
-        if isinstance(item, Outside):
-            return self._of_outside(item, name, node, frame)
+        if isinstance(item, External):
+            return self._of_external(item, name, node, frame)
         if isinstance(item, Instance):
             return self._of_instance(item, name, node, frame)
         if isinstance(item, ModuleItem):
@@ -64,33 +64,33 @@ class Attributes(EngineBase):
         if isinstance(item, Text | Mark):
             return self._of_text(item, name)
         if isinstance(item, Request):
-            return Value((Text(item.tool), Mark(_ASKED, "name"))) if name == "name" else Value((item,))
+            return Value((Text(item.tool), Mark(_TOOL_REQUEST, "name"))) if name == "name" else Value((item,))
         if isinstance(item, Function | Bound | Partial):
             return self._of_function(item, name)
         return EMPTY
 
-    def _of_outside(self, item: Outside, name: str, node: ast.AST, frame: Frame) -> Value:
+    def _of_external(self, item: External, name: str, node: ast.AST, frame: Frame) -> Value:
         if name == "__dict__":
-            self.cannot_see(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
+            self.note_unknown(frame, "looks names up by a computed text", node, f"{item.path}.__dict__")
             return EMPTY
         if name in ("__wrapped__", "__func__", "__self__"):
             return Value((item,))
-        return self.touch(f"{item.path}.{name}", node, frame)
+        return self.external_value(f"{item.path}.{name}", node, frame)
 
     def _of_module(self, item: ModuleItem, name: str, node: ast.AST, frame: Frame) -> Value:
         if name == "__dict__":
             return Value((Namespace(item.module),))
         result = self.member(item.module, name, frame)
-        if not result and (fallback := item.module.frame.every.get("__getattr__")):
-            return self.invoke(fallback, Given(positional=(Value((Text(name),)),)), node, frame)
+        if not result and (fallback := item.module.frame.all_values.get("__getattr__")):
+            return self.invoke(fallback, CallArguments(positional=(Value((Text(name),)),)), node, frame)
         return result
 
     def _of_text(self, item: Item, name: str) -> Value:
-        """The value of an enumeration's member is its text; methods of texts are answered where they are called."""
+        """Members of enumerations, and methods of constant texts."""
         if name in ("value", "name", "_value_"):
             return Value((item,))
         if isinstance(item, Text) and name in _TEXT_TO_TEXT:
-            item = Text(str(getattr(item.text, name)()), whole=item.whole)
+            item = Text(str(getattr(item.text, name)()), complete=item.complete)
         if name in _TEXT_TO_TEXT:
             return Value((Returns(Value((item,))),))
         return EMPTY
@@ -104,12 +104,12 @@ class Attributes(EngineBase):
         if name == "__self__" and isinstance(item, Bound):
             return Value((item.receiver,))
         if isinstance(function, Function):  # attributes set on a function
-            stored = function.home.tables.get((id(function.node), f"attribute {name}"))
+            stored = function.defining_frame.tables.get((id(function.node), f"attribute {name}"))
             if stored is not None:
                 return self.content(stored)
         return EMPTY
 
-    # Classes of the source
+    # Classes in the source
 
     def _of_instance(self, item: Instance, name: str, node: ast.AST, frame: Frame) -> Value:
         cls = item.cls
@@ -119,10 +119,10 @@ class Attributes(EngineBase):
             return Value((Namespace(cls.module),))
         result = self._stored(cls, name, node, frame, set())
         for child in cls.children:
-            self.reads(child.readers, name)
+            self.note_read(child.readers, name)
             result |= child.attributes.get(name, EMPTY)
         in_class = self.in_class(cls, name, set())
-        if self._is_left_open(in_class):
+        if self._is_abstract(in_class):
             for child in cls.children:
                 result |= self._of_instance(Instance(child), name, node, frame)
         for function in in_class:
@@ -133,13 +133,13 @@ class Attributes(EngineBase):
             run = self.in_class(cls, "run", set())
             result = Value(Bound(function, item) for function in run if isinstance(function, Function))
         if not result and (fallback := self.in_class(cls, "__getattr__", set())):
-            given = Given(positional=(Value((Text(name),)),))
+            args = CallArguments(positional=(Value((Text(name),)),))
             for candidate in fallback:
-                result |= self.invoke(self._bound(candidate, item, node, frame), given, node, frame)
+                result |= self.invoke(self._bound(candidate, item, node, frame), args, node, frame)
         return result
 
-    def _is_left_open(self, value: Value) -> bool:
-        """Whether a method only says that subclasses have it."""
+    def _is_abstract(self, value: Value) -> bool:
+        """Whether a method is a placeholder that subclasses override."""
         for item in value:
             if type(item) is Function and not isinstance(item.node, ast.Lambda):
                 last = item.node.body[-1]
@@ -154,9 +154,9 @@ class Attributes(EngineBase):
         if cls in seen:
             return EMPTY
         seen.add(cls)
-        self.reads(cls.readers, name)
-        if name not in cls.methods_run:
-            cls.methods_run.add(name)
+        self.note_read(cls.readers, name)
+        if name not in cls.setters_followed:
+            cls.setters_followed.add(name)
             self.follow_setters(cls, name, node, frame)
         value = cls.attributes.get(name, EMPTY)
         for base in cls.bases:
@@ -165,29 +165,29 @@ class Attributes(EngineBase):
         return value
 
     def follow_setters(self, cls: Class, name: str, node: ast.AST, frame: Frame) -> None:
-        """Look at the methods that set ``self.name``, with whatever arguments their annotations promise."""
+        """Follow the methods that set ``self.name``, with arguments according to their annotations."""
         for method in methods_that_set(cls, name):
-            for item in cls.body.every.get(method, EMPTY):
+            for item in cls.body.all_values.get(method, EMPTY):
                 for candidate in self._plain(item):
-                    self._follow_only(candidate, Instance(cls), node, frame)
+                    self._follow_stores(candidate, Instance(cls), node, frame)
 
     def _plain(self, item: Item) -> list[Function]:
         if isinstance(item, Descriptor):
             return [inner for inner in item.value if isinstance(inner, Function)]
         return [item] if isinstance(item, Function) else []
 
-    def _follow_only(self, function: Function, receiver: Item, node: ast.AST, frame: Frame) -> None:
-        """Follow a function for what it stores, without saying that it is called from here."""
-        aside = Frame(frame.module, frame, frame.qualname)
-        aside.activation = type(frame.activation)("<aside>", frame.module, aside)
-        self.enter(function, Given(positional=(Value((receiver,)),)), node, aside)
+    def _follow_stores(self, function: Function, receiver: Item, node: ast.AST, frame: Frame) -> None:
+        """Follow a function for what it stores, without recording a call."""
+        detached = Frame(frame.module, frame, frame.qualname)
+        detached.activation = type(frame.activation)("<aside>", frame.module, detached)
+        self.call_function(function, CallArguments(positional=(Value((receiver,)),)), node, detached)
 
     def in_class(self, cls: Class, name: str, seen: set[Class]) -> Value:
-        """What a class or the nearest of its bases has under a name."""
+        """The value of a name in a class or its nearest base that has it."""
         if cls in seen:
             return EMPTY
         seen.add(cls)
-        value = cls.body.every.get(name)
+        value = cls.body.all_values.get(name)
         if value is not None:
             return value
         for base in cls.bases:
@@ -201,14 +201,14 @@ class Attributes(EngineBase):
         seen.add(cls)
         result: Value = EMPTY
         for base in cls.bases:
-            if isinstance(base, Outside):
-                result |= self.touch(f"{base.path}().{name}", node, frame)
+            if isinstance(base, External):
+                result |= self.external_value(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
                 result |= self._of_outer_bases(base, name, node, frame, seen)
         return result
 
     def _bound(self, item: Item, receiver: Item, node: ast.AST, frame: Frame) -> Value:
-        """A function of a class as an object gives it out."""
+        """A class attribute accessed through an object or the class."""
         if isinstance(item, Function):
             return Value((Bound(item, receiver),))
         if isinstance(item, Descriptor):
@@ -220,7 +220,7 @@ class Attributes(EngineBase):
             result: Value = EMPTY
             for inner in item.value:
                 if isinstance(inner, Function):
-                    result |= self.invoke(Value((Bound(inner, receiver),)), NOTHING_GIVEN, node, frame)
+                    result |= self.invoke(Value((Bound(inner, receiver),)), NO_ARGUMENTS, node, frame)
             return result
         return Value((item,))
 
@@ -235,32 +235,33 @@ class Attributes(EngineBase):
                 result |= self._bound(item, cls, node, frame) if item.kind != "property" else Value((item,))
             else:
                 result |= Value((item,))
-        self.reads(cls.readers, name)
+        self.note_read(cls.readers, name)
         result |= cls.attributes.get(name, EMPTY)
         if result:
             return result
         for base in cls.bases:
-            if isinstance(base, Outside):
-                result |= self.touch(f"{base.path}.{name}", node, frame)
+            if isinstance(base, External):
+                result |= self.external_value(f"{base.path}.{name}", node, frame)
         return result
 
-    def superior(self, frame: Frame) -> Value:
-        """What ``super()`` stands for: the bases of the class that the method is in."""
-        at: Frame | None = frame
-        while at is not None and (at.function is None or at.function.in_class is None):
-            at = at.parent
-        if at is None or at.function is None or at.function.in_class is None:
+    def super_value(self, frame: Frame) -> Value:
+        """The value of ``super()`` in a frame."""
+        method: Frame | None = frame
+        while method is not None and (method.function is None or method.function.in_class is None):
+            method = method.parent
+        if method is None or method.function is None or method.function.in_class is None:
             return EMPTY
-        cls = at.function.in_class
-        first = at.names.get(at.function.parameters[0], EMPTY) if at.function.parameters else EMPTY
+        cls = method.function.in_class
+        parameters = method.function.parameters
+        first = method.names.get(parameters[0], EMPTY) if parameters else EMPTY
         receivers = [item for item in first if isinstance(item, Instance | Class)]
         return Value(Super(cls, receiver) for receiver in receivers or [Instance(cls)])
 
     def _of_super(self, item: Super, name: str, node: ast.AST, frame: Frame) -> Value:
         result: Value = EMPTY
         for base in item.cls.bases:
-            if isinstance(base, Outside):
-                result |= self.touch(f"{base.path}().{name}", node, frame)
+            if isinstance(base, External):
+                result |= self.external_value(f"{base.path}().{name}", node, frame)
             elif isinstance(base, Class):
                 for function in self.in_class(base, name, {item.cls}):
                     result |= self._bound(function, item.receiver, node, frame)
@@ -274,18 +275,18 @@ def methods_that_set(cls: Class, name: str) -> list[str]:
         for method in cls.node.body
         if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
         and method.args.args
-        and cls.module.says(name, method)
+        and cls.module.mentions(name, method)
         and name in _set_by(cls, method)
     ]
 
 
 def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    names = cls.sets.get(id(method))
+    names = cls.attributes_set.get(id(method))
     if names is None:
         receiver = method.args.args[0].arg
-        names = cls.sets[id(method)] = {
+        names = cls.attributes_set[id(method)] = {
             node.attr
-            for node in parts_of(method)
+            for node in walk(method)
             if isinstance(node, ast.Attribute)
             and isinstance(node.ctx, ast.Store)
             and isinstance(node.value, ast.Name)
@@ -294,5 +295,5 @@ def _set_by(cls: Class, method: ast.FunctionDef | ast.AsyncFunctionDef) -> set[s
     return names
 
 
-_ASKED = Function.__new__(Function)
-_ASKED.told_by = {}
+_TOOL_REQUEST = Function.__new__(Function)
+_TOOL_REQUEST.text_sensitive = {}

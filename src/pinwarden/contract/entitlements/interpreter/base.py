@@ -11,10 +11,10 @@ from pinwarden.contract.entitlements.interpreter.items import (
     EMPTY,
     Alias,
     Class,
+    External,
     Function,
     Mark,
     ModuleItem,
-    Outside,
     Table,
     TableMethod,
     Text,
@@ -22,14 +22,14 @@ from pinwarden.contract.entitlements.interpreter.items import (
     order,
 )
 from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module
-from pinwarden.contract.entitlements.interpreter.terms import MAX_ITEMS, Given, Registration
+from pinwarden.contract.entitlements.interpreter.terms import MAX_ITEMS, CallArguments, Registration
 from pinwarden.contract.entitlements.values import Source
 
 _NODE = ast.Pass(lineno=0, col_offset=0)
 
 
 class EngineBase:
-    """State, and the questions that the parts of the interpreter ask each other."""
+    """State and shared operations of the interpreter's mixins."""
 
     def __init__(self, sources: Mapping[str, Source], packages: Mapping[str, Source] | None) -> None:
         self.sources = sources
@@ -37,76 +37,76 @@ class EngineBase:
         self.modules: dict[str, Module | None] = {}
         self.activations: dict[object, Activation] = {}
         self.definitions: dict[tuple[str, str], list[tuple[int, Value]]] = {}
-        """What each ``def`` ends up as after its decorators, by module and qualified name."""
+        """The value of each ``def`` after its decorators, by module and qualified name."""
         self.registrations: dict[tuple[str, str, int, str | None], Registration] = {}
         self.tool_names: dict[str, None] = {}
         """Names in ``Tool(name=…)``, in order."""
-        self.quoted: dict[str, ast.expr | None] = {}
-        """Annotations that are written as texts, parsed."""
+        self.parsed_annotations: dict[str, ast.expr | None] = {}
+        """Quoted annotations, parsed."""
         self.shapes: dict[int, int] = {}
-        """With how many kinds of arguments each function of the source was called."""
+        """The number of argument combinations of each function."""
         self.runs = 0
         self.depth = 0
         self.exhausted = False
-        self.current = Activation("<nobody>", NOWHERE, NOWHERE.frame)
-        """What is being followed."""
-        self.again: dict[Activation, None] = {}
-        """What is to be followed, or followed again: something it read is more than was known then."""
+        self.current = Activation("<none>", NOWHERE, NOWHERE.frame)
+        """The activation being followed."""
+        self.pending: dict[Activation, None] = {}
+        """Activations to follow, or to follow again because a value they read got more possibilities."""
 
-    # What other parts answer
+    # Implemented by the other mixins
 
     def evaluate(self, node: ast.expr, frame: Frame) -> Value:
-        """What an expression can stand for."""
+        """The value of an expression."""
         raise NotImplementedError
 
     def run(self, body: Sequence[ast.stmt], frame: Frame) -> bool:
-        """Follow statements; whether the code after them is reached."""
+        """Follow statements. Returns whether the code after them is reached."""
         raise NotImplementedError
 
-    def invoke(self, callee: Value, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """What a call can return, noting what it needs."""
+    def invoke(self, callee: Value, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+        """The result of a call. Records what the call needs."""
         raise NotImplementedError
 
-    def enter(self, function: Function, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """Call a function of the source."""
+    def call_function(self, function: Function, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+        """Call a function in the source."""
         raise NotImplementedError
 
     def attribute(self, value: Value, name: str, node: ast.AST, frame: Frame) -> Value:
-        """What an attribute can stand for."""
+        """The value of an attribute."""
         raise NotImplementedError
 
-    def meaning_of_annotation(self, node: ast.expr | None, frame: Frame) -> Value:
-        """The objects that a type annotation promises."""
+    def annotated_value(self, node: ast.expr | None, frame: Frame) -> Value:
+        """The value that a type annotation implies."""
         raise NotImplementedError
 
     def module(self, name: str) -> Module | None:
-        """A module of the server, or of a package that is looked into; followed once, as import does."""
+        """A module of the server or of an analysed package. Followed once, like an import."""
         raise NotImplementedError
 
-    # Facts
+    # Recording
 
-    def needs(self, frame: Frame, kind: str, node: ast.AST, what: str) -> None:
-        """Note an entitlement."""
+    def note_entitlement(self, frame: Frame, kind: str, node: ast.AST, what: str) -> None:
+        """Record an entitlement."""
         frame.activation.effects.setdefault((kind, getattr(node, "lineno", 0), what))
 
-    def cannot_see(self, frame: Frame, reason: str, node: ast.AST, what: str) -> None:
-        """Note a place behind which nothing can be seen."""
+    def note_unknown(self, frame: Frame, reason: str, node: ast.AST, what: str) -> None:
+        """Record code that the analysis cannot follow."""
         frame.activation.unknown.setdefault((reason, getattr(node, "lineno", 0), what))
 
-    def calls(self, frame: Frame, activation: Activation, node: ast.AST) -> None:
-        """Note who is called, and the first line that does it."""
+    def note_call(self, frame: Frame, activation: Activation, node: ast.AST) -> None:
+        """Record a call with its first line."""
         line = getattr(node, "lineno", 0)
         known = frame.activation.calls.get(activation)
         if known is None or line < known:
             frame.activation.calls[activation] = line
 
-    def touch(self, path: str, node: ast.AST, frame: Frame) -> Value:
-        """Something outside, by its path."""
-        path = effects.spelt(path)
-        if effects.on_sight(path):
+    def external_value(self, path: str, node: ast.AST, frame: Frame) -> Value:
+        """The value of an external path. Records entitlements that mere access needs."""
+        path = effects.canonical_path(path)
+        if effects.needs_no_call(path):
             for kind in effects.effect_of(path).kinds:
-                self.needs(frame, kind, node, path)
-        return Value((Outside(path),)) if effects.has_reach(path) or effects.interpreted(path) else EMPTY
+                self.note_entitlement(frame, kind, node, path)
+        return Value((External(path),)) if effects.has_reach(path) or effects.is_modelled(path) else EMPTY
 
     # Names
 
@@ -114,22 +114,22 @@ class EngineBase:
         """Bind a name."""
         if len(value) > MAX_ITEMS:
             value = self.limited(value)
-        home = frame.elsewhere.get(name)
-        if home is None:
+        owner = frame.outer_names.get(name)
+        if owner is None:
             frame.names[name] = value
-            home = frame
+            owner = frame
         else:
-            home.names[name] = home.names.get(name, EMPTY) | value
-        known = home.every.get(name)
+            owner.names[name] = owner.names.get(name, EMPTY) | value
+        known = owner.all_values.get(name)
         if known is None or not value <= known:
-            home.every[name] = value if known is None else self.limited(known | value)
-            if readers := home.readers.get(name):
-                self.again.update(readers)
+            owner.all_values[name] = value if known is None else self.limited(known | value)
+            if readers := owner.readers.get(name):
+                self.pending.update(readers)
 
     def look_up(self, name: str, frame: Frame) -> Value:
-        """What a name stands for here, resolved through imports."""
+        """The value of a name in a frame, resolved through imports."""
         value = frame.names.get(name)
-        if value is None or name in frame.elsewhere:
+        if value is None or name in frame.outer_names:
             value = self._from_outer(name, frame)
         for item in value:
             if type(item) is Alias:
@@ -137,12 +137,12 @@ class EngineBase:
         return value
 
     def _from_outer(self, name: str, frame: Frame) -> Value:
-        home = frame.elsewhere.get(name)
-        outer = home if home is not None else frame.parent
+        owner = frame.outer_names.get(name)
+        outer = owner if owner is not None else frame.parent
         while outer is not None:
             if outer.cls is None:
-                self.reads(outer.readers, name)
-                value = outer.every.get(name)
+                self.note_read(outer.readers, name)
+                value = outer.all_values.get(name)
                 if value is not None and outer.parent is not None:
                     return value
                 if outer.parent is None:
@@ -151,32 +151,32 @@ class EngineBase:
         return self.global_name(name, frame.module)
 
     def global_name(self, name: str, module: Module) -> Value:
-        """What a name of a module stands for, builtins included."""
-        self.reads(module.frame.readers, name)
-        value = module.frame.every.get(name)
+        """The value of a module's global name, including builtins."""
+        self.note_read(module.frame.readers, name)
+        value = module.frame.all_values.get(name)
         writers = self.writers_of(name, module)
         if writers:
-            value = module.frame.every.get(name, value)
+            value = module.frame.all_values.get(name, value)
         if value is not None:
             return value
-        for star in module.stars:
+        for star in module.star_imports:
             if isinstance(star, Module):
-                if name in star.frame.every or any(star.stars):
+                if name in star.frame.all_values or any(star.star_imports):
                     return self.global_name(name, star)
             elif not name.startswith("_") and name not in _BUILTINS:
-                return Value((Outside(effects.spelt(f"{star}.{name}")),))
+                return Value((External(effects.canonical_path(f"{star}.{name}")),))
         if name in _BUILTINS:
-            return Value((Outside(f"builtins.{name}"),))
+            return Value((External(f"builtins.{name}"),))
         if name == "__name__":
-            return Value((Text(module.name), Mark(NOBODY, "__name__")))
+            return Value((Text(module.name), Mark(RUNTIME, "__name__")))
         return EMPTY
 
     def writers_of(self, name: str, module: Module) -> bool:
-        """Follow the functions that declare ``global name``; whether there are any."""
+        """Follow the functions that declare ``global name``. Returns whether there are any."""
         raise NotImplementedError
 
     def resolved(self, value: Value, frame: Frame) -> Value:
-        """The value with names of other modules looked up."""
+        """The value with aliases replaced by what they refer to."""
         result: Value = EMPTY
         for item in value:
             if type(item) is Alias:
@@ -186,12 +186,12 @@ class EngineBase:
         return result
 
     def member(self, module: Module, name: str, frame: Frame) -> Value:
-        """A name of a module, or a module below it."""
-        self.reads(module.frame.readers, name)
-        value = module.frame.every.get(name)
+        """A name in a module, or a submodule."""
+        self.note_read(module.frame.readers, name)
+        value = module.frame.all_values.get(name)
         if value is not None or self.writers_of(name, module):
             self.writers_of(name, module)
-            value = module.frame.every.get(name, EMPTY)
+            value = module.frame.all_values.get(name, EMPTY)
             if any(type(item) is Alias and item.module is module and item.name == name for item in value):
                 below = self.module(f"{module.name}.{name}")
                 return Value((ModuleItem(below),)) if below else EMPTY
@@ -199,39 +199,39 @@ class EngineBase:
         below = self.module(f"{module.name}.{name}")
         if below is not None:
             return Value((ModuleItem(below),))
-        for star in module.stars:
+        for star in module.star_imports:
             if isinstance(star, Module):
-                if star is not module and (got := self.member(star, name, frame)):
-                    return got
+                if star is not module and (value := self.member(star, name, frame)):
+                    return value
             elif not name.startswith("_"):
-                return Value((Outside(effects.spelt(f"{star}.{name}")),))
+                return Value((External(effects.canonical_path(f"{star}.{name}")),))
         return EMPTY
 
     # Texts
 
     def texts(self, value: Value) -> list[Text]:
-        """The constant texts that a value can be. Asking tells apart the calls that gave the texts."""
+        """The constant texts in a value. Marks the parameters they come from as text-sensitive."""
         result = []
         for item in value:
             if type(item) is Mark:
-                item.function.told_by[item.parameter] = None
+                item.function.text_sensitive[item.parameter] = None
             elif type(item) is Text:
                 result.append(item)
         return result
 
-    def one_text(self, value: Value) -> str | None:
-        """The one whole text that a value can be, and nothing else."""
+    def single_text(self, value: Value) -> str | None:
+        """The text of a value that is exactly one complete text; otherwise None."""
         result = self.texts(value)
-        if len(result) == 1 and result[0].whole and all(isinstance(item, Text | Mark) for item in value):
+        if len(result) == 1 and result[0].complete and all(isinstance(item, Text | Mark) for item in value):
             return result[0].text
         return None
 
     def table(self, frame: Frame, node: ast.AST, use: str = "") -> Table:
-        """The table that is made in this place of a frame."""
-        made = frame.tables.get((id(node), use))
-        if made is None:
-            made = frame.tables[id(node), use] = Table()
-        return made
+        """The table that a node creates in a frame."""
+        table = frame.tables.get((id(node), use))
+        if table is None:
+            table = frame.tables[id(node), use] = Table()
+        return table
 
     def put(self, table: Table, key: str | None, value: Value) -> None:
         """Add to a table."""
@@ -249,16 +249,16 @@ class EngineBase:
         if not all(type(item) is Text for item in value) or not value:
             table.closed = False
         if table.readers:
-            self.again.update(table.readers)
+            self.pending.update(table.readers)
 
     def limited(self, value: Value) -> Value:
-        """The value, or the part of it that has reach by itself, where it holds too much to go on with."""
+        """The value, reduced to at most ``MAX_ITEMS`` items."""
         if len(value) <= MAX_ITEMS:
             return value
-        value = Value(item for item in value if type(item) is not Text)  # without them it is a text not known
+        value = Value(item for item in value if type(item) is not Text)  # an unknown text
         if len(value) <= MAX_ITEMS:
             return value
-        self.cannot_see(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
+        self.note_unknown(self.current.frame, "a variable can stand for too many things", _NODE, self.current.label)
         kept = [item for item in value if not isinstance(item, Table | TableMethod)]
         return Value(sorted(kept, key=order)[:MAX_ITEMS])
 
@@ -267,8 +267,8 @@ class EngineBase:
         table.readers[self.current] = None
         return table.everything()
 
-    def reads(self, readers: dict[str, dict[Activation, None]], name: str) -> None:
-        """Note that what is being followed depends on a name."""
+    def note_read(self, readers: dict[str, dict[Activation, None]], name: str) -> None:
+        """Record that the current activation depends on a name."""
         known = readers.get(name)
         if known is None:
             readers[name] = {self.current: None}
@@ -276,30 +276,30 @@ class EngineBase:
             known[self.current] = None
 
     def elements(self, value: Value) -> Value:
-        """What iterating over a value gives."""
+        """The elements of an iterable value."""
         result: Value = EMPTY
         for item in value:
             if type(item) is Table:
                 result |= self.content(item)
-            elif type(item) is Outside:
+            elif type(item) is External:
                 result |= Value((item,))
             elif type(item) is Class:
-                result |= Value().union(*(v for v in item.body.every.values()))
+                result |= Value().union(*(v for v in item.body.all_values.values()))
         return result
 
-    def remember(self, cls: Class, name: str, value: Value) -> None:
-        """Add to what an attribute of a class's objects can stand for."""
-        self.texts(value)  # a text that is kept tells the calls apart that gave it
+    def add_attribute(self, cls: Class, name: str, value: Value) -> None:
+        """Add to the values of an attribute of a class's objects."""
+        self.texts(value)  # a stored text distinguishes the calls that passed it
         value = unmarked(value)
         known = cls.attributes.get(name)
         if known is None or not value <= known:
             cls.attributes[name] = value if known is None else self.limited(known | value)
             if readers := cls.readers.get(name):
-                self.again.update(readers)
+                self.pending.update(readers)
 
 
 def unmarked(value: Value) -> Value:
-    """The value without the marks of parameters, which mean nothing outside the call."""
+    """The value without parameter marks, which have no meaning outside the call."""
     for item in value:
         if type(item) is Mark:
             return Value(item for item in value if type(item) is not Mark)
@@ -316,7 +316,7 @@ def with_reach(value: Value) -> Value:
 
 _BUILTINS = frozenset(terms.BUILTINS.split())
 NOWHERE = Module("", Source(path="", text=""), third_party=False)
-NOBODY = Function(
+RUNTIME = Function(
     ast.Lambda(
         args=ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]),
         body=ast.Constant(value=None),

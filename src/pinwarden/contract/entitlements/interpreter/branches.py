@@ -11,15 +11,15 @@ from pinwarden.contract.entitlements.interpreter.expressions import MAX_TEXT, Ex
 from pinwarden.contract.entitlements.interpreter.items import (
     EMPTY,
     Class,
+    External,
     Instance,
     Mark,
-    Outside,
     Table,
     Text,
     Value,
 )
-from pinwarden.contract.entitlements.interpreter.program import Frame, parts_of
-from pinwarden.contract.entitlements.interpreter.terms import NOTHING_GIVEN
+from pinwarden.contract.entitlements.interpreter.program import Frame, walk
+from pinwarden.contract.entitlements.interpreter.terms import NO_ARGUMENTS
 
 _TYPES_OF_TYPES = frozenset(("Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"))
 _CONTAINERS = frozenset(terms.CONTAINERS.split())
@@ -27,45 +27,45 @@ _PLAIN = frozenset(terms.PLAIN_TYPES.split())
 
 
 class Annotations(Expressions):
-    """What a parameter or attribute is, by its annotation."""
+    """Values implied by type annotations."""
 
-    def meaning_of_annotation(self, node: ast.expr | None, frame: Frame) -> Value:
-        """The objects that a type annotation promises."""
+    def annotated_value(self, node: ast.expr | None, frame: Frame) -> Value:
+        """The value that a type annotation implies."""
         if node is None:
             return EMPTY
         if isinstance(node, ast.Name | ast.Attribute):
-            return self._promised(node, frame)
+            return self._annotated_name(node, frame)
         if isinstance(node, ast.BinOp):
-            return self.meaning_of_annotation(node.left, frame) | self.meaning_of_annotation(node.right, frame)
+            return self.annotated_value(node.left, frame) | self.annotated_value(node.right, frame)
         if isinstance(node, ast.Subscript):
-            return self._promised_by_generic(node, frame)
+            return self._annotated_generic(node, frame)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < MAX_TEXT:
-            return self.meaning_of_annotation(self._parsed(node.value), frame)
+            return self.annotated_value(self._parsed(node.value), frame)
         return EMPTY
 
     def _parsed(self, text: str) -> ast.expr | None:
-        """The expression in a quoted annotation. It is kept: what is made in a place is found again by its node."""
-        if text not in self.quoted:
+        """The expression in a quoted annotation. Cached, because items are identified by the node that creates them."""
+        if text not in self.parsed_annotations:
             try:
-                self.quoted[text] = ast.parse(text, mode="eval").body
+                self.parsed_annotations[text] = ast.parse(text, mode="eval").body
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self.quoted[text] = None
-        return self.quoted[text]
+                self.parsed_annotations[text] = None
+        return self.parsed_annotations[text]
 
-    def _promised(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
+    def _annotated_name(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
         if isinstance(node, ast.Name) and node.id in _PLAIN:
             return EMPTY
         result: Value = EMPTY
         for item in self.evaluate(node, frame):
             if isinstance(item, Class) and not item.enumeration:
                 result |= Value((Instance(item),))
-            elif isinstance(item, Outside):
-                path = effects.spelt(f"{item.path}()")
+            elif isinstance(item, External):
+                path = effects.canonical_path(f"{item.path}()")
                 if effects.has_reach(path) and effects.effect_of(path).known:
-                    result |= Value((Outside(path),))
+                    result |= Value((External(path),))
         return result
 
-    def _promised_by_generic(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _annotated_generic(self, node: ast.Subscript, frame: Frame) -> Value:
         head = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if head == "Annotated":
@@ -75,18 +75,18 @@ class Annotations(Expressions):
         result: Value = EMPTY
         for element in inner:
             if not isinstance(element, ast.List):
-                result |= self.meaning_of_annotation(element, frame)
+                result |= self.annotated_value(element, frame)
         if head in _CONTAINERS and result:
             table = self.table(frame, node, "annotation")
             self.put(table, None, result)
             return Value((table,))
         if head not in _TYPES_OF_TYPES:
-            return result | self.meaning_of_annotation(node.value, frame)
+            return result | self.annotated_value(node.value, frame)
         return result
 
 
 class Branches(Annotations):
-    """What is reached, and with what."""
+    """Branches and loops."""
 
     def if_statement(self, node: ast.If, frame: Frame) -> bool:
         """Follow the branch that is taken, or both."""
@@ -98,7 +98,7 @@ class Branches(Annotations):
         return self._branches((node.body, node.orelse), frame)
 
     def _branches(self, bodies: Sequence[Sequence[ast.stmt]], frame: Frame) -> bool:
-        """Follow several ways from the same point; afterwards a name can stand for what any of them left."""
+        """Follow alternative branches, then merge the values of their names."""
         before = frame.names
         ends = []
         for body in bodies:
@@ -108,11 +108,11 @@ class Branches(Annotations):
         if not ends:
             frame.names = before
             return False
-        frame.names = joined(ends)
+        frame.names = merge_names(ends)
         return True
 
     def decide(self, node: ast.expr, frame: Frame) -> bool | None:
-        """Whether a condition holds, where texts given by the caller settle it; ``None`` where they do not."""
+        """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
         if isinstance(node, ast.Compare):
             return self._decide_compare(node, frame)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -141,17 +141,17 @@ class Branches(Annotations):
 
     def _decide_affix(self, node: ast.Call, function: ast.Attribute, frame: Frame) -> bool | None:
         if function.attr in ("startswith", "endswith"):
-            text = self._given_text(self.evaluate(function.value, frame))
-            other = self.one_text(self.evaluate(node.args[0], frame))
-            if text is None or other is None:
+            text = self._caller_text(self.evaluate(function.value, frame))
+            affix = self.single_text(self.evaluate(node.args[0], frame))
+            if text is None or affix is None:
                 return None
-            return text.startswith(other) if function.attr == "startswith" else text.endswith(other)
+            return text.startswith(affix) if function.attr == "startswith" else text.endswith(affix)
         self.evaluate(node, frame)
         return None
 
-    def _given_text(self, value: Value) -> str | None:
-        """A text that the caller gave. Constants of the program do not count: they can be changed elsewhere."""
-        text = self.one_text(value)
+    def _caller_text(self, value: Value) -> str | None:
+        """A text that the caller passed. Constants do not count, because other code can change the variable."""
+        text = self.single_text(value)
         return text if text is not None and any(type(item) is Mark for item in value) else None
 
     def _decide_compare(self, node: ast.Compare, frame: Frame) -> bool | None:
@@ -161,16 +161,16 @@ class Branches(Annotations):
             return None
         operator = node.ops[0]
         if isinstance(operator, ast.Eq | ast.NotEq):
-            first, second = self.one_text(left), self.one_text(rights[0])
+            first, second = self.single_text(left), self.single_text(rights[0])
             if first is None or second is None or not any(type(item) is Mark for item in left | rights[0]):
                 return None
             return (first == second) is isinstance(operator, ast.Eq)
         if isinstance(operator, ast.In | ast.NotIn):
-            held = self._holds(rights[0], self._given_text(left))
-            return None if held is None else held is isinstance(operator, ast.In)
+            contained = self._contains(rights[0], self._caller_text(left))
+            return None if contained is None else contained is isinstance(operator, ast.In)
         return None
 
-    def _holds(self, value: Value, text: str | None) -> bool | None:
+    def _contains(self, value: Value, text: str | None) -> bool | None:
         if text is None or len(value) != 1:
             return None
         table = next(iter(value))
@@ -181,9 +181,9 @@ class Branches(Annotations):
         return None
 
     def match_statement(self, node: ast.Match, frame: Frame) -> bool:
-        """Follow the cases that can fit."""
+        """Follow the cases that can match."""
         subject = self.evaluate(node.subject, frame)
-        text = self._given_text(subject)
+        text = self._caller_text(subject)
         bodies: list[Sequence[ast.stmt]] = []
         complete = False
         for case in node.cases:
@@ -201,7 +201,7 @@ class Branches(Annotations):
 
     def _fits(self, pattern: ast.pattern, text: str | None, subject: Value, frame: Frame) -> bool | None:
         if isinstance(pattern, ast.MatchValue):
-            expected = self.one_text(self.evaluate(pattern.value, frame))
+            expected = self.single_text(self.evaluate(pattern.value, frame))
             return None if text is None or expected is None else text == expected
         if isinstance(pattern, ast.MatchOr):
             answers = [self._fits(alternative, text, subject, frame) for alternative in pattern.patterns]
@@ -211,7 +211,7 @@ class Branches(Annotations):
             if pattern.name is not None:
                 self.store(frame, pattern.name, subject)
             return fits
-        for part in parts_of(pattern):
+        for part in walk(pattern):
             if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name is not None:
                 self.store(frame, part.name, self.elements(subject) | subject)
         return None
@@ -219,53 +219,53 @@ class Branches(Annotations):
     # Loops
 
     def for_statement(self, node: ast.For | ast.AsyncFor, frame: Frame) -> bool:
-        """Follow a loop over what its iterable gives."""
+        """Follow a loop over an iterable."""
         value = self.iterated(self.evaluate(node.iter, frame), node, frame)
         self._loop(node, frame, lambda: self.assign(node.target, value, frame))
         return True
 
     def while_statement(self, node: ast.While, frame: Frame) -> bool:
-        """Follow a loop; one without end goes on only by a ``break``."""
+        """Follow a loop. An endless one ends only with ``break``."""
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
         self._loop(node, frame, lambda: self.decide(node.test, frame))
-        return not forever or any(isinstance(part, ast.Break) for part in parts_of(node))
+        return not forever or any(isinstance(part, ast.Break) for part in walk(node))
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: Frame, begin: Callable[[], object]) -> None:
-        """Follow the body, and once more if a name that was there before came to stand for more."""
+        """Follow the body, and once more if it gave an existing name more values."""
         before = frame.names.copy()
         begin()
         self.run(node.body, frame)
-        after = joined([before, frame.names])
+        after = merge_names([before, frame.names])
         if any(after[name] != value for name, value in before.items()):
             frame.names = after.copy()
             begin()
             self.run(node.body, frame)
-            after = joined([after, frame.names])
+            after = merge_names([after, frame.names])
         frame.names = after
         if node.orelse:
             self.run(node.orelse, frame)
 
     def try_statement(self, node: ast.Try | ast.TryStar, frame: Frame) -> bool:
-        """Follow the body, and each handler from any point of it."""
+        """Follow the body, and each handler from any point in it."""
         before = frame.names.copy()
         passed = self.run(node.body, frame)
         if passed and node.orelse:
             passed = self.run(node.orelse, frame)
         ends = [frame.names] if passed else []
-        failed = joined([before, frame.names])
+        failed = merge_names([before, frame.names])
         for handler in node.handlers:
             frame.names = failed.copy()
             if handler.name is not None:
                 self.store(frame, handler.name, EMPTY)
             if self.run(handler.body, frame):
                 ends.append(frame.names)
-        frame.names = joined(ends) if ends else failed
+        frame.names = merge_names(ends) if ends else failed
         if node.finalbody and not self.run(node.finalbody, frame):
             return False
         return bool(ends)
 
     def with_statement(self, node: ast.With | ast.AsyncWith, frame: Frame) -> bool:
-        """Follow a block with what its context managers give."""
+        """Follow a block with the values of its context managers."""
         for entry in node.items:
             value = self.evaluate(entry.context_expr, frame)
             entered = self._entered(value, node, frame)
@@ -274,14 +274,14 @@ class Branches(Annotations):
         return self.run(node.body, frame)
 
     def _entered(self, value: Value, node: ast.AST, frame: Frame) -> Value:
-        """What ``with … as`` gives: an outer object gives itself, a generator what it yields."""
+        """The value of ``with … as``: an external object itself, or what a generator yields."""
         values: Value = EMPTY
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__enter__", "__aenter__", "__exit__", "__aexit__"):
                     if self.in_class(item.cls, name, set()):
                         method = self.attribute(Value((item,)), name, node, frame)
-                        result = self.invoke(method, NOTHING_GIVEN, node, frame)
+                        result = self.invoke(method, NO_ARGUMENTS, node, frame)
                         values |= result if "enter" in name else EMPTY
                 values = values or Value((item,))
             elif isinstance(item, Table):
@@ -291,11 +291,11 @@ class Branches(Annotations):
         return values
 
 
-def joined(ends: list[dict[str, Value]]) -> dict[str, Value]:
-    """What names can stand for after one of several ways."""
+def merge_names(ends: list[dict[str, Value]]) -> dict[str, Value]:
+    """The values of names after one of several branches."""
     result = ends[0].copy()
-    for other in ends[1:]:
-        for name, value in other.items():
+    for names in ends[1:]:
+        for name, value in names.items():
             known = result.get(name)
             if known is None:
                 result[name] = value

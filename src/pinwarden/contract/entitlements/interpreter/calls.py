@@ -12,11 +12,11 @@ from pinwarden.contract.entitlements.interpreter.items import (
     Bound,
     Class,
     Descriptor,
+    External,
     Function,
     Instance,
     Item,
     Mark,
-    Outside,
     Partial,
     Registrar,
     Returns,
@@ -31,159 +31,159 @@ from pinwarden.contract.entitlements.interpreter.terms import (
     MAX_ACTIVATIONS,
     MAX_DEPTH,
     MAX_RUNS,
-    MAX_RUNS_ALTOGETHER,
-    NOTHING_GIVEN,
-    Given,
+    MAX_TOTAL_RUNS,
+    NO_ARGUMENTS,
+    CallArguments,
     Registration,
-    most_shapes,
+    max_shapes,
 )
 
 Arguments = dict[str, Value]
-_MAKING = frozenset(("__new__", "__init__", "__post_init__", "model_post_init", "__init_subclass__"))
-"""Special methods that are followed where they are called."""
+_CONSTRUCTORS = frozenset(("__new__", "__init__", "__post_init__", "model_post_init", "__init_subclass__"))
+"""Special methods that are followed when an object or subclass is created."""
 
 
 class Calls(Attributes):
-    """Who is called, with what, and what comes back."""
+    """Calls of functions and classes."""
 
-    def invoke(self, callee: Value, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """What a call can return, noting what it needs."""
+    def invoke(self, callee: Value, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+        """The result of a call. Records what the call needs."""
         result: Value = EMPTY
         if not callee:
-            return self.hand_over(given, node, frame)
+            return self.call_passed_functions(args, node, frame)
         for item in callee if len(callee) == 1 else sorted(callee, key=order):
-            result |= self._invoke_item(item, given, node, frame)
+            result |= self._invoke_item(item, args, node, frame)
         return result
 
-    def _invoke_item(self, item: Item, given: Given, node: ast.AST, frame: Frame) -> Value:
+    def _invoke_item(self, item: Item, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
         if isinstance(item, Function):
-            return self.enter(item, given, node, frame)
+            return self.call_function(item, args, node, frame)
         if isinstance(item, Bound):
-            return self.enter(item.function, _before(given, item.receiver), node, frame)
-        if isinstance(item, Outside):
-            return self.call_outside(item.path, given, node, frame)
+            return self.call_function(item.function, _before(args, item.receiver), node, frame)
+        if isinstance(item, External):
+            return self.call_external(item.path, args, node, frame)
         if isinstance(item, Class):
-            return self._construct(item, given, node, frame)
+            return self._construct(item, args, node, frame)
         if isinstance(item, Instance):
-            return self._call_object(item, given, node, frame)
+            return self._call_object(item, args, node, frame)
         if isinstance(item, TableMethod):
-            return self.call_table(item, given, node, frame)
+            return self.call_table(item, args, node, frame)
         if isinstance(item, Partial):
-            merged = Given(
-                positional=item.positional + given.positional,
-                keywords={**dict(item.keywords), **given.keywords},
-                spread=given.spread,
+            merged = CallArguments(
+                positional=item.positional + args.positional,
+                keywords={**dict(item.keywords), **args.keywords},
+                spread=args.spread,
             )
             return self.invoke(item.target, merged, node, frame)
         if isinstance(item, Returns):
             return item.value
         if isinstance(item, Registrar):
-            return self.register(item, given)
+            return self.register(item, args)
         if isinstance(item, Descriptor):
-            return self.invoke(item.value, given, node, frame)
+            return self.invoke(item.value, args, node, frame)
         return EMPTY
 
-    # What other parts answer
+    # Implemented by other mixins
 
-    def call_outside(self, path: str, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """Call something that is not looked into."""
+    def call_external(self, path: str, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+        """Call an external function or class."""
         raise NotImplementedError
 
-    def call_table(self, method: TableMethod, given: Given, node: ast.AST, frame: Frame) -> Value:
+    def call_table(self, method: TableMethod, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
         """Call a method of a list or dict."""
         raise NotImplementedError
 
-    def register(self, registrar: Registrar, given: Given) -> Value:
-        """Hand a function to a server."""
+    def register(self, registrar: Registrar, args: CallArguments) -> Value:
+        """Register a function with a server."""
         raise NotImplementedError
 
-    def hand_over(self, given: Given, node: ast.AST, frame: Frame) -> Value:
+    def call_passed_functions(self, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
         """Call the functions among the arguments, as unknown code may."""
         raise NotImplementedError
 
     # Objects
 
-    def _construct(self, cls: Class, given: Given, node: ast.AST, frame: Frame) -> Value:
-        made = Instance(cls)
-        self._follow_unasked(cls, made, node, frame)
+    def _construct(self, cls: Class, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+        instance = Instance(cls)
+        self._call_implicit_methods(cls, instance, node, frame)
         if cls.enumeration:
-            return given.at(0) or Value((made,))
+            return args.at(0) or Value((instance,))
         for name in ("__new__", "__init__", "__post_init__", "model_post_init"):
             for item in self.in_class(cls, name, set()):
                 if isinstance(item, Function):
-                    first: Item = cls if name == "__new__" else made
-                    plain = given if name in ("__new__", "__init__") else NOTHING_GIVEN
-                    self.enter(item, _before(plain, first), node, frame)
+                    first: Item = cls if name == "__new__" else instance
+                    plain = args if name in ("__new__", "__init__") else NO_ARGUMENTS
+                    self.call_function(item, _before(plain, first), node, frame)
         if not self.in_class(cls, "__init__", set()):
-            self._fill_fields(cls, given)
+            self._fill_fields(cls, args)
             for base in cls.bases:
-                if isinstance(base, Outside):
-                    self.call_outside(base.path, given, node, frame)
-        return Value((made,))
+                if isinstance(base, External):
+                    self.call_external(base.path, args, node, frame)
+        return Value((instance,))
 
-    def _follow_unasked(self, cls: Class, made: Instance, node: ast.AST, frame: Frame) -> None:
-        """What is called without a call in the source, by the language or by a base class that is not looked into.
+    def _call_implicit_methods(self, cls: Class, instance: Instance, node: ast.AST, frame: Frame) -> None:
+        """Follow the methods that the language or an external base class calls without a call in the source.
 
-        An operator, a format, a loop or the end of an object calls a method, at places where nothing is known of the
-        object any more. So whoever makes an object is taken to have all of them called.
+        Operators, formatting, loops and garbage collection call methods where the analysis no longer knows the object.
+        So creating an object counts as calling all of them.
         """
-        for name in sorted(self._unasked_names(cls, set())):
+        for name in sorted(self._implicit_names(cls, set())):
             for item in self.in_class(cls, name, set()):
                 value = item.value if isinstance(item, Descriptor) else (item,)
                 for method in value:
                     if isinstance(method, Function):
-                        result = self.enter(method, _before(NOTHING_GIVEN, made), node, frame)
-                        if name.startswith("__reduce"):  # which says what is called to make the object again
-                            self.hand_over(Given(positional=(result,)), node, frame)
+                        result = self.call_function(method, _before(NO_ARGUMENTS, instance), node, frame)
+                        if name.startswith("__reduce"):  # returns the function that recreates the object
+                            self.call_passed_functions(CallArguments(positional=(result,)), node, frame)
 
-    def _unasked_names(self, cls: Class, seen: set[Class]) -> set[str]:
+    def _implicit_names(self, cls: Class, seen: set[Class]) -> set[str]:
         if cls in seen:
             return set()
         seen.add(cls)
-        names = {name for name in cls.body.every if cls.outer or (name[:2] == "__" == name[-2:])}
-        names |= cls.called_back | ({"_missing_"} & cls.body.every.keys())
+        names = {name for name in cls.body.all_values if cls.has_external_base or (name[:2] == "__" == name[-2:])}
+        names |= cls.callback_methods | ({"_missing_"} & cls.body.all_values.keys())
         for base in cls.bases:
             if isinstance(base, Class):
-                names |= self._unasked_names(base, seen)
-        return names - _MAKING
+                names |= self._implicit_names(base, seen)
+        return names - _CONSTRUCTORS
 
-    def _fill_fields(self, cls: Class, given: Given) -> None:
+    def _fill_fields(self, cls: Class, args: CallArguments) -> None:
         """Arguments of a class without ``__init__`` are its fields, as for dataclasses and models."""
-        for name, value in given.keywords.items():
-            self.remember(cls, name, value)
-        if given.positional:
+        for name, value in args.keywords.items():
+            self.add_attribute(cls, name, value)
+        if args.positional:
             fields = [
                 statement.target.id
                 for statement in cls.node.body
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             ]
-            for name, value in zip(fields, given.positional, strict=False):
-                self.remember(cls, name, value)
+            for name, value in zip(fields, args.positional, strict=False):
+                self.add_attribute(cls, name, value)
 
-    def _call_object(self, item: Instance, given: Given, node: ast.AST, frame: Frame) -> Value:
+    def _call_object(self, item: Instance, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
         result: Value = EMPTY
         for function in self.in_class(item.cls, "__call__", set()):
             if isinstance(function, Function):
-                result |= self.enter(function, _before(given, item), node, frame)
+                result |= self.call_function(function, _before(args, item), node, frame)
         return result
 
     # Functions
 
-    def enter(self, function: Function, given: Given, node: ast.AST, frame: Frame) -> Value:
-        """Call a function of the source."""
+    def call_function(self, function: Function, args: CallArguments, node: ast.AST, frame: Frame) -> Value:
+        """Call a function in the source."""
         if self.exhausted:
             return EMPTY
-        bound = self._bind(function, given)
-        for _ in range(4):  # the first run learns which text arguments distinguish the calls
-            told_by = len(function.told_by)
+        bound = self._bind(function, args)
+        for _ in range(4):  # the first run finds the text-sensitive parameters
+            known = len(function.text_sensitive)
             activation = self._activation(function, bound)
             self._ensure_run(activation)
-            if len(function.told_by) == told_by:
+            if len(function.text_sensitive) == known:
                 break
-        for name in tuple(function.told_by):
+        for name in tuple(function.text_sensitive):
             if name in bound:
-                self.texts(bound[name])  # the caller that passed it on is distinguished by it too
-        self.calls(frame, activation, node)
+                self.texts(bound[name])  # a caller that passes its parameter on is text-sensitive too
+        self.note_call(frame, activation, node)
         activation.callers[self.current] = None
         if activation.yields:
             table = self.table(activation.frame, function.node, "yields")
@@ -191,63 +191,63 @@ class Calls(Attributes):
             return activation.returns | Value((table,))
         return activation.returns
 
-    def _bind(self, function: Function, given: Given) -> Arguments:
+    def _bind(self, function: Function, args: CallArguments) -> Arguments:
         names = function.parameters
-        bound: Arguments = dict(zip(names, given.positional, strict=False))
+        bound: Arguments = dict(zip(names, args.positional, strict=False))
         arguments = function.node.args
-        spread = with_reach(given.spread)
-        if arguments.vararg and len(given.positional) > len(names):
-            for place, value in enumerate(given.positional[len(names) :]):
-                bound[f"*{place}"] = value
-        named = dict.fromkeys((*names, *(argument.arg for argument in arguments.kwonlyargs)))
-        for name, value in given.keywords.items():
-            if name in named:
+        spread = with_reach(args.spread)
+        if arguments.vararg and len(args.positional) > len(names):
+            for index, value in enumerate(args.positional[len(names) :]):
+                bound[f"*{index}"] = value
+        known_names = dict.fromkeys((*names, *(argument.arg for argument in arguments.kwonlyargs)))
+        for name, value in args.keywords.items():
+            if name in known_names:
                 bound[name] = value
             elif arguments.kwarg:
                 bound[f"**{name}"] = value
         if spread:
-            for name in named:
+            for name in known_names:
                 bound.setdefault(name, spread)
             if arguments.vararg:
                 bound["*"] = spread
         return bound
 
     def _activation(self, function: Function, bound: Arguments) -> Activation:
-        """The activation for arguments like these. Tables do not tell calls apart: each adds its own to the others'."""
+        """The activation for these arguments. Tables do not distinguish calls; they are merged."""
         shape: list[tuple[str, Value]] = []
         tables: Arguments = {}
         for name, value in sorted(bound.items()):
-            texts_count = name.strip("*") in function.told_by or name[0] == "*"
-            telling = Value(item for item in value if _tells_apart(item, texts_count))
-            if telling:
-                shape.append((name, telling))
-            if held := Value(item for item in value if type(item) is Table):
-                tables[name] = held
+            texts_matter = name.strip("*") in function.text_sensitive or name[0] == "*"
+            distinguishing = Value(item for item in value if _distinguishes(item, texts_matter))
+            if distinguishing:
+                shape.append((name, distinguishing))
+            if table_items := Value(item for item in value if type(item) is Table):
+                tables[name] = table_items
         key: object = (function, tuple(shape))
         activation = self.activations.get(key)
         if activation is None:
             shapes = self.shapes[id(function.node)] = self.shapes.get(id(function.node), 0) + 1
-            if shapes > most_shapes(len(self.activations)):
+            if shapes > max_shapes(len(self.activations)):
                 key = (function, "merged")
                 activation = self.activations.get(key)
             if activation is None:
                 activation = self._new_activation(function, key)
-            self._give(activation, dict(shape))
-        self._give(activation, tables)
+            self._add_arguments(activation, dict(shape))
+        self._add_arguments(activation, tables)
         return activation
 
-    def _give(self, activation: Activation, arguments: Arguments) -> None:
-        """Add to what a function is called with; if that is news, it is followed again."""
-        given = activation.frame.given
+    def _add_arguments(self, activation: Activation, arguments: Arguments) -> None:
+        """Add to the arguments of an activation. If they are new, it is followed again."""
+        merged = activation.frame.arguments
         for name, value in arguments.items():
-            known = given.get(name)
+            known = merged.get(name)
             if known is None or not value <= known:
-                given[name] = value if known is None else known | value
+                merged[name] = value if known is None else known | value
                 if activation.runs:
-                    self.again[activation] = None
+                    self.pending[activation] = None
 
     def _new_activation(self, function: Function, key: object) -> Activation:
-        frame = Frame(function.module, function.home, f"{function.qualname}.<locals>.", function)
+        frame = Frame(function.module, function.defining_frame, f"{function.qualname}.<locals>.", function)
         activation = Activation(function.qualname, function.module, frame)
         activation.function = function
         frame.activation = activation
@@ -260,23 +260,25 @@ class Calls(Attributes):
         if activation.running or activation.runs:
             return
         if self.depth >= MAX_DEPTH:
-            self.again[activation] = None
+            self.pending[activation] = None
         else:
             self.follow_activation(activation)
 
     def follow_activation(self, activation: Activation) -> None:
-        """Follow the body of a function; if it returns more than before, its callers are followed again."""
+        """Follow the body of a function. If it returns more than before, its callers are queued again."""
         function = activation.function
         if function is None or activation.running:
             return
         if activation.runs >= MAX_RUNS:
-            self.cannot_see(activation.frame, "too tangled to be followed to its end", function.node, activation.label)
+            self.note_unknown(
+                activation.frame, "too tangled to be followed to its end", function.node, activation.label
+            )
             return
         before = activation.returns, activation.yields
         caller, self.current = self.current, activation
         activation.runs += 1
         self.runs += 1
-        if self.runs > MAX_RUNS_ALTOGETHER:
+        if self.runs > MAX_TOTAL_RUNS:
             self.exhausted = True
         activation.running = True
         self.depth += 1
@@ -287,51 +289,51 @@ class Calls(Attributes):
             else:
                 self.run(function.node.body, activation.frame)
         except RecursionError:
-            self.cannot_see(activation.frame, "nested too deeply to be followed", function.node, function.qualname)
+            self.note_unknown(activation.frame, "nested too deeply to be followed", function.node, function.qualname)
         finally:
             self.depth -= 1
             activation.running = False
             self.current = caller
         if (activation.returns, activation.yields) != before:
-            self.again.update(activation.callers)
+            self.pending.update(activation.callers)
 
     def _set_parameters(self, frame: Frame, function: Function) -> None:
-        given = frame.given
+        args = frame.arguments
         frame.names = {}
         arguments = function.node.args
         plain = (*arguments.posonlyargs, *arguments.args)
         defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults)) + [*arguments.defaults]
         pairs = [*zip(plain, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-        for place, (parameter, default) in enumerate(pairs):
-            value = given.get(parameter.arg)
+        for index, (parameter, default) in enumerate(pairs):
+            value = args.get(parameter.arg)
             if value is None:
-                value = self.evaluate(default, function.home) if default is not None else EMPTY
+                value = self.evaluate(default, function.defining_frame) if default is not None else EMPTY
                 value = with_reach(value)
-                if not value and place == 0 and function.in_class is not None and parameter.annotation is None:
+                if not value and index == 0 and function.in_class is not None and parameter.annotation is None:
                     value = Value((Instance(function.in_class),))
                 if not value:
-                    value = self.meaning_of_annotation(parameter.annotation, function.home)
+                    value = self.annotated_value(parameter.annotation, function.defining_frame)
             self.store(frame, parameter.arg, value | Value((Mark(function, parameter.arg),)))
-        self._set_rest(frame, function, given)
+        self._set_star_parameters(frame, function, args)
 
-    def _set_rest(self, frame: Frame, function: Function, given: Arguments) -> None:
+    def _set_star_parameters(self, frame: Frame, function: Function, args: Arguments) -> None:
         for star, parameter in (("**", function.node.args.kwarg), ("*", function.node.args.vararg)):
             if parameter is None:
                 continue
             table = self.table(frame, function.node, star)
-            for name, value in given.items():
+            for name, value in args.items():
                 if name.startswith(star) and (star == "**" or not name.startswith("**")):
                     self.put(table, name[len(star) :] or None, value)
             self.store(frame, parameter.arg, Value((table,)))
 
 
-def _tells_apart(item: Item, texts_count: bool) -> bool:
+def _distinguishes(item: Item, texts_matter: bool) -> bool:
     kind = type(item)
-    return kind is not Table and kind is not Mark and (texts_count or kind is not Text)
+    return kind is not Table and kind is not Mark and (texts_matter or kind is not Text)
 
 
-def _before(given: Given, first: Item) -> Given:
-    return Given(positional=(Value((first,)), *given.positional), keywords=given.keywords, spread=given.spread)
+def _before(args: CallArguments, first: Item) -> CallArguments:
+    return CallArguments(positional=(Value((first,)), *args.positional), keywords=args.keywords, spread=args.spread)
 
 
 _HANDLER_OPTIONS = (
@@ -346,57 +348,55 @@ _DIRECT = ("tool", "prompt", "resource")
 
 
 class Servers(Calls):
-    """Which functions are handed to a server, under which name."""
+    """Registration of functions with MCP servers."""
 
-    def framework(self, path: str, given: Given) -> Value | None:
-        """What a call of the SDK or of fastmcp registers or returns; ``None`` where it does neither."""
+    def framework(self, path: str, args: CallArguments) -> Value | None:
+        """The result of a call of the SDK or fastmcp that registers something; None for other calls."""
         last = path.rpartition(".")[2]
-        name = self._name_of(given)
+        name = self._name_of(args)
         if last in ("Tool", "types.Tool") and name is not None:
             self.tool_names.setdefault(name)
         if last in ("from_function", "from_tool"):
-            known = self._address_of(given) or name or ""
-            return Value((Partial(given.at(0, "fn") or EMPTY, (), (("name", Value((Text(known),))),)),))
-        if last in ("FunctionResource", "FunctionPrompt") and "fn" in given.keywords:
-            known = self._address_of(given) or name or ""
-            return Value((Partial(given.keywords["fn"], (), (("name", Value((Text(known),))),)),))
+            known = self._address_of(args) or name or ""
+            return Value((Partial(args.at(0, "fn") or EMPTY, (), (("name", Value((Text(known),))),)),))
+        if last in ("FunctionResource", "FunctionPrompt") and "fn" in args.keywords:
+            known = self._address_of(args) or name or ""
+            return Value((Partial(args.keywords["fn"], (), (("name", Value((Text(known),))),)),))
         for kind, keyword in _HANDLER_OPTIONS:
-            if keyword in given.keywords:
-                self.register(Registrar(kind, None), Given(positional=(given.keywords[keyword],)))
+            if keyword in args.keywords:
+                self.register(Registrar(kind, None), CallArguments(positional=(args.keywords[keyword],)))
         if last not in effects.REGISTERING or "(" not in path:
             return None
-        if last in ("get_prompt", "read_resource") and (given.positional or given.keywords):
-            return None  # a client asks for one; a server's decorator has no arguments
+        if last in ("get_prompt", "read_resource") and (args.positional or args.keywords):
+            return None  # a client's request; the server's decorator has no arguments
         kind = _ADDED.get(last, last)
-        first = given.at(0, "fn") or given.at(0, kind) or EMPTY
+        first = args.at(0, "fn") or args.at(0, kind) or EMPTY
         if kind in _DIRECT and any(not isinstance(item, Text) for item in unmarked(first)):
-            name = self.one_text(given.at(1, "name") or EMPTY)
-            return self.register(Registrar(kind, name), Given(positional=(first,)))
-        return Value((Registrar(kind, self._address_of(given) or name if kind == "resource" else name),))
+            name = self.single_text(args.at(1, "name") or EMPTY)
+            return self.register(Registrar(kind, name), CallArguments(positional=(first,)))
+        return Value((Registrar(kind, self._address_of(args) or name if kind == "resource" else name),))
 
-    def _address_of(self, given: Given) -> str | None:
+    def _address_of(self, args: CallArguments) -> str | None:
         """The URI or URI template of a resource; its ``name`` is only for display."""
         for keyword in ("uri", "uri_template"):
-            if keyword in given.keywords:
-                return self.one_text(given.keywords[keyword])
-        return self.one_text(given.positional[0]) if given.positional else None
+            if keyword in args.keywords:
+                return self.single_text(args.keywords[keyword])
+        return self.single_text(args.positional[0]) if args.positional else None
 
-    def _name_of(self, given: Given) -> str | None:
-        value = given.keywords.get("name")
-        if value is None and given.positional:
-            value = given.positional[0]
-        return self.one_text(value) if value else None
+    def _name_of(self, args: CallArguments) -> str | None:
+        value = args.keywords.get("name")
+        if value is None and args.positional:
+            value = args.positional[0]
+        return self.single_text(value) if value else None
 
-    def register(self, registrar: Registrar, given: Given) -> Value:
-        """Hand a function to a server."""
-        value = unmarked(given.at(0) or EMPTY)
+    def register(self, registrar: Registrar, args: CallArguments) -> Value:
+        """Register a function with a server."""
+        value = unmarked(args.at(0) or EMPTY)
         for item in value:
             name, target = registrar.name, item
             if isinstance(item, Partial) and item.target:
-                named = dict(item.keywords).get("name", EMPTY)
-                name = name or next(
-                    (handler.text for handler in named if isinstance(handler, Text) and handler.text), None
-                )
+                names = dict(item.keywords).get("name", EMPTY)
+                name = name or next((text.text for text in names if isinstance(text, Text) and text.text), None)
                 target = next(iter(item.target))
             function = target.function if isinstance(target, Bound) else target
             if isinstance(function, Function):

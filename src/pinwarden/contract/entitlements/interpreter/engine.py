@@ -17,13 +17,13 @@ from pinwarden.contract.entitlements.interpreter.items import (
     Text,
     Value,
 )
-from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module, parts_of
+from pinwarden.contract.entitlements.interpreter.program import Activation, Frame, Module, walk
 from pinwarden.contract.entitlements.interpreter.statements import Statements
-from pinwarden.contract.entitlements.interpreter.terms import MAX_RUNS, Given
+from pinwarden.contract.entitlements.interpreter.terms import MAX_RUNS, CallArguments
 from pinwarden.contract.entitlements.values import Handler
 
 _NODE = ast.Pass(lineno=0, col_offset=0)
-_SIGNS = (
+_REGISTRATION_HINTS = (
     ".tool",
     "call_tool",
     "add_tool",
@@ -38,19 +38,19 @@ _SIGNS = (
 
 
 class Engine(Statements):
-    """Follows a program without running it."""
+    """Analyses a program without running it."""
 
     discovered = False
 
     # Modules
 
     def module(self, name: str) -> Module | None:
-        """A module of the server, or of a package that is looked into; followed once, as import does."""
+        """A module of the server or of an analysed package. Followed once, like an import."""
         known = self.modules.get(name)
         if known is not None or name in self.modules:
             return known
         source, third_party = self.sources.get(name), False
-        if source is None and self.packages is not None and not effects.tabled(name.partition(".")[0]):
+        if source is None and self.packages is not None and not effects.is_covered(name.partition(".")[0]):
             source, third_party = self.packages.get(name), True
         if source is None:
             self.modules[name] = None
@@ -66,7 +66,7 @@ class Engine(Statements):
 
     def _follow_module(self, module: Module) -> None:
         if module.tree is None:
-            self.cannot_see(module.frame, module.broken, _NODE, module.name)
+            self.note_unknown(module.frame, module.parse_error, _NODE, module.name)
             return
         depth, self.depth = self.depth, 0
         importer, self.current = self.current, module.activation
@@ -75,39 +75,39 @@ class Engine(Statements):
         try:
             self.run(module.tree.body, module.frame)
         except RecursionError:
-            self.cannot_see(module.frame, "nested too deeply to be followed", _NODE, module.name)
+            self.note_unknown(module.frame, "nested too deeply to be followed", _NODE, module.name)
         finally:
             self.depth, self.current = depth, importer
             module.activation.running = False
 
     def writers_of(self, name: str, module: Module) -> bool:
-        """Follow the functions that declare ``global name``; whether there are any."""
+        """Follow the functions that declare ``global name``. Returns whether there are any."""
         writers = module.global_writers
         if writers is None:
             writers = module.global_writers = _global_writers(module)
         names = writers.get(name)
         if not names:
             return False
-        writers[name] = []  # once is enough: each pass follows what is reached again
+        writers[name] = []  # once is enough: later changes queue them again
         for function in names:
-            value = module.frame.every.get(function, EMPTY)
-            self._follow_aside(value, module)
+            value = module.frame.all_values.get(function, EMPTY)
+            self._follow_detached(value, module)
         return True
 
-    def _follow_aside(self, value: Value, module: Module, given: Given | None = None) -> None:
-        """Follow functions for what they store or register, without saying who calls them."""
-        aside = Frame(module, module.frame, "")
-        aside.activation = Activation("<aside>", module, aside)
+    def _follow_detached(self, value: Value, module: Module, args: CallArguments | None = None) -> None:
+        """Follow functions for what they store or register, without recording a call."""
+        detached = Frame(module, module.frame, "")
+        detached.activation = Activation("<aside>", module, detached)
         for item in value:
             if isinstance(item, Function | Bound | Descriptor):
-                self.invoke(Value((item,)), given or Given(), _NODE, aside)
+                self.invoke(Value((item,)), args or CallArguments(), _NODE, detached)
 
     # Handlers
 
     def discover(self) -> None:
-        """Import every module that seems to register tools, and follow the functions that do it."""
+        """Import every module that seems to register tools, and follow the functions that do so."""
         for name, source in self.sources.items():
-            if any(sign in source.text for sign in _SIGNS):
+            if any(sign in source.text for sign in _REGISTRATION_HINTS):
                 module = self.module(name)
                 if module is not None and module.tree is not None:
                     self._follow_registering(module, module.tree)
@@ -116,37 +116,38 @@ class Engine(Statements):
             if registration.kind == "list_tools":
                 module = self.module(registration.module)
                 if module is not None:
-                    self._follow_aside(self.value_of(registration.module, registration.qualname), module)
+                    self._follow_detached(self.value_of(registration.module, registration.qualname), module)
 
     def _follow_registering(self, module: Module, tree: ast.Module) -> None:
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef):
                 for method in statement.body:
                     if name := _registers(method):
-                        self._follow_aside(self.value_of(module.name, f"{statement.name}.{name}"), module)
+                        self._follow_detached(self.value_of(module.name, f"{statement.name}.{name}"), module)
             elif name := _registers(statement):
-                self._follow_aside(self.value_of(module.name, name), module)
+                self._follow_detached(self.value_of(module.name, name), module)
 
     def value_of(self, module_name: str, qualname: str, line: int = 0) -> Value:
-        """What a qualified name stands for, with the functions around it followed first."""
+        """The value of a qualified name. Follows the enclosing functions first."""
         module = self.module(module_name)
         if module is None:
             return EMPTY
         parts = qualname.split(".<locals>.")
         for depth in range(1, len(parts)):
-            self._follow_aside(self._defined(module, ".<locals>.".join(parts[:depth]), 0), module)
+            self._follow_detached(self._defined(module, ".<locals>.".join(parts[:depth]), 0), module)
         return self._defined(module, qualname, line)
 
     def _defined(self, module: Module, qualname: str, line: int) -> Value:
-        places = self.definitions.get((module.name, qualname), [])
-        near = [value for at, value in places if at == line] or [value for _, value in places]
-        result: Value = Value().union(*near) if near else EMPTY
+        definitions = self.definitions.get((module.name, qualname), [])
+        same_line = [value for lineno, value in definitions if lineno == line]
+        values = same_line or [value for _, value in definitions]
+        result: Value = Value().union(*values) if values else EMPTY
         if not result and "." not in qualname:
             result = self.member(module, qualname, module.frame)
-        return Value(_as_method(item) for item in result)
+        return Value(_bound_method(item) for item in result)
 
     def roots(self, handler: Handler) -> dict[Activation, None]:
-        """The activations with which a handler begins."""
+        """The activations that a call of the handler starts."""
         module = self.module(handler.module)
         if module is None:
             return {}
@@ -165,72 +166,72 @@ class Engine(Statements):
             self.invoke(value, self._call_of(handler, value), _NODE, begin)
         return dict.fromkeys(begin.activation.calls)
 
-    def _call_of(self, handler: Handler, value: Value) -> Given:
+    def _call_of(self, handler: Handler, value: Value) -> CallArguments:
         if handler.case is None:
-            return Given()
-        asked: Value = Value((Request(handler.case),))
+            return CallArguments()
+        request: Value = Value((Request(handler.case),))
         name: Value = Value((Text(handler.case),))
         for item in value:
             function = item.function if isinstance(item, Bound) else item
             if isinstance(function, Function):
                 names = [parameter for parameter in function.parameters if parameter not in ("self", "cls")]
                 if names and names[0] in ("ctx", "context", "_ctx", "_", "req", "request"):
-                    return Given(positional=(EMPTY, asked)) if len(names) > 1 else Given(positional=(asked,))
-        return Given(positional=(name,))
+                    return CallArguments(positional=(EMPTY, request) if len(names) > 1 else (request,))
+        return CallArguments(positional=(name,))
 
-    # All of it
+    # The complete analysis
 
     def follow(self, handlers: Iterable[Handler]) -> dict[Handler, dict[Activation, None]]:
-        """Follow all handlers, and whatever turns out to depend on more than was known, until nothing changes."""
-        begun = {handler: self.roots(handler) for handler in handlers}
+        """Follow all handlers, and repeat what depends on changed values until nothing changes."""
+        roots = {handler: self.roots(handler) for handler in handlers}
         self._settle()
-        return begun
+        return roots
 
-    def forget(self) -> None:
-        """Let go of everything that was followed. Its parts hold each other, and would wait for the collector."""
+    def clear(self) -> None:
+        """Break the reference cycles of the analysis, so that its memory is freed immediately."""
         modules = [module for module in self.modules.values() if module is not None]
         for activation in [*self.activations.values(), *(module.activation for module in modules)]:
             activation.calls.clear()
             activation.callers.clear()
             activation.function = None
-            _forget_frame(activation.frame)
+            _clear_frame(activation.frame)
         for module in modules:
             module.tree = None
-            module.stars.clear()
+            module.star_imports.clear()
         self.activations.clear()
         self.modules.clear()
         self.definitions.clear()
         self.registrations.clear()
-        self.again.clear()
+        self.pending.clear()
 
     def _settle(self) -> None:
-        while self.again and not self.exhausted:
-            activation = next(iter(self.again))
-            del self.again[activation]
+        while self.pending and not self.exhausted:
+            activation = next(iter(self.pending))
+            del self.pending[activation]
             if activation.function is not None:
                 self.follow_activation(activation)
             elif activation is activation.module.activation and not activation.running and activation.runs < MAX_RUNS:
                 self._follow_module(activation.module)
 
 
-def _forget_frame(frame: Frame) -> None:
+def _clear_frame(frame: Frame) -> None:
     for cls in frame.classes.values():
         cls.attributes.clear()
         cls.readers.clear()
         cls.children.clear()
-        _forget_frame(cls.body)
+        _clear_frame(cls.body)
     for table in frame.tables.values():
         table.keys.clear()
         table.rest = EMPTY
         table.readers.clear()
-    for held in (frame.names, frame.every, frame.given, frame.readers, frame.elsewhere):
-        held.clear()
+    for mapping in (frame.names, frame.all_values, frame.arguments, frame.readers, frame.outer_names):
+        mapping.clear()
     frame.functions.clear()
     frame.classes.clear()
     frame.tables.clear()
 
 
-def _as_method(item: object) -> Function | Bound | Class | Descriptor | Instance:
+def _bound_method(item: object) -> Function | Bound | Class | Descriptor | Instance:
     if isinstance(item, Descriptor):
         inner = next((value for value in item.value if isinstance(value, Function)), None)
         if inner is not None and item.kind != "static" and inner.in_class is not None:
@@ -238,15 +239,15 @@ def _as_method(item: object) -> Function | Bound | Class | Descriptor | Instance
         return inner or item
     if isinstance(item, Function) and item.in_class is not None:
         return Bound(item, Instance(item.in_class))
-    return item  # type: ignore[return-value]  # what else a name stands for is called as it is
+    return item  # type: ignore[return-value]  # anything else is called as it is
 
 
 def _registers(node: ast.stmt) -> str:
-    """The name of a function that hands other functions to a server; empty if it is none."""
+    """The name of the function if it registers other functions with a server; otherwise empty."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return ""
     for statement in node.body:
-        for part in parts_of(statement):
+        for part in walk(statement):
             if isinstance(part, ast.Attribute) and part.attr in effects.REGISTERING:
                 return node.name
             if isinstance(part, ast.keyword) and part.arg in ("on_call_tool", "on_get_prompt", "on_read_resource"):
@@ -260,8 +261,8 @@ def _global_writers(module: Module) -> dict[str, list[str]]:
     if module.tree is None or "global" not in module.source.text:
         return writers
     for statement in module.tree.body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and module.says("global", statement):
-            for part in parts_of(statement):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and module.mentions("global", statement):
+            for part in walk(statement):
                 if isinstance(part, ast.Global):
                     for name in part.names:
                         writers.setdefault(name, []).append(statement.name)

@@ -9,20 +9,20 @@ from typing import Any
 from pinwarden.contract.entitlements import effects
 from pinwarden.contract.entitlements.interpreter.attributes import BACK_DOORS
 from pinwarden.contract.entitlements.interpreter.base import unmarked
+from pinwarden.contract.entitlements.interpreter.external import Tables
 from pinwarden.contract.entitlements.interpreter.items import (
     EMPTY,
     Class,
+    External,
     Function,
     Instance,
-    Outside,
     Registrar,
     Table,
     Text,
     Value,
 )
-from pinwarden.contract.entitlements.interpreter.outside import Tables
 from pinwarden.contract.entitlements.interpreter.program import Frame
-from pinwarden.contract.entitlements.interpreter.terms import Given
+from pinwarden.contract.entitlements.interpreter.terms import CallArguments
 
 MAX_TEXT = 400
 """Longer constants are prose, not names, modes or statements."""
@@ -34,10 +34,10 @@ _REGISTERING = {"tool": "tool", "call_tool": "call_tool", "list_tools": "list_to
 
 
 class Expressions(Tables):
-    """What an expression can stand for."""
+    """Expressions."""
 
-    def __init__(self, *given: object) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
         self.kinds: dict[type[ast.expr], Callable[[Any, Frame], Value]] = {
             ast.Name: self._name,
             ast.Constant: self._constant,
@@ -54,7 +54,7 @@ class Expressions(Tables):
             ast.BoolOp: self._boolean,
             ast.Compare: self._compare,
             ast.UnaryOp: self._unary,
-            ast.IfExp: self._either,
+            ast.IfExp: self._conditional,
             ast.Await: self._await,
             ast.Lambda: self._lambda,
             ast.NamedExpr: self._walrus,
@@ -69,7 +69,7 @@ class Expressions(Tables):
         }
 
     def evaluate(self, node: ast.expr, frame: Frame) -> Value:
-        """What an expression can stand for."""
+        """Expressions."""
         return self.kinds[type(node)](node, frame)
 
     # Leaves
@@ -90,25 +90,25 @@ class Expressions(Tables):
         return EMPTY
 
     def _joined(self, node: ast.JoinedStr, frame: Frame) -> Value:
-        """A formatted text is known up to its first gap."""
-        prefix, whole = "", True
+        """A formatted text is known up to its first unknown part."""
+        prefix, complete = "", True
         for part in node.values:
             value = self.evaluate(part, frame)
-            if whole:
+            if complete:
                 text = self._known_text(part, value)
                 if text is None:
-                    whole = False
+                    complete = False
                 else:
                     prefix += text
         if not prefix or len(prefix) > MAX_TEXT:
             return EMPTY
-        return Value((Text(prefix, whole=whole),))
+        return Value((Text(prefix, complete=complete),))
 
     def _known_text(self, part: ast.expr, value: Value) -> str | None:
         if isinstance(part, ast.Constant):
             return str(part.value)
         texts = [item for item in value if type(item) is Text]
-        return texts[0].text if len(texts) == 1 and texts[0].whole and len(value) == 1 else None
+        return texts[0].text if len(texts) == 1 and texts[0].complete and len(value) == 1 else None
 
     def _formatted(self, node: ast.FormattedValue, frame: Frame) -> Value:
         value = self.evaluate(node.value, frame)
@@ -126,43 +126,43 @@ class Expressions(Tables):
             callee = self.attribute(receiver, function.attr, function, frame) if known else EMPTY
             if not unmarked(receiver):
                 for kind in effects.kinds_of_method(function.attr):
-                    self.needs(frame, kind, node, f"….{function.attr}")
+                    self.note_entitlement(frame, kind, node, f"….{function.attr}")
         else:
             callee = self.evaluate(function, frame)
-        given = self._given(node, frame)
+        args = self._call_arguments(node, frame)
         if not callee:
-            unknown = self._on_unknown(node, given)
+            unknown = self._call_unknown(node, args)
             if unknown is not None:
                 return unknown
-        return self.invoke(callee, given, node, frame)
+        return self.invoke(callee, args, node, frame)
 
-    def _on_unknown(self, node: ast.Call, given: Given) -> Value | None:
-        """A call of something unknown that still tells what it is: a server that was handed in, a text's method."""
+    def _call_unknown(self, node: ast.Call, args: CallArguments) -> Value | None:
+        """Calls of unknown objects whose method name identifies them: a server passed as argument, ``str.join``."""
         function = node.func
         if not isinstance(function, ast.Attribute):
             return None
-        if function.attr in _REGISTERING and not given.positional:
-            name = self.one_text(given.keywords.get("name", EMPTY))
+        if function.attr in _REGISTERING and not args.positional:
+            name = self.single_text(args.keywords.get("name", EMPTY))
             return Value((Registrar(_REGISTERING[function.attr], name),))
-        if function.attr == "add_tool" and given.positional:
-            name = self.one_text(given.at(1, "name") or EMPTY)
-            return self.register(Registrar("tool", name), given)
-        if function.attr == "join" and isinstance(function.value, ast.Constant) and given.positional:
-            return self._joined_texts(function.value.value, given.positional[0])
+        if function.attr == "add_tool" and args.positional:
+            name = self.single_text(args.at(1, "name") or EMPTY)
+            return self.register(Registrar("tool", name), args)
+        if function.attr == "join" and isinstance(function.value, ast.Constant) and args.positional:
+            return self._joined_texts(function.value.value, args.positional[0])
         return None
 
-    def _joined_texts(self, between: object, value: Value) -> Value:
+    def _joined_texts(self, separator: object, value: Value) -> Value:
         for item in value:
-            if isinstance(item, Table) and item.keys and not item.rest and isinstance(between, str):
-                parts = [self.one_text(key) for key in item.keys.values()]
+            if isinstance(item, Table) and item.keys and not item.rest and isinstance(separator, str):
+                parts = [self.single_text(key) for key in item.keys.values()]
                 known = [part for part in parts if part is not None]
                 if len(known) == len(parts):
-                    return Value((Text(between.join(known)),))
+                    return Value((Text(separator.join(known)),))
         return EMPTY
 
-    def _given(self, node: ast.Call, frame: Frame) -> Given:
+    def _call_arguments(self, node: ast.Call, frame: Frame) -> CallArguments:
         if not node.args and not node.keywords:
-            return Given()
+            return CallArguments()
         positional: list[Value] = []
         spread: Value = EMPTY
         for argument in node.args:
@@ -181,18 +181,18 @@ class Expressions(Tables):
                     item.readers[self.current] = None
                     keywords.update(item.keys)
                     spread |= item.rest
-        return Given(positional=tuple(positional), keywords=keywords, spread=spread)
+        return CallArguments(positional=tuple(positional), keywords=keywords, spread=spread)
 
     def _spread(self, value: Value, positional: list[Value]) -> Value:
-        """What ``*value`` adds in known places; the rest is returned."""
+        """Append the elements of ``*value`` whose position is known, and return the others."""
         tables = [item for item in value if isinstance(item, Table)]
         if len(tables) == 1 and len(value) == 1:
             table = tables[0]
             table.readers[self.current] = None
-            place = 0
-            while str(place) in table.keys:
-                positional.append(table.keys[str(place)])
-                place += 1
+            index = 0
+            while str(index) in table.keys:
+                positional.append(table.keys[str(index)])
+                index += 1
             return table.rest
         return self.elements(value)
 
@@ -212,16 +212,16 @@ class Expressions(Tables):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 name: str | None = key.value
             else:
-                name = self.one_text(self.evaluate(key, frame))
+                name = self.single_text(self.evaluate(key, frame))
             if value or name is not None:
                 self.put(table, name, value)
         return Value((table,))
 
-    def _copy_into(self, table: Table, other: Table) -> None:
-        other.readers[self.current] = None
-        for key, value in list(other.keys.items()):
+    def _copy_into(self, table: Table, source: Table) -> None:
+        source.readers[self.current] = None
+        for key, value in list(source.keys.items()):
             self.put(table, key, value)
-        self.put(table, None, other.rest)
+        self.put(table, None, source.rest)
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set, frame: Frame) -> Value:
         table = self.table(frame, node)
@@ -229,14 +229,14 @@ class Expressions(Tables):
             return Value((table,))
         fresh = not table.keys and not table.rest
         only_texts = bool(node.elts)
-        for place, element in enumerate(node.elts):
+        for index, element in enumerate(node.elts):
             value = self.evaluate(element, frame)
             if isinstance(element, ast.Starred):
                 self.put(table, None, self.elements(value))
                 only_texts = False
                 continue
             only_texts = only_texts and len(value) == 1 and all(type(item) is Text for item in value)
-            self.put(table, str(place), value)
+            self.put(table, str(index), value)
         if fresh:
             table.closed = only_texts
         return Value((table,))
@@ -265,16 +265,16 @@ class Expressions(Tables):
     def _binary(self, node: ast.BinOp, frame: Frame) -> Value:
         left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
         if isinstance(node.op, ast.Div):
-            return Value(item for item in left | right if isinstance(item, Outside | Instance))
+            return Value(item for item in left | right if isinstance(item, External | Instance))
         if not isinstance(node.op, ast.Add | ast.BitOr | ast.Mod):
             return EMPTY
         known = [item for item in left if type(item) is Text]
         if isinstance(node.op, ast.Add) and len(known) == 1:
             after = [item for item in right if type(item) is Text]
-            if known[0].whole and len(after) == 1:
-                return Value((Text(known[0].text + after[0].text, whole=after[0].whole),))
-            return Value((Text(known[0].text, whole=False),))
-        return Value(item for item in left | right if isinstance(item, Table | Class | Outside))
+            if known[0].complete and len(after) == 1:
+                return Value((Text(known[0].text + after[0].text, complete=after[0].complete),))
+            return Value((Text(known[0].text, complete=False),))
+        return Value(item for item in left | right if isinstance(item, Table | Class | External))
 
     def _boolean(self, node: ast.BoolOp, frame: Frame) -> Value:
         result: Value = EMPTY
@@ -292,7 +292,7 @@ class Expressions(Tables):
         self.evaluate(node.operand, frame)
         return EMPTY
 
-    def _either(self, node: ast.IfExp, frame: Frame) -> Value:
+    def _conditional(self, node: ast.IfExp, frame: Frame) -> Value:
         decided = self.decide(node.test, frame)
         if decided is True:
             return self.evaluate(node.body, frame)
@@ -301,10 +301,10 @@ class Expressions(Tables):
         return self.evaluate(node.body, frame) | self.evaluate(node.orelse, frame)
 
     def decide(self, node: ast.expr, frame: Frame) -> bool | None:
-        """Whether a condition holds, where texts given by the caller settle it; ``None`` where they do not."""
+        """Whether a condition holds, if texts passed by the caller decide it; otherwise None."""
         raise NotImplementedError
 
-    # Functions and the like
+    # Functions, comprehensions and generators
 
     def _await(self, node: ast.Await, frame: Frame) -> Value:
         return self.evaluate(node.value, frame)
@@ -315,14 +315,14 @@ class Expressions(Tables):
     def function_at(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, frame: Frame, name: str
     ) -> Function:
-        """The function that a place of the source makes in a frame."""
-        made = frame.functions.get(id(node))
-        if made is None:
-            made = Function(node, frame.module, frame, name, frame.qualname + name)
+        """The function that a node defines in a frame."""
+        function = frame.functions.get(id(node))
+        if function is None:
+            function = Function(node, frame.module, frame, name, frame.qualname + name)
             if frame.cls is not None:
-                made.in_class = frame.cls
-            frame.functions[id(node)] = made
-        return made
+                function.in_class = frame.cls
+            frame.functions[id(node)] = function
+        return function
 
     def _walrus(self, node: ast.NamedExpr, frame: Frame) -> Value:
         value = self.evaluate(node.value, frame)
@@ -339,21 +339,21 @@ class Expressions(Tables):
         if isinstance(node, ast.DictComp):
             key = self.texts(self.evaluate(node.key, frame))
             value = self.evaluate(node.value, frame)
-            self.put(table, key[0].text if len(key) == 1 and key[0].whole else None, value)
+            self.put(table, key[0].text if len(key) == 1 and key[0].complete else None, value)
         else:
             self.put(table, None, self.evaluate(node.elt, frame))
         frame.names = before
         return Value((table,))
 
     def iterated(self, value: Value, node: ast.AST, frame: Frame) -> Value:
-        """What a loop over a value gives, own iterators included."""
+        """The elements of a value in a loop, including those of iterators in the source."""
         result = self.elements(value)
         for item in value:
             if isinstance(item, Instance):
                 for name in ("__iter__", "__aiter__", "__next__", "__anext__"):
                     if self.in_class(item.cls, name, set()):
                         method = self.attribute(Value((item,)), name, node, frame)
-                        result |= self.elements(self.invoke(method, Given(), node, frame))
+                        result |= self.elements(self.invoke(method, CallArguments(), node, frame))
         return result
 
     def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:

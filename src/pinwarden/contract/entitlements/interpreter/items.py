@@ -1,7 +1,7 @@
 """The abstract values of the analysis.
 
-A value is a set of items: every own function, class, object or external thing that a variable may stand for. Numbers,
-unknown texts and everything else without reach are no items at all; the empty set says "nothing that matters".
+A value is a set of items: all functions, classes, objects and external names that a variable may refer to. Numbers,
+unknown texts and everything else without reach are not items; the empty set means "nothing relevant".
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Item:
-    """One thing that a variable can stand for. Two items are the same if they are the same object, unless said."""
+    """One thing that a variable can refer to. Items are compared by identity unless they define ``__eq__``."""
 
     __slots__ = ()
 
 
 class Value:
-    """An immutable set of items, in the order in which they were found.
+    """An immutable, ordered set of items.
 
-    A ``frozenset`` would be walked in the order of hashes and addresses, which differ from process to process: limits
-    would then cut off something else each time, and the lock of the same source would not be the same.
+    A ``frozenset`` iterates in the order of hashes and addresses, which differ between processes: limits would then cut
+    off different items each time, and locks of the same source would differ.
     """
 
     __slots__ = ("_items",)
@@ -54,7 +54,7 @@ class Value:
         return joined
 
     def union(self, *others: Value) -> Value:
-        """This value and all others together."""
+        """The union with all other values."""
         result = self
         for other in others:
             result |= other
@@ -71,25 +71,25 @@ EMPTY = Value()
 
 
 class Text(Item):
-    """A constant text, or the beginning of one."""
+    """A constant text, or the known beginning of a text."""
 
-    __slots__ = ("text", "whole")
+    __slots__ = ("complete", "text")
 
-    def __init__(self, text: str, *, whole: bool = True) -> None:
+    def __init__(self, text: str, *, complete: bool = True) -> None:
         self.text = text
-        self.whole = whole
+        self.complete = complete
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Text) and other.text == self.text and other.whole is self.whole
+        return isinstance(other, Text) and other.text == self.text and other.complete is self.complete
 
     def __hash__(self) -> int:
         return hash(self.text)
 
 
-class Outside(Item):
-    """Something of a module that is not looked into, spelt from its package on: ``httpx.AsyncClient().get``.
+class External(Item):
+    """A member of a module whose source is not analysed, with its full path: ``httpx.AsyncClient().get``.
 
-    ``()`` stands for what a call returned.
+    ``()`` is the result of a call.
     """
 
     __slots__ = ("path",)
@@ -98,54 +98,54 @@ class Outside(Item):
         self.path = path
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Outside) and other.path == self.path
+        return isinstance(other, External) and other.path == self.path
 
     def __hash__(self) -> int:
         return hash(self.path)
 
 
 class Function(Item):
-    """A function or lambda of the source, with the frame that it was made in."""
+    """A function or lambda in the source, with the frame that defines it."""
 
-    __slots__ = ("home", "in_class", "module", "name", "node", "parameters", "qualname", "told_by")
+    __slots__ = ("defining_frame", "in_class", "module", "name", "node", "parameters", "qualname", "text_sensitive")
 
     def __init__(
         self,
         node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
         module: Module,
-        home: Frame,
+        defining_frame: Frame,
         name: str,
         qualname: str,
     ) -> None:
         self.node = node
         self.module = module
-        self.home = home
+        self.defining_frame = defining_frame
         self.name = name
         self.qualname = qualname
-        given = node.args
-        self.parameters = tuple(argument.arg for argument in (*given.posonlyargs, *given.args))
-        self.told_by: dict[str, None] = {}
-        """Parameters whose text decides what the function does: calls with different texts are analysed separately."""
+        arguments = node.args
+        self.parameters = tuple(argument.arg for argument in (*arguments.posonlyargs, *arguments.args))
+        self.text_sensitive: dict[str, None] = {}
+        """Parameters whose text affects what the function does. Calls with different texts are analysed separately."""
         self.in_class: Class | None = None
 
 
 class Class(Item):
-    """A class of the source."""
+    """A class in the source."""
 
     __slots__ = (
         "attributes",
+        "attributes_set",
         "bases",
         "body",
-        "called_back",
+        "callback_methods",
         "children",
         "enumeration",
-        "methods_run",
+        "has_external_base",
         "module",
         "node",
-        "outer",
         "qualname",
         "readers",
-        "sets",
+        "setters_followed",
     )
 
     def __init__(self, node: ast.ClassDef, module: Module, qualname: str, body: Frame) -> None:
@@ -156,21 +156,21 @@ class Class(Item):
         self.bases: list[Item] = []
         self.enumeration = any(ast.unparse(base).endswith("Enum") for base in node.bases)
         self.children: list[Class] = []
-        self.outer = False
-        """Whether a base that is not looked into may call what is defined here."""
-        self.called_back: set[str] = set()
-        """Methods that a decorator from outside was given: it calls them when it likes."""
+        self.has_external_base = False
+        """Whether an external base class may call the methods defined here."""
+        self.callback_methods: set[str] = set()
+        """Methods passed to an external decorator, which may call them at any time."""
         self.attributes: dict[str, Value] = {}
-        """What is stored into attributes of its objects, wherever that happens."""
+        """Values assigned to attributes of its objects anywhere in the program."""
         self.readers: dict[str, dict[Activation, None]] = {}
-        self.sets: dict[int, set[str]] = {}
-        """Attributes that each method assigns, computed on demand."""
-        self.methods_run: set[str] = set()
+        self.attributes_set: dict[int, set[str]] = {}
+        """The attributes that each method assigns, computed on demand."""
+        self.setters_followed: set[str] = set()
         """Attributes whose assigning methods were already analysed."""
 
 
 class Instance(Item):
-    """Any object of a class of the source."""
+    """Any object of a class in the source."""
 
     __slots__ = ("cls",)
 
@@ -185,7 +185,7 @@ class Instance(Item):
 
 
 class Super(Item):
-    """The value of ``super()``: an object, seen from above one of its classes."""
+    """The value of ``super()`` in a method of ``cls``."""
 
     __slots__ = ("cls", "receiver")
 
@@ -217,7 +217,7 @@ class Bound(Item):
 
 
 class Descriptor(Item):
-    """What ``staticmethod``, ``classmethod`` or ``property`` makes of a function."""
+    """A function wrapped in ``staticmethod``, ``classmethod`` or ``property``."""
 
     __slots__ = ("kind", "value")
 
@@ -233,7 +233,7 @@ class Descriptor(Item):
 
 
 class ModuleItem(Item):
-    """A module whose source is known."""
+    """A module whose source is analysed."""
 
     __slots__ = ("module",)
 
@@ -248,7 +248,7 @@ class ModuleItem(Item):
 
 
 class Alias(Item):
-    """A name of another module, looked up when it is used: modules may import each other."""
+    """A name in another module, looked up when it is used, because modules may import each other."""
 
     __slots__ = ("module", "name")
 
@@ -264,7 +264,7 @@ class Alias(Item):
 
 
 class Table(Item):
-    """A list, tuple, set or dict: what is under constant keys, and what is somewhere in it."""
+    """A list, tuple, set or dict: values under constant keys, and values whose key is unknown."""
 
     __slots__ = ("closed", "keys", "readers", "rest")
 
@@ -272,11 +272,11 @@ class Table(Item):
         self.keys: dict[str, Value] = {}
         self.rest: Value = EMPTY
         self.closed = False
-        """Holds constant texts and nothing else, so that ``in`` can be answered."""
+        """Contains only constant texts, so that ``in`` can be decided."""
         self.readers: dict[Activation, None] = {}
 
     def everything(self) -> Value:
-        """What may be taken out of it without knowing the key."""
+        """All values, whatever their key."""
         return self.rest.union(*self.keys.values()) if self.keys else self.rest
 
 
@@ -297,7 +297,7 @@ class TableMethod(Item):
 
 
 class Partial(Item):
-    """A callable with some of its arguments given."""
+    """A callable with some of its arguments bound."""
 
     __slots__ = ("keywords", "positional", "target")
 
@@ -317,7 +317,7 @@ class Partial(Item):
 
 
 class Returns(Item):
-    """A method whose answer is already known: ``"TEXT".lower``."""
+    """A method whose result is already known: ``"TEXT".lower``."""
 
     __slots__ = ("value",)
 
@@ -332,7 +332,7 @@ class Returns(Item):
 
 
 class Mark(Item):
-    """Says that a value came in through a parameter, so that a question about its text is noticed."""
+    """Marks a value as coming from a parameter, so that decisions that depend on its text are recorded."""
 
     __slots__ = ("function", "parameter")
 
@@ -379,7 +379,7 @@ class Request(Item):
 
 
 class Namespace(Item):
-    """``globals()``, ``vars()``, ``__dict__`` and the like: names that are looked up by a computed text."""
+    """``globals()``, ``vars()``, ``__dict__`` and the like: names looked up by a computed text."""
 
     __slots__ = ("module",)
 
@@ -394,11 +394,11 @@ class Namespace(Item):
 
 
 def order(item: Item) -> tuple[str, str, int]:
-    """By which items are sorted, so that the same source always gives the same answer."""
+    """A sort key, so that the same source always gives the same result."""
     inner = item.function if isinstance(item, Bound) else item
     if isinstance(inner, Function):
         return type(item).__name__, f"{inner.module.name}.{inner.qualname}", inner.node.lineno
-    if isinstance(inner, Outside):
+    if isinstance(inner, External):
         return "Outside", inner.path, 0
     if isinstance(inner, Class):
         return "Class", f"{inner.module.name}.{inner.qualname}", inner.node.lineno

@@ -10,7 +10,7 @@ from pinwarden.contract.entitlements.values import Source
 
 
 class Activation:
-    """A function called with one kind of arguments, or a module as it is imported: a node of the call graph."""
+    """A node of the call graph: a function with one combination of arguments, or the import of a module."""
 
     __slots__ = (
         "callers",
@@ -32,15 +32,15 @@ class Activation:
         self.module = module
         self.frame = frame
         self.effects: dict[tuple[str, int, str], None] = {}
-        """(kind, line, what) of each entitlement that is needed right here."""
+        """(kind, line, what) of each entitlement needed directly."""
         self.unknown: dict[tuple[str, int, str], None] = {}
-        """(reason, line, what) of each place behind which nothing can be seen."""
+        """(reason, line, what) of code that the analysis cannot follow."""
         self.calls: dict[Activation, int] = {}
-        """Whom it calls, and the first line that does."""
+        """Called activations, with the first line of the call."""
         self.returns: Value = EMPTY
         self.yields: Value = EMPTY
         self.callers: dict[Activation, None] = {}
-        """Who used what it returns; they are followed again if it turns out to return more."""
+        """Activations that use the result; they are followed again if it gets more possibilities."""
         self.function: Function | None = None
         self.runs = 0
         self.running = False
@@ -51,15 +51,15 @@ class Frame:
 
     __slots__ = (
         "activation",
+        "all_values",
+        "arguments",
         "classes",
         "cls",
-        "elsewhere",
-        "every",
         "function",
         "functions",
-        "given",
         "module",
         "names",
+        "outer_names",
         "parent",
         "qualname",
         "readers",
@@ -80,21 +80,21 @@ class Frame:
         self.qualname = qualname
         self.function = function
         self.cls: Class | None = None
-        """Where this is the body of a class."""
+        """The class whose body this is, if any."""
         self.names: dict[str, Value] = {}
-        """What each name stands for at this point of the code."""
-        self.every: dict[str, Value] = {}
-        """What each name ever stands for: that is what functions inside see."""
+        """The value of each name at this point of the code."""
+        self.all_values: dict[str, Value] = {}
+        """All values that each name ever has, which is what inner functions see."""
         self.readers: dict[str, dict[Activation, None]] = {}
-        """Who else asked for a name; they are followed again if it comes to stand for more."""
-        self.given: dict[str, Value] = {}
-        """The arguments, where this is a function."""
-        self.elsewhere: dict[str, Frame] = {}
+        """Other activations that read a name; they are followed again if it gets more values."""
+        self.arguments: dict[str, Value] = {}
+        """The arguments of a function."""
+        self.outer_names: dict[str, Frame] = {}
         """Names declared ``global`` or ``nonlocal``."""
         self.functions: dict[int, Function] = {}
         self.classes: dict[int, Class] = {}
         self.tables: dict[tuple[int, str], Table] = {}
-        """Items made in this frame, by the place that makes them: running it again makes the same ones."""
+        """Items created in this frame, by the node that creates them, so that following it again reuses them."""
 
 
 class Module:
@@ -102,13 +102,13 @@ class Module:
 
     __slots__ = (
         "activation",
-        "broken",
         "frame",
         "global_writers",
         "lines",
         "name",
+        "parse_error",
         "source",
-        "stars",
+        "star_imports",
         "third_party",
         "tree",
     )
@@ -120,10 +120,10 @@ class Module:
         self.source = source
         self.third_party = third_party
         self.tree: ast.Module | None = None
-        self.broken = ""
-        """Why it could not be read."""
-        self.stars: list[Module | str] = []
-        """From where all names are imported: a module, or the path of one that is not looked into."""
+        self.parse_error = ""
+        """Why the source could not be parsed."""
+        self.star_imports: list[Module | str] = []
+        """The sources of star imports: modules, or paths of external modules."""
         self.lines: list[str] | None = None
         self.global_writers: dict[str, list[str]] | None = None
         self.frame = Frame(self, None, "")
@@ -131,16 +131,16 @@ class Module:
         self.frame.activation = self.activation
 
     def parse(self) -> None:
-        """Read the source. What cannot be read is remembered, not raised: the rest can still be judged."""
+        """Parse the source. A failure is stored, not raised, so that other modules can still be analysed."""
         try:
             self.tree = ast.parse(self.source.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as err:
-            self.broken = f"the source cannot be read: {type(err).__name__}"
+            self.parse_error = f"the source cannot be read: {type(err).__name__}"
 
-    def says(self, text: str, node: ast.stmt) -> bool:
-        """Whether the lines of a statement contain a word: a quick look before a long one.
+    def mentions(self, text: str, node: ast.stmt) -> bool:
+        """Whether the lines of a statement may contain a word; a fast check before a walk.
 
-        Only ASCII is looked at so: other letters can spell the same name in several ways.
+        Always true for non-ASCII sources, in which a name can be written in several ways.
         """
         if not self.source.text.isascii():
             return True
@@ -149,7 +149,7 @@ class Module:
         return any(text in line for line in self.lines[node.lineno - 1 : node.end_lineno])
 
     def line(self, number: int) -> str:
-        """The text of a line, without what would make a report unreadable."""
+        """The stripped and shortened text of a line."""
         if self.lines is None:
             self.lines = self.source.text.split("\n")
         text = self.lines[number - 1].strip() if 0 < number <= len(self.lines) else ""
@@ -157,17 +157,17 @@ class Module:
 
 
 MAX_EVIDENCE = 160
-"""Characters of a line that are quoted: enough for any line that people wrote."""
+"""Characters of a line that are quoted."""
 
 
-def parts_of(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and everything in it, in no order: half the time of ``ast.walk``."""
-    waiting = [node]
-    while waiting:
-        at = waiting.pop()
-        yield at
-        for value in at.__dict__.values():
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all its descendants in any order; takes half the time of ``ast.walk``."""
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        yield current
+        for value in current.__dict__.values():
             if type(value) is list:
-                waiting += [item for item in value if isinstance(item, ast.AST)]
+                pending += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
-                waiting.append(value)
+                pending.append(value)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pinwarden.contract.entitlements.effects import calls_back, interpreted
+from pinwarden.contract.entitlements.effects import is_modelled, may_call_methods
 from pinwarden.contract.entitlements.interpreter.base import unmarked
 from pinwarden.contract.entitlements.interpreter.branches import Branches
 from pinwarden.contract.entitlements.interpreter.items import (
@@ -14,73 +14,77 @@ from pinwarden.contract.entitlements.interpreter.items import (
     Alias,
     Class,
     Descriptor,
+    External,
     Function,
     Instance,
     Mark,
     ModuleItem,
     Namespace,
-    Outside,
     Registrar,
     Table,
     Text,
     Value,
 )
 from pinwarden.contract.entitlements.interpreter.program import Frame, Module
-from pinwarden.contract.entitlements.interpreter.terms import Given
+from pinwarden.contract.entitlements.interpreter.terms import CallArguments
 
-_CALLED_BACK = ("validator", "serializer", "computed_field", "validates")
-"""How decorators of models end whose functions are called when an object is made or written out."""
+_CALLBACK_DECORATORS = ("validator", "serializer", "computed_field", "validates")
+"""Suffixes of model decorators whose functions are called when an object is created or serialised."""
 
 _DECORATORS = ("tool", "call_tool", "list_tools", "prompt", "get_prompt", "read_resource")
-"""Methods of servers that are decorators without being called first."""
+"""Methods of servers that can be used as decorators without parentheses."""
 
 
 class Definitions(Branches):
     """What ``def``, ``class`` and ``import`` bind."""
 
     def function_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> bool:
-        """Bind a function as its decorators leave it."""
+        """Bind a function after applying its decorators."""
         function = self.function_at(node, frame, node.name)
         value: Value = Value((function,))
         for decorator in reversed(node.decorator_list):
             value = self._decorated(decorator, value, function, frame)
         self.store(frame, node.name, value)
-        places = self.definitions.setdefault((frame.module.name, function.qualname), [])
-        if (node.lineno, value) not in places:
-            places.append((node.lineno, value))
+        definitions = self.definitions.setdefault((frame.module.name, function.qualname), [])
+        if (node.lineno, value) not in definitions:
+            definitions.append((node.lineno, value))
         return True
 
     def _decorated(self, node: ast.expr, value: Value, function: Function, frame: Frame) -> Value:
         decorator = self.evaluate(node, frame)
         if not decorator and self._registered_at_function(node, frame):
-            self.cannot_see(frame, "it is called in the place of another function", node, function.qualname)
-        if not decorator and frame.cls is not None and ast.unparse(node).partition("(")[0].endswith(_CALLED_BACK):
-            frame.cls.called_back.add(function.name)
+            self.note_unknown(frame, "it is called in the place of another function", node, function.qualname)
+        if (
+            not decorator
+            and frame.cls is not None
+            and ast.unparse(node).partition("(")[0].endswith(_CALLBACK_DECORATORS)
+        ):
+            frame.cls.callback_methods.add(function.name)
         if any(isinstance(item, Registrar) for item in decorator) or self._registers_directly(node, decorator):
             for kind, name in self._registrars(node, decorator):
-                self.register(Registrar(kind, name), Given(positional=(Value((function,)),)))
+                self.register(Registrar(kind, name), CallArguments(positional=(Value((function,)),)))
             return value
         unknown = None if decorator else _registrar_of_unknown(node)
         if unknown is not None:
-            self.register(unknown, Given(positional=(Value((function,)),)))
+            self.register(unknown, CallArguments(positional=(Value((function,)),)))
             return value
-        own = Value(item for item in decorator if not isinstance(item, Outside))
+        own = Value(item for item in decorator if not isinstance(item, External))
         if own:
-            return self.invoke(own, Given(positional=(value,)), node, frame) or value
+            return self.invoke(own, CallArguments(positional=(value,)), node, frame) or value
         for item in decorator:
-            if isinstance(item, Outside):
-                form = self.forms.get(item.path)
+            if isinstance(item, External):
+                form = self.known_calls.get(item.path)
                 if form is not None:
-                    return form(Given(positional=(value,)), node, frame) or value
+                    return form(CallArguments(positional=(value,)), node, frame) or value
                 if item.path.endswith(".setter"):
                     return value
-                if frame.cls is not None and not interpreted(item.path):
-                    frame.cls.called_back.add(function.name)
-                self.note_effect(item.path, Given(), node, frame)
+                if frame.cls is not None and not is_modelled(item.path):
+                    frame.cls.callback_methods.add(function.name)
+                self.note_effect(item.path, CallArguments(), node, frame)
         return value
 
     def _registered_at_function(self, node: ast.expr, frame: Frame) -> bool:
-        """Whether this is ``@function.register``: calls of the one may come to the other, by their arguments."""
+        """Whether this is ``@function.register``, which redirects some calls of that function to another one."""
         target = node.func if isinstance(node, ast.Call) else node
         if not isinstance(target, ast.Attribute) or target.attr != "register":
             return False
@@ -91,7 +95,7 @@ class Definitions(Branches):
         if not isinstance(node, ast.Attribute) or node.attr not in _DECORATORS:
             return False
         return not decorator or any(
-            isinstance(item, Outside) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
+            isinstance(item, External) and item.path.partition(".")[0] in ("mcp", "fastmcp") for item in decorator
         )
 
     def _registrars(self, node: ast.expr, decorator: Value) -> list[tuple[str, str | None]]:
@@ -109,9 +113,11 @@ class Definitions(Branches):
         for base in node.bases:
             target = base.value if isinstance(base, ast.Subscript) else base
             result = self.evaluate(target, frame)
-            cls.outer |= not any(isinstance(item, Class) for item in result) and calls_back(ast.unparse(target))
+            cls.has_external_base |= not any(isinstance(item, Class) for item in result) and may_call_methods(
+                ast.unparse(target)
+            )
             for item in result:
-                if isinstance(item, Class | Outside) and item not in cls.bases and item is not cls:
+                if isinstance(item, Class | External) and item not in cls.bases and item is not cls:
                     cls.bases.append(item)
                     if isinstance(item, Class):
                         item.children.append(cls)
@@ -120,38 +126,39 @@ class Definitions(Branches):
         self._follow_metaclass(cls, node, frame)
         value: Value = Value((cls,))
         for decorator in reversed(node.decorator_list):
-            decorators = Value(item for item in self.evaluate(decorator, frame) if not isinstance(item, Outside))
+            decorators = Value(item for item in self.evaluate(decorator, frame) if not isinstance(item, External))
             if decorators:
-                value |= self.invoke(decorators, Given(positional=(value,)), node, frame)
+                value |= self.invoke(decorators, CallArguments(positional=(value,)), node, frame)
         self.store(frame, node.name, value)
-        self._tell_bases(cls, node, frame)
+        self._call_init_subclass(cls, node, frame)
         return True
 
-    def _tell_bases(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
-        """Making a subclass runs ``__init_subclass__`` of its bases."""
+    def _call_init_subclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
+        """Creating a subclass calls ``__init_subclass__`` of its bases."""
         for base in cls.bases:
             if isinstance(base, Class):
                 for item in self.in_class(base, "__init_subclass__", set()):
                     if isinstance(item, Function):
-                        self.enter(item, Given(positional=(Value((cls,)),)), node, frame)
+                        self.call_function(item, CallArguments(positional=(Value((cls,)),)), node, frame)
 
     def _follow_metaclass(self, cls: Class, node: ast.ClassDef, frame: Frame) -> None:
-        """A metaclass is asked at every turn: when the class is made, called, looked into or held against an object."""
-        given = Given(positional=(Value((cls,)),))
-        asked = [self.in_class(cls, "__class_getitem__", set())]
+        """Follow the methods of a metaclass, which runs when the class is created, called, inspected or compared."""
+        args = CallArguments(positional=(Value((cls,)),))
+        methods = [self.in_class(cls, "__class_getitem__", set())]
         for keyword in node.keywords:
             for item in self.evaluate(keyword.value, frame) if keyword.arg == "metaclass" else ():
                 if isinstance(item, Class):
-                    asked += [self.in_class(item, name, set()) for name in item.body.every if name.startswith("__")]
-        for row in (item for value in asked for item in value):
-            for function in row.value if isinstance(row, Descriptor) else (row,):
+                    special = [name for name in item.body.all_values if name.startswith("__")]
+                    methods += [self.in_class(item, name, set()) for name in special]
+        for method in (item for value in methods for item in value):
+            for function in method.value if isinstance(method, Descriptor) else (method,):
                 if isinstance(function, Function):
-                    self.enter(function, given, node, frame)
+                    self.call_function(function, args, node, frame)
 
     # Imports
 
     def import_statement(self, node: ast.Import, frame: Frame) -> bool:
-        """Bind modules, which runs them."""
+        """Bind imported modules, and follow them."""
         for alias in node.names:
             value = self.import_module(alias.name, frame, node)
             if alias.asname is None:
@@ -163,33 +170,33 @@ class Definitions(Branches):
         return True
 
     def import_from(self, node: ast.ImportFrom, frame: Frame) -> bool:
-        """Bind names of a module, which runs it."""
+        """Bind names of a module, and follow it."""
         name = self._absolute(node, frame.module)
         module = self.module(name) if name else None
         if module is not None:
-            self.calls(frame, module.activation, node)
+            self.note_call(frame, module.activation, node)
         for alias in node.names:
             if alias.name == "*":
-                frame.module.stars.append(module if module is not None else name)
+                frame.module.star_imports.append(module if module is not None else name)
             elif module is not None:
                 self._import_member(module, alias, node, frame)
             else:
-                self.store(frame, alias.asname or alias.name, self.touch_import(f"{name}.{alias.name}", node, frame))
+                self.store(frame, alias.asname or alias.name, self.import_external(f"{name}.{alias.name}", node, frame))
         return True
 
-    def touch_import(self, path: str, node: ast.AST, frame: Frame) -> Value:
-        """What an import from a module that is not looked into binds."""
+    def import_external(self, path: str, node: ast.AST, frame: Frame) -> Value:
+        """The value of an import from an external module."""
         below = self.module(path)
         if below is not None:
-            self.calls(frame, below.activation, node)
+            self.note_call(frame, below.activation, node)
             return Value((ModuleItem(below),))
-        return self.touch(path, node, frame)
+        return self.external_value(path, node, frame)
 
     def _import_member(self, module: Module, alias: ast.alias, node: ast.AST, frame: Frame) -> None:
         bound = alias.asname or alias.name
-        below = None if alias.name in module.frame.every else self.module(f"{module.name}.{alias.name}")
+        below = None if alias.name in module.frame.all_values else self.module(f"{module.name}.{alias.name}")
         if below is not None:
-            self.calls(frame, below.activation, node)
+            self.note_call(frame, below.activation, node)
             self.store(frame, bound, Value((ModuleItem(below),)))
         else:
             self.store(frame, bound, Value((Alias(module, alias.name),)))
@@ -203,23 +210,23 @@ class Definitions(Branches):
 
 
 def _registrar_of_unknown(node: ast.expr) -> Registrar | None:
-    """What ``@server.prompt(…)`` registers where the server was handed in and is not known here."""
+    """What ``@server.prompt(…)`` registers if the server is an unknown object."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     kind = node.func.attr
     if kind not in ("prompt", "resource", "get_prompt", "read_resource"):
         return None
     keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-    named = node.args[0] if node.args else keywords.get("uri" if kind == "resource" else "name")
-    text = named.value if isinstance(named, ast.Constant) else None
+    argument = node.args[0] if node.args else keywords.get("uri" if kind == "resource" else "name")
+    text = argument.value if isinstance(argument, ast.Constant) else None
     return Registrar(kind, text if isinstance(text, str) else None)
 
 
 class Statements(Definitions):
-    """What statements do to the names of a frame."""
+    """Statements."""
 
-    def __init__(self, *given: object) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
         self.actions: dict[type[ast.stmt], Callable[[Any, Frame], bool]] = {
             ast.Expr: self._expression,
             ast.Assign: self._assign_statement,
@@ -251,12 +258,12 @@ class Statements(Definitions):
         self.actions[ast.TryStar] = self.try_statement
 
     def run(self, body: Sequence[ast.stmt], frame: Frame) -> bool:
-        """Follow statements; whether the code after them is reached."""
+        """Follow statements. Returns whether the code after them is reached."""
         actions = self.actions
         for statement in body:
             action = actions.get(type(statement))
             if action is None:
-                self.cannot_see(frame, "a statement of a newer Python", statement, type(statement).__name__)
+                self.note_unknown(frame, "a statement of a newer Python", statement, type(statement).__name__)
             elif not action(statement, frame):
                 return False
         return True
@@ -289,16 +296,16 @@ class Statements(Definitions):
 
     def _global(self, node: ast.Global, frame: Frame) -> bool:
         for name in node.names:
-            frame.elsewhere[name] = frame.module.frame
+            frame.outer_names[name] = frame.module.frame
         return True
 
     def _nonlocal(self, node: ast.Nonlocal, frame: Frame) -> bool:
         for name in node.names:
             outer = frame.parent
-            while outer is not None and name not in outer.every:
+            while outer is not None and name not in outer.all_values:
                 outer = outer.parent
             if outer is not None:
-                frame.elsewhere[name] = outer
+                frame.outer_names[name] = outer
         return True
 
     # Binding
@@ -312,7 +319,7 @@ class Statements(Definitions):
     def _annotated(self, node: ast.AnnAssign, frame: Frame) -> bool:
         value = self.evaluate(node.value, frame) if node.value is not None else EMPTY
         if not any(not isinstance(item, Text | Mark) for item in value):
-            value |= self.meaning_of_annotation(node.annotation, frame)
+            value |= self.annotated_value(node.annotation, frame)
         if node.value is not None or value:
             self.assign(node.target, value, frame)
         return True
@@ -325,8 +332,8 @@ class Statements(Definitions):
                 for item in known:
                     if isinstance(item, Table):
                         self.put(item, None, self.elements(value))
-                kept = Value(Text(item.text, whole=False) if isinstance(item, Text) else item for item in known)
-                self.store(frame, node.target.id, kept)
+                changed = Value(Text(item.text, complete=False) if isinstance(item, Text) else item for item in known)
+                self.store(frame, node.target.id, changed)
         else:
             self.assign(node.target, value, frame)
         return True
@@ -345,43 +352,43 @@ class Statements(Definitions):
             self.assign(target.value, value, frame)
 
     def _assign_attribute(self, target: ast.Attribute, value: Value, frame: Frame) -> None:
-        held = self.evaluate(target.value, frame)
-        if not held:  # nothing is known of what it is put into, or of who takes it out there
-            self.hand_over(Given(positional=(value,)), target, frame)
-        for item in held:
+        owner = self.evaluate(target.value, frame)
+        if not owner:  # an unknown object, whose class may call the value
+            self.call_passed_functions(CallArguments(positional=(value,)), target, frame)
+        for item in owner:
             if isinstance(item, Instance):
-                self.remember(item.cls, target.attr, value)
+                self.add_attribute(item.cls, target.attr, value)
             elif isinstance(item, Class):
-                self.remember(item, target.attr, value)
+                self.add_attribute(item, target.attr, value)
             elif isinstance(item, ModuleItem):
                 self.store(item.module.frame, target.attr, unmarked(value))
             elif isinstance(item, Function):
-                table = self.table(item.home, item.node, f"attribute {target.attr}")
+                table = self.table(item.defining_frame, item.node, f"attribute {target.attr}")
                 self.put(table, None, value)
-            elif isinstance(item, Outside):
-                self.hand_over(Given(positional=(value,)), target, frame)  # a hook: it will be called there
+            elif isinstance(item, External):
+                self.call_passed_functions(CallArguments(positional=(value,)), target, frame)  # a hook
 
     def _assign_subscript(self, target: ast.Subscript, value: Value, frame: Frame) -> None:
         key = self.evaluate(target.slice, frame)
         for item in self.evaluate(target.value, frame):
             if isinstance(item, Table):
-                self.put(item, self.one_text(key), value)
+                self.put(item, self.single_text(key), value)
             elif isinstance(item, Namespace):
-                text = self.one_text(key)
+                text = self.single_text(key)
                 if text is not None:
                     self.store(item.module.frame, text, unmarked(value))
             elif isinstance(item, Instance):
                 method = self.attribute(Value((item,)), "__setitem__", target, frame)
                 if method:
-                    self.invoke(method, Given(positional=(key, value)), target, frame)
+                    self.invoke(method, CallArguments(positional=(key, value)), target, frame)
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Value, frame: Frame) -> None:
-        for place, each in enumerate(target.elts):
+        for index, element in enumerate(target.elts):
             result: Value = EMPTY
             for item in value:
                 if isinstance(item, Table):
                     item.readers[self.current] = None
-                    result |= item.keys.get(str(place), EMPTY) | item.rest
-                elif isinstance(item, Outside):
+                    result |= item.keys.get(str(index), EMPTY) | item.rest
+                elif isinstance(item, External):
                     result |= Value((item,))
-            self.assign(each, result, frame)
+            self.assign(element, result, frame)

@@ -10,35 +10,36 @@ from pinwarden.contract.entitlements.interpreter.items import EMPTY, Value
 from pinwarden.core.record import Record
 
 MAX_ACTIVATIONS = 5_000
-"""Functions times kinds of calls. The largest server measured needs 180; beyond it, the result is unknown."""
+"""Functions times argument combinations. The largest server measured needs 180. Beyond this limit, the result is
+unknown."""
 
 MAX_DEPTH = 24
-"""Calls within calls that are followed at once; deeper ones are deferred. Bounds the interpreter's own stack."""
+"""Depth of nested calls that are followed immediately; deeper ones are queued. Bounds the interpreter's own stack."""
 
 MAX_ITEMS = 64
-"""Things that one variable can stand for. Beyond that, containers and texts are let go, and that is said."""
+"""Possible values of one variable. Beyond this limit containers and texts are dropped, and the reach is reported as
+unknown."""
 
-MAX_RUNS_ALTOGETHER = 5_000
-"""Runs of all functions together, for the same reason."""
+MAX_TOTAL_RUNS = 5_000
+"""Limit of the runs of all functions together."""
 
 
-def most_shapes(activations: int) -> int:
+def max_shapes(activations: int) -> int:
     """How many argument combinations of one function are analysed separately; further ones are merged.
 
-    A server of ordinary size is told apart as finely as its code allows; a large program ever more coarsely, so that
-    the time stays in proportion.
+    The larger the program, the coarser the analysis, so that the time stays proportional.
     """
     return 64 if activations < 1000 else 16 if activations < 2000 else 4 if activations < 4000 else 0
 
 
 MAX_RUNS = 16
-"""How often a function is followed again because something it reads turned out to hold more than was known."""
+"""How often one function is followed again because a value it reads got more possibilities."""
 
 _NO_KEYWORDS: Mapping[str, Value] = MappingProxyType({})
 
 
-class Given:
-    """The arguments of one call. Made for every call, so it is lighter than a record."""
+class CallArguments:
+    """The arguments of one call. Created for every call, so it is lighter than a record."""
 
     __slots__ = ("keywords", "positional", "spread")
 
@@ -51,24 +52,24 @@ class Given:
         self.positional = positional
         self.keywords = keywords
         self.spread = spread
-        """What a ``*`` or ``**`` argument holds without saying where."""
+        """Values from ``*`` and ``**`` arguments whose position or name is unknown."""
 
-    def at(self, place: int, keyword: str = "") -> Value | None:
-        """The argument in that place or of that name; ``None`` where there is none."""
-        if place < len(self.positional):
-            return self.positional[place]
+    def at(self, index: int, keyword: str = "") -> Value | None:
+        """The argument at a position or with a keyword; None if there is none."""
+        if index < len(self.positional):
+            return self.positional[index]
         return self.keywords.get(keyword)
 
     def everything(self) -> Value:
-        """All arguments taken together."""
+        """The union of all arguments."""
         return self.spread.union(*self.positional, *self.keywords.values())
 
 
-NOTHING_GIVEN = Given()
+NO_ARGUMENTS = CallArguments()
 
 
 class Registration(Record):
-    """A function that the source hands to a server."""
+    """A function that the source registers with a server."""
 
     kind: str
     name: str | None
@@ -82,10 +83,10 @@ BACK_DOORS: Final = (
     "__globals__ __builtins__ __subclasses__ __code__ __closure__ __loader__ __bases__ __mro__ __base__ gi_frame "
     "cr_frame f_globals f_locals f_builtins f_back tb_frame __getattribute__"
 )
-"""Attributes by which everything can be reached from anything."""
+"""Attributes through which any object leads to everything else."""
 
 TEXT_METHODS: Final = "lower upper strip lstrip rstrip casefold title capitalize swapcase"
-"""Methods that make another constant of a constant text."""
+"""Methods that turn a constant text into another constant."""
 
 BUILTINS: Final = (
     "__import__ abs all any anext aiter ascii bin bool breakpoint bytearray bytes callable chr classmethod compile "
@@ -94,18 +95,18 @@ BUILTINS: Final = (
     "ord pow print property range repr reversed round set setattr slice sorted staticmethod str sum super tuple "
     "type vars zip __builtins__ __loader__ __spec__"
 )
-"""Names that every module has."""
+"""Names available in every module."""
 
 CONTAINERS: Final = (
     "list List tuple Tuple set Set frozenset FrozenSet Sequence Iterable Iterator AsyncIterator dict Dict Mapping "
     "MutableMapping Generator AsyncGenerator Collection defaultdict OrderedDict deque"
 )
-"""Types whose parameters are the types of what is inside."""
+"""Types whose parameters are the types of their elements."""
 
 PLAIN_TYPES: Final = "str int float bool bytes None dict list object set tuple Any type complex"
 """Types without reach."""
 
-GIVES_BACK: Final = (
+RETURNS_ARGUMENTS: Final = (
     "builtins.list builtins.tuple builtins.set builtins.frozenset builtins.dict builtins.iter builtins.reversed "
     "builtins.sorted builtins.enumerate builtins.zip builtins.max builtins.min copy.copy copy.deepcopy "
     "contextlib.closing contextlib.aclosing contextlib.nullcontext contextlib.ExitStack().enter_context "
@@ -114,4 +115,4 @@ GIVES_BACK: Final = (
     "functools.lru_cache() contextlib.contextmanager contextlib.asynccontextmanager abc.abstractmethod typing.cast "
     "asyncio.create_task asyncio.ensure_future asyncio.wait_for asyncio.shield asyncio.gather asyncio.run"
 )
-"""What returns, or holds, the very things it was given."""
+"""Functions that return their arguments, or a container of them."""
