@@ -1,4 +1,4 @@
-"""A pytest plugin: a test that fails when a server no longer keeps its contract.
+"""A pytest plugin: a test that fails when a server no longer matches its contract.
 
     def test_contract(pinwarden_contract):
         pinwarden_contract("src/server.py")
@@ -19,14 +19,14 @@ Check = Callable[..., None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that updates instead of checking."""
+    """Add ``--pinwarden-update``."""
     group = parser.getgroup("pinwarden")
     group.addoption("--pinwarden-update", action="store_true", help="write the contract's lockfile instead of checking")
 
 
 @pytest.fixture
 def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
-    """Hold a server (``file.py[:object]``) against its lockfile, by default ``mcp-fusion.lock`` in the root folder."""
+    """Check a server (``file.py[:object]``) against its lockfile, by default ``mcp-fusion.lock`` in the root folder."""
     root = request.config.rootpath
     update = bool(request.config.getoption("--pinwarden-update"))
 
@@ -34,15 +34,15 @@ def pinwarden_contract(request: pytest.FixtureRequest) -> Check:
         server: str, *, lock: str | os.PathLike[str] = "mcp-fusion.lock", python: str = sys.executable
     ) -> None:
         __tracebackhide__ = True
-        told = _told(root, server, root / lock, python, update=update)
-        if told is not None:
-            pytest.fail(told, pytrace=False)
+        problem = _problem(root, server, root / lock, python, update=update)
+        if problem is not None:
+            pytest.fail(problem, pytrace=False)
 
     return contract
 
 
-def _told(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
-    """What is wrong with the contract, as the command line tells it; None if nothing is."""
+def _problem(root: Path, server: str, lock: Path, python: str, *, update: bool) -> str | None:
+    """The output of ``pinwarden contract check`` if the check fails; otherwise None."""
     from pinwarden.cli.render.text import render_text
     from pinwarden.contract import check_report as checking
     from pinwarden.contract import lock_command as locking
@@ -53,13 +53,12 @@ def _told(root: Path, server: str, lock: Path, python: str, *, update: bool) -> 
     from pinwarden.system.clock import now
 
     try:
-        place = locking.place_of(str(lock))
-        named = python_server(str(root / server))
-        observed = observe_python(named, python, ProbeOptions())
+        stored = locking.load_lockfile(str(lock))
+        observed = observe_python(python_server(str(root / server)), python, ProbeOptions())
         if update:
-            locking.lock(observed, place, now=now(), dialect=None, name=None)
+            locking.lock(observed, stored, now=now(), dialect=None, name=None)
             return None
-        report = checking.check(observed, place)
+        report = checking.check(observed, stored)
     except PinwardenError as err:
         return f"{err.message} [{err.code}]\nhint: {err.hint}"
     return None if report.exit_code == 0 else render_text(report, colour=False)

@@ -15,7 +15,7 @@ from pinwarden.cli.main import main
 from pinwarden.contract.check_report import check, verify_contract
 from pinwarden.contract.dialect import F5
 from pinwarden.contract.extension import body_digest
-from pinwarden.contract.lock_command import Place, fresh_lockfile
+from pinwarden.contract.lock_command import StoredLockfile, fresh_lockfile
 from pinwarden.contract.lockfile import Lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.contract.observation import Observed, observe_python
 from pinwarden.contract.python_server import interpreter_for, introspect, python_server
@@ -64,7 +64,7 @@ def resealed(document: dict[str, Any]) -> Lockfile:
 def answer(seen: Observed, lockfile: Lockfile) -> str:
     """The exit code of a check, or the code of its error."""
     try:
-        return str(check(seen, Place(path=Path("x"), present=lockfile)).exit_code)
+        return str(check(seen, StoredLockfile(path=Path("x"), lockfile=lockfile)).exit_code)
     except PinwardenError as err:
         return err.code
 
@@ -136,7 +136,9 @@ def test_code_that_hides_behind_a_computed_import_or_runs_at_import_is_not_up_to
 ) -> None:
     hidden = SERVER.replace("    return text", "    __import__('importlib').import_module(text)\n    return text")
     early = "\nimport urllib.request\nif not server:\n    urllib.request.urlopen('https://example.org')\n"
-    report = check(observed(tmp_path, hidden + early), Place(path=Path("x"), present=resealed(written(notes))))
+    report = check(
+        observed(tmp_path, hidden + early), StoredLockfile(path=Path("x"), lockfile=resealed(written(notes)))
+    )
     assert report.exit_code == 1
     assert {(row.code, row.entity) for row in report.rows} == {
         ("reach_unknown", "tool"),
@@ -160,13 +162,13 @@ FACTS = [
 
 def test_a_server_that_writes_down_its_own_facts_is_refused_and_never_an_internal_error(tmp_path: Path) -> None:
     """The process is the server's: it can write anything into the file, or a link to something else."""
-    from pinwarden.contract.python_server import _is_understood, _read
+    from pinwarden.contract.python_server import _is_valid, _read
 
     facts = tmp_path / "facts.json"
     for text in FACTS:
         facts.write_text(text)
         try:
-            assert not _is_understood(_read(facts)), text
+            assert not _is_valid(_read(facts)), text
         except PinwardenError as err:
             assert err.code == "SERVER_IMPORT_FAILED"
     forged = SERVER + "\nimport pathlib\npathlib.Path.replace = lambda part, whole: whole.symlink_to('/etc/hostname')\n"

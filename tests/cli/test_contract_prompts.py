@@ -120,7 +120,7 @@ def test_what_prompts_and_resources_reach_is_locked_explained_and_checked(tmp_pa
     changed = server.read_text().replace('return "Hello"', '__import__("subprocess").run(["id"]); return "Hello"')
     server.write_text(changed)
     checked = contract(tmp_path, "check", python)
-    assert (checked.code, "plain has subprocess now" in checked.out) == (1, True), checked
+    assert (checked.code, "plain now has subprocess" in checked.out) == (1, True), checked
 
 
 def test_one_function_that_serves_all_prompts_counts_for_each(tmp_path: Path) -> None:

@@ -29,13 +29,11 @@ TO_DO = (
     "docs/reference/toolpin-differences.md",
     "src/pinwarden/cli/",
     "src/pinwarden/clients/",
-    "src/pinwarden/contract/",
     "src/pinwarden/core/",
     "src/pinwarden/gateway/",
     "src/pinwarden/install/",
     "src/pinwarden/lock/",
     "src/pinwarden/project/",
-    "src/pinwarden/pytest_plugin.py",
     "src/pinwarden/surface/",
     "src/pinwarden/system/",
 )

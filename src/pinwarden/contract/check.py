@@ -1,7 +1,7 @@
 """Check a server against the contracts in its lockfile.
 
-The original compares one digest and believes the file for the rest, so an edited body passes. Here the file is held
-against itself first, then against the contracts. ``compat`` gives the original's answer, defects included.
+The original compares one digest and trusts the rest of the file, so an edited body passes. Here the file's own digests
+are checked first, then the contracts. ``compat`` gives the original's result, including its defects.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.javascript import in_property_order
 from pinwarden.core.json_values import json_equal
 from pinwarden.core.record import replace
-from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, Item, ItemKind, Surface
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind, Surface
 
 UP_TO_DATE = "Lockfile is up to date."
-_NO_TIME = ""  # the time of generation is not compared
+_NO_TIME = ""  # the generation time is not compared
 
 
-def check_lockfile(  # noqa: PLR0913  all but the first two have a usual value
+def check_lockfile(  # noqa: PLR0913  all but the first two have a default
     lockfile: Lockfile,
     contracts: Contracts,
     prompts: Iterable[PromptContract] | None = None,
@@ -33,21 +33,21 @@ def check_lockfile(  # noqa: PLR0913  all but the first two have a usual value
     dialect: Dialect | None = None,
     compat: bool = False,
 ) -> LockfileCheckResult:
-    """Compare a lockfile with the contracts as they are now.
+    """Compare a lockfile with the current contracts.
 
-    1. The file is held against itself: body digest, or else the digests that can be recomputed. An edited one raises
+    1. Check the file's own digests: the body digest, or else those that can be recomputed. An edited file raises
        ``LOCK_TAMPERED``. (Not in the original.)
-    2. Equal digests: up to date, and nothing else of the format is looked at.
-    3. Otherwise tools and prompts are compared one by one.
-    4. What only the extension pins (``current``) is compared. (Not in the original.)
+    2. If the digests are equal, the lockfile is up to date.
+    3. Otherwise compare tools and prompts one by one.
+    4. Compare what only the extension pins (``current``). (Not in the original.)
     """
-    spoken = dialect or dialects_of(lockfile.document)[0]
+    used_dialect = dialect or dialects_of(lockfile.document)[0]
     sealed = not compat and check_body(lockfile)
     fresh = generate_lockfile(
-        lockfile.server_name, contracts, prompts or (), generated_at=_NO_TIME, dialect=spoken, compat=compat
+        lockfile.server_name, contracts, prompts or (), generated_at=_NO_TIME, dialect=used_dialect, compat=compat
     )
     if compat:
-        return _compared(lockfile, fresh, contracts, f"{spoken.program} lock")
+        return _compared(lockfile, fresh, contracts, f"{used_dialect.program} lock")
     _check_own_digests(lockfile)
     result = _compared(lockfile, fresh, contracts, "pinwarden contract lock")
     _check_visible(lockfile, fresh)
@@ -67,8 +67,8 @@ def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update:
             unchanged=tuple(utf16_sorted(contracts)),
             unchanged_prompts=tuple(utf16_sorted(fresh.prompts)),
         )
-    tools = _sorted_out(lockfile.tools, {name: fresh.tools[name] for name, _ in in_property_order(contracts)})
-    prompts = _sorted_out(lockfile.prompts, fresh.prompts)
+    tools = _compare_names(lockfile.tools, {name: fresh.tools[name] for name, _ in in_property_order(contracts)})
+    prompts = _compare_names(lockfile.prompts, fresh.prompts)
     result = LockfileCheckResult(
         ok=False,
         message="",
@@ -85,8 +85,8 @@ def _compared(lockfile: Lockfile, fresh: Lockfile, contracts: Contracts, update:
 
 
 def stale_message(result: LockfileCheckResult, update: str) -> str:
-    """The sentence that tells people what moved and what to run."""
-    moved = (
+    """A sentence with the changes and the command that updates the lockfile."""
+    changes = (
         ("tools added", result.added),
         ("tools removed", result.removed),
         ("tools changed", result.changed),
@@ -95,15 +95,15 @@ def stale_message(result: LockfileCheckResult, update: str) -> str:
         ("prompts changed", result.changed_prompts),
         ("also changed", result.other),
     )
-    parts = "; ".join(f"{what}: [{', '.join(names)}]" for what, names in moved if names)
+    parts = "; ".join(f"{label}: [{', '.join(names)}]" for label, names in changes if names)
     return f"Lockfile is stale. {parts}. Run `{update}` to update."
 
 
 _Names = tuple[str, ...]
 
 
-def _sorted_out(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Names, _Names, _Names, _Names]:
-    """Names added, removed, changed and unchanged, in the order in which JavaScript would come upon them."""
+def _compare_names(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Names, _Names, _Names, _Names]:
+    """Names added, removed, changed and unchanged, in JavaScript's property order."""
     added: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
@@ -119,50 +119,50 @@ def _sorted_out(locked: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Nam
 
 
 def _digest(entry: Any, name: str) -> Any:
-    if not isinstance(entry, Mapping):  # here the original ends with a TypeError
+    if not isinstance(entry, Mapping):  # the original fails with a TypeError here
         raise PinwardenError("LOCK_INVALID", f"the entry of {name[:80]!a} is not an object")
     return entry.get("integrityDigest")
 
 
-# What the original does not look at
+# Checks that the original does not have
 
 
 def _check_own_digests(lockfile: Lockfile) -> None:
-    """The digest of the file follows from those of its entries, with or without our extension."""
+    """Check that the file's digest follows from the digests of its entries."""
     server = server_digest_of(
         {name: entry["integrityDigest"].removeprefix("sha256:") for name, entry in lockfile.tools.items()}
     )
     prompts = [(name, lockfile.prompts[name]["integrityDigest"]) for name in utf16_sorted(lockfile.prompts)]
     if lockfile.integrity_digest != f"sha256:{file_digest(server, prompts)}":
-        _tampered("the digest of the file is not that of its tools and prompts")
+        _tampered("the lockfile's digest does not match its tools and prompts")
 
 
 def _check_visible(lockfile: Lockfile, fresh: Lockfile) -> None:
-    """What a reviewer reads of an unchanged tool or prompt is what its digest stands for."""
-    for what, locked, now in (("tool", lockfile.tools, fresh.tools), ("prompt", lockfile.prompts, fresh.prompts)):
+    """Check that the readable part of each unchanged tool and prompt matches its digest."""
+    for entity, locked, now in (("tool", lockfile.tools, fresh.tools), ("prompt", lockfile.prompts, fresh.prompts)):
         for name, entry in locked.items():
             if (
                 name in now
                 and entry["integrityDigest"] == now[name]["integrityDigest"]
-                and not _holds(_with_unknown_flags(entry, now[name]), now[name])
+                and not _includes(_with_unknown_flags(entry, now[name]), now[name])
             ):
-                _tampered(f"the entry of {what} {name[:80]!a} does not say what its digest stands for")
+                _tampered(f"the entry of the {entity} {name[:80]!a} does not match its digest")
 
 
 def _with_unknown_flags(entry: Mapping[str, Any], fresh: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry with null for flags that are not known; older files say false there, and both have one digest."""
-    known, now = entry.get("entitlements"), fresh.get("entitlements")
-    if not isinstance(known, Mapping) or not isinstance(now, Mapping):
+    """The entry with null for unknown flags. Older files have false there, with the same digest."""
+    locked, now = entry.get("entitlements"), fresh.get("entitlements")
+    if not isinstance(locked, Mapping) or not isinstance(now, Mapping):
         return entry
-    flags = {name: None if flag is False and now.get(name, False) is None else flag for name, flag in known.items()}
+    flags = {name: None if flag is False and now.get(name, False) is None else flag for name, flag in locked.items()}
     return {**entry, "entitlements": flags}
 
 
-def _holds(entry: Any, fresh: Any) -> bool:
-    """Whether an entry says all that a fresh one says. Members that we do not know may stand beside it."""
+def _includes(entry: Any, fresh: Any) -> bool:
+    """Whether an entry has all members of a fresh one. It may have further, unknown members."""
     if isinstance(fresh, Mapping):
         return isinstance(entry, Mapping) and all(
-            name in entry and _holds(entry[name], member) for name, member in fresh.items()
+            name in entry and _includes(entry[name], member) for name, member in fresh.items()
         )
     return json_equal(entry, fresh)
 
@@ -201,21 +201,17 @@ def _changed_items(locked: Surface, now: Surface, kind: ItemKind) -> set[str]:
 def _digests(surface: Surface, kind: ItemKind) -> dict[str, list[str]]:
     digests: dict[str, list[str]] = {}
     for item in surface.items_of_kind(kind):
-        digests.setdefault(item.key, []).append(_mark(item))
-    return {key: sorted(marks) for key, marks in digests.items()}
-
-
-def _mark(item: Item) -> str:
-    return str(item.digest)  # "None" for one that cannot be digested: never equal to a locked one
+        digests.setdefault(item.key, []).append(str(item.digest))  # "None" for one without a digest; never locked
+    return {key: sorted(values) for key, values in digests.items()}
 
 
 def _other_changes(locked: Surface, now: Surface) -> tuple[str, ...]:
-    """Whatever is neither tool nor prompt, by name."""
+    """The names of changed server properties, resources and templates."""
     before, after = locked.server or {}, now.server or {}
     changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     for kind in (RESOURCE, TEMPLATE):
-        gone, come = _digests(locked, kind), _digests(now, kind)
-        changed += [f"{kind.entity} {key}" for key in sorted({*gone, *come}) if gone.get(key) != come.get(key)]
+        old, new = _digests(locked, kind), _digests(now, kind)
+        changed += [f"{kind.entity} {key}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if (kind.member in locked.items) != (kind.member in now.items):
             changed.append(kind.member)
     return tuple(changed)
@@ -232,7 +228,7 @@ def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
         known = {fact: level for fact, level in facts.evidence.items() if level != UNKNOWN}
         levels = before.get("evidence", {})
         if any(levels.get(fact, UNKNOWN) == UNKNOWN for fact in known):
-            changed.add(name)  # who edits a lock could otherwise call unknown what is not to be compared
+            changed.add(name)  # otherwise an attacker could exclude a fact by marking it unknown in the lock
         if "entitlements" in known and reach(before.get("entitlements")) != reach(facts.entitlements):
             changed.add(name)
         if "middlewareChain" in known and (
@@ -244,7 +240,7 @@ def _changed_facts(lockfile: Lockfile, current: Extension) -> set[str]:
 
 
 def _changed_reach(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
-    """Prompts and resources whose code reaches something else than the lock records. An older lock records nothing."""
+    """Prompts and resources whose code reaches something that the lock does not record. Older locks record nothing."""
     extension = lockfile.extension or {}
     if current.evidence != SOURCE or extension.get("evidence") != SOURCE:
         return ()
@@ -260,15 +256,15 @@ def _changed_reach(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
 
 
 def _changed_startup(lockfile: Lockfile, current: Extension) -> tuple[str, ...]:
-    """Whether the code that runs when the server is imported reaches something else, where its source was read."""
+    """``("startup",)`` if the code that runs on import reaches something else, and its source was analysed."""
     details = (lockfile.extension or {}).get("details")
     before = details.get("startup") if isinstance(details, Mapping) else None
-    read = current.evidence == SOURCE and (lockfile.extension or {}).get("evidence") == SOURCE
-    return ("startup",) if read and reach(before) != reach(current.details.get("startup")) else ()
+    analysed = current.evidence == SOURCE and (lockfile.extension or {}).get("evidence") == SOURCE
+    return ("startup",) if analysed and reach(before) != reach(current.details.get("startup")) else ()
 
 
 def reach(entitlements: Any) -> dict[str, frozenset[tuple[str, str]]]:
-    """What is compared of findings: what is reached, known and unknown, and not where in the code that stands."""
+    """The comparable part of entitlements: what is reached, known and unknown, without code locations."""
     stated = entitlements if isinstance(entitlements, Mapping) else {}
     return {
         "kinds": frozenset((str(kind), "") for kind in _listed(stated, "kinds")),
@@ -287,8 +283,10 @@ def _listed(names: Mapping[str, Any], member: str) -> list[Any]:
 
 
 def _limits(details: Any) -> dict[str, Any]:
-    """What is compared of a tool's details: not where its handler is."""
-    return {name: each for name, each in details.items() if name != "handler"} if isinstance(details, Mapping) else {}
+    """The comparable part of a tool's details, without the handler's location."""
+    if not isinstance(details, Mapping):
+        return {}
+    return {name: value for name, value in details.items() if name != "handler"}
 
 
 def _tampered(why: str) -> NoReturn:

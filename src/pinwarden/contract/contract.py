@@ -1,9 +1,8 @@
 """The contract types: the preimages of the lockfile's digests.
 
-A ``ToolContract`` has four sections, each hashed on its own: surface, behavior, token economics, entitlements. Much of
-it is hashed and never written (``docs/reference/fusion-differences.md``), so a lockfile is compared with contracts, not
-verified alone. Absent is None throughout; the members that are hashed as null and those that are left out differ by
-place, and only ``contract/digests.py`` knows which.
+A ``ToolContract`` has four sections, each hashed separately: surface, behavior, token economics, entitlements. Much of
+it is hashed but not written (``docs/reference/fusion-differences.md``), so a lockfile can only be verified with the
+contracts. Absent members are None; ``contract/digests.py`` decides which are hashed as null and which are omitted.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ActionContract(Record):
     idempotent: bool = False
     read_only: bool = False
     required_fields: tuple[str, ...] = ()
-    """In the order of the schema, which is hashed."""
+    """In schema order, which is part of the hash."""
     presenter_name: str | None = None
     input_schema_digest: str
     """Bare hex over the names of the required fields; see ``required_fields_digest``."""
@@ -33,7 +32,7 @@ class ActionContract(Record):
 
 
 class SurfaceContract(Record):
-    """What a model is shown of a tool."""
+    """The part of a tool that a model sees."""
 
     name: str
     """The tool's own name, which may differ from its key in the map of contracts."""
@@ -45,7 +44,7 @@ class SurfaceContract(Record):
 
 
 class BehaviorContract(Record):
-    """What a tool's answers are bound to."""
+    """Limits and rules for a tool's results."""
 
     egress_schema_digest: str | None = None
     system_rules_fingerprint: str = "none"
@@ -59,7 +58,7 @@ class BehaviorContract(Record):
 
 
 class TokenContract(Record):
-    """How a tool's answers may swell."""
+    """How large a tool's results may become."""
 
     schema_field_count: int = 0
     unbounded_collection: bool = False
@@ -68,9 +67,9 @@ class TokenContract(Record):
 
 
 class EntitlementContract(Record):
-    """What a tool's handlers reach. ``raw`` holds the identifiers that were found.
+    """What a tool's handlers can reach. ``raw`` has the identifiers in the code.
 
-    A flag is None where the code was not analysed, or not to its end: that is not the same as False.
+    A flag is None if the code was not analysed completely, which is not the same as False.
     """
 
     filesystem: bool | None = False
@@ -81,7 +80,7 @@ class EntitlementContract(Record):
     raw: tuple[str, ...] = ()
 
     def with_unknown_flags(self) -> EntitlementContract:
-        """The same, with unknown instead of False: the code was not followed everywhere."""
+        """A copy with None instead of False, for code that could not be analysed completely."""
         return EntitlementContract(
             filesystem=self.filesystem or None,
             network=self.network or None,
@@ -92,7 +91,7 @@ class EntitlementContract(Record):
         )
 
     def flags(self) -> dict[str, bool | None]:
-        """The flags under the names of the format."""
+        """The flags by the format's names."""
         return {
             "filesystem": self.filesystem,
             "network": self.network,
@@ -105,7 +104,7 @@ class EntitlementContract(Record):
 UNKNOWN_ENTITLEMENTS = EntitlementContract(
     filesystem=None, network=None, subprocess=None, crypto=None, code_evaluation=None
 )
-"""Of a tool whose code was not analysed."""
+"""For tools whose code was not analysed."""
 
 
 class ToolContract(Record):
@@ -117,7 +116,7 @@ class ToolContract(Record):
     entitlements: EntitlementContract = EntitlementContract()
 
     def to_json(self) -> dict[str, Any]:
-        """The contract as the original writes it; absent members are left out."""
+        """The contract as the original writes it; absent members are omitted."""
         return {
             "surface": _surface_json(self.surface),
             "behavior": _behavior_json(self.behavior),
@@ -140,7 +139,7 @@ class PromptArgument(Record):
 
 
 class PromptContract(Record):
-    """What is pinned of one prompt. Icons are not, in the original's part of the file."""
+    """The pinned part of one prompt. The original does not pin icons."""
 
     name: str
     description: str | None = None
@@ -156,12 +155,12 @@ Contracts = Mapping[str, ToolContract]
 
 
 def tool_contract_from_json(value: Any, where: str = "contract") -> ToolContract:
-    """Read a contract. A member of the wrong kind is an error that names its place."""
-    read = _Reader(value, where)
-    behavior, tokens, granted = read.inside("behavior"), read.inside("tokenEconomics"), read.inside("entitlements")
+    """Parse a contract. ``CONTRACT_INVALID`` names the member that has the wrong type."""
+    reader = _Reader(value, where)
+    behavior, tokens, granted = (reader.inside(name) for name in ("behavior", "tokenEconomics", "entitlements"))
     guardrails = behavior.inside("cognitiveGuardrails")
     return ToolContract(
-        surface=_surface_from(read.inside("surface")),
+        surface=_surface_from(reader.inside("surface")),
         behavior=BehaviorContract(
             egress_schema_digest=behavior.text_or_none("egressSchemaDigest"),
             system_rules_fingerprint=behavior.text("systemRulesFingerprint"),
@@ -191,33 +190,33 @@ def tool_contract_from_json(value: Any, where: str = "contract") -> ToolContract
 
 
 def contracts_from_json(value: Any, where: str = "contracts") -> dict[str, ToolContract]:
-    """Read a map of contracts, in its order."""
+    """Parse a mapping of contracts; the order is kept."""
     if not isinstance(value, Mapping):
         _malformed(where, "an object")
-    return {name: tool_contract_from_json(each, f"{where}.{name}") for name, each in value.items()}
+    return {name: tool_contract_from_json(contract, f"{where}.{name}") for name, contract in value.items()}
 
 
-def _surface_from(read: _Reader) -> SurfaceContract:
-    actions = read.inside("actions")
+def _surface_from(reader: _Reader) -> SurfaceContract:
+    actions = reader.inside("actions")
     return SurfaceContract(
-        name=read.text("name"),
-        description=read.text_or_none("description"),
-        tags=read.texts("tags"),
+        name=reader.text("name"),
+        description=reader.text_or_none("description"),
+        tags=reader.texts("tags"),
         actions={key: _action_from(actions.inside(key)) for key in actions.value},
-        input_schema_digest=read.text("inputSchemaDigest"),
+        input_schema_digest=reader.text("inputSchemaDigest"),
     )
 
 
-def _action_from(read: _Reader) -> ActionContract:
+def _action_from(reader: _Reader) -> ActionContract:
     return ActionContract(
-        description=read.text_or_none("description"),
-        destructive=read.flag("destructive"),
-        idempotent=read.flag("idempotent"),
-        read_only=read.flag("readOnly"),
-        required_fields=read.texts("requiredFields"),
-        presenter_name=read.text_or_none("presenterName"),
-        input_schema_digest=read.text("inputSchemaDigest"),
-        has_middleware=read.flag("hasMiddleware"),
+        description=reader.text_or_none("description"),
+        destructive=reader.flag("destructive"),
+        idempotent=reader.flag("idempotent"),
+        read_only=reader.flag("readOnly"),
+        required_fields=reader.texts("requiredFields"),
+        presenter_name=reader.text_or_none("presenterName"),
+        input_schema_digest=reader.text("inputSchemaDigest"),
+        has_middleware=reader.flag("hasMiddleware"),
     )
 
 
@@ -265,7 +264,7 @@ def _stated(name: str, value: str | None) -> dict[str, str]:
 
 
 class _Reader:
-    """One JSON object, its members read by kind."""
+    """Typed access to the members of one JSON object."""
 
     __slots__ = ("value", "where")
 

@@ -12,11 +12,11 @@ from pinwarden.core.report import FindingKinds, Report, Row, kind_reasons, kind_
 from pinwarden.surface.surface import TOOL, Surface
 
 _SHOWN = ("name", "title", "description", "inputSchema", "annotations")
-"""What hosts put before the model. What is returned, and what only a host reads, comes later or never."""
+"""The members that hosts send to the model before any call."""
 
 
 class ToolCost(Record):
-    """What one tool costs, in tokens."""
+    """The cost of one tool, in tokens."""
 
     name: str
     description: int
@@ -25,7 +25,7 @@ class ToolCost(Record):
 
 
 class Costs(Record):
-    """What a server costs, in tokens."""
+    """The cost of a server, in tokens."""
 
     tools: tuple[ToolCost, ...]
     instructions: int
@@ -37,17 +37,17 @@ class Costs(Record):
 
 
 def estimated_tokens(text: str) -> int:
-    """The reference's formula: a token for every 3.5 UTF-16 code units, rounded up."""
+    """The reference's formula: one token per 3.5 UTF-16 code units, rounded up."""
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
     return -(-units * 2 // 7)
 
 
 def costs_of(surface: Surface, count: Callable[[str], int] = estimated_tokens) -> Costs:
-    """The cost of every tool that can be digested, the dearest first."""
+    """The cost of every tool that has a digest, most expensive first."""
     tools = [_cost(item.value, count) for item in surface.items_of_kind(TOOL) if item.digest is not None]
     instructions = (surface.server or {}).get("instructions")
     return Costs(
-        tools=tuple(sorted(tools, key=lambda each: (-each.total, each.name))),
+        tools=tuple(sorted(tools, key=lambda tool: (-tool.total, tool.name))),
         instructions=count(instructions) if isinstance(instructions, str) else 0,
     )
 
@@ -67,7 +67,7 @@ _ENCODING = "o200k_base"
 
 
 class Tokenizer(Record):
-    """A way to count, and its name for the report."""
+    """A counting function, and its name for the report."""
 
     name: str
     count: Callable[[str], int]
@@ -90,23 +90,23 @@ def tokenizer() -> Tokenizer:
 
 
 def _refuse(*_: object) -> NoReturn:
-    raise OSError("nothing is downloaded in order to count")
+    raise OSError("tokenizer tables are not downloaded")
 
 
 COST_KINDS: FindingKinds = kind_table(
-    review=(("over_budget", "What the tools cost in every conversation is more than the budget allows."),)
+    review=(("over_budget", "The tools cost more tokens in every conversation than the budget allows."),)
 )
 
 
 class Budget(Record):
-    """What the tools may cost in every conversation, in tokens. None is no limit."""
+    """How many tokens the tools may cost in every conversation. None means no limit."""
 
     total: int | None = None
     tool: int | None = None
 
 
 class CostChange(Record):
-    """The costs of a server now, and as it was locked if its texts are known."""
+    """A server's costs now and, if the lock has its texts, when it was locked."""
 
     now: Costs
     before: Costs | None
@@ -120,7 +120,7 @@ class CostChange(Record):
         return (f"{self.now.total} tokens in every conversation, {change:+d} since the lock ({self.counted_by})",)
 
     def to_json(self) -> dict[str, Any]:
-        """The totals, and what each tool costs."""
+        """The totals, and the cost of each tool."""
         return {
             "total": self.now.total,
             "before": None if self.before is None else self.before.total,
@@ -131,7 +131,7 @@ class CostChange(Record):
 
 
 def cost_change(before: Surface | None, now: Surface) -> CostChange:
-    """Count both with the same tokenizer."""
+    """Count both surfaces with the same tokenizer."""
 
     counting = tokenizer()
     return CostChange(
@@ -142,7 +142,7 @@ def cost_change(before: Surface | None, now: Surface) -> CostChange:
 
 
 def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ...]:
-    """What costs more than it may."""
+    """The rows for a server and tools over budget."""
     tools = [("tool", tool.name, tool.total, budget.tool) for tool in costs.now.tools]
     return tuple(
         Row(
@@ -159,7 +159,7 @@ def over_budget(server: str, costs: CostChange, budget: Budget) -> tuple[Row, ..
 
 
 def cost_report(server: str, surface: Surface, budget: Budget) -> Report:
-    """What every tool costs, and what costs too much."""
+    """The report of ``contract tokens``."""
     costs = cost_change(None, surface)
     rows = over_budget(server, costs, budget)
     return Report(

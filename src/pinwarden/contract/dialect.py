@@ -1,7 +1,7 @@
-"""The dialects of one lockfile format.
+"""The dialects of the original's lockfile format.
 
-``lockfileVersion`` stayed 1 through every change of algorithm, so the number does not say how a file was made. What a
-dialect decides is listed here; what the file itself can tell of its dialect, ``dialects_of`` reads.
+``lockfileVersion`` stayed 1 through every change of the algorithm, so it does not identify the dialect. ``dialects_of``
+narrows it down from the content.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pinwarden.core.record import Record, replace
 
 
 class Dialect(Record):
-    """How one range of releases derives, hashes and writes."""
+    """How one range of the original's releases derives, hashes and writes lockfiles."""
 
     name: str
     releases: str
     program: str
-    """What the command line calls itself."""
+    """The name of the command line program."""
     file_name: str
     version_key: str
-    """The member with the framework's version; a reader of another name refuses the file."""
+    """The member with the framework's version. Each program rejects files that lack its own member."""
     framework_version: str
-    """What that member holds unless another is given."""
+    """The default value of that member."""
     title: str
     """The name in messages."""
     code_evaluation: bool
-    """Whether the fifth entitlement is in the body and in the digest."""
+    """Whether the fifth entitlement is part of the body and the digest."""
     one_prompt_per_name: bool
 
 
@@ -59,19 +59,21 @@ V = replace(
 )
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (F1, F2, F3, F4, F5, V)}
 DEFAULT_DIALECT = F5
-"""What is written for ``mcp-fusion.lock`` when nothing else is said: the last release of that name."""
+"""The default for ``mcp-fusion.lock``: the last release of that name."""
 
 
 def dialect_named(name: str) -> Dialect:
-    """The dialect of that name."""
+    """The dialect with this name."""
     if name not in DIALECTS:
-        raise PinwardenError("PROFILE_UNKNOWN", f"no dialect is named {name!a}; known: {', '.join(DIALECTS)}")
+        raise PinwardenError("PROFILE_UNKNOWN", f"unknown dialect {name!a}; known: {', '.join(DIALECTS)}")
     return DIALECTS[name]
 
 
 def dialects_of(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
-    """The dialects a lockfile may be written in, newest first. F2 to F5 cannot be told apart from the file alone:
-    a caller recomputes under each and takes the first that matches."""
+    """The possible dialects of a lockfile, newest first.
+
+    F2 to F5 cannot be distinguished by the file alone, so callers recompute the digest with each of them.
+    """
     if isinstance(document.get(V.version_key), str) and not isinstance(document.get(F5.version_key), str):
         return (V,)
     fusion = (F5, F4, F3, F2)
@@ -82,4 +84,4 @@ def dialects_of(document: Mapping[str, Any]) -> tuple[Dialect, ...]:
     stated = [entry.get("entitlements") for entry in entries if isinstance(entry, Mapping)]
     if stated and not any(isinstance(flag, Mapping) and "codeEvaluation" in flag for flag in stated):
         return (F1,)
-    return fusion if stated else (*fusion, F1)  # an empty server says nothing about it
+    return fusion if stated else (*fusion, F1)  # a server without tools does not show the difference

@@ -51,7 +51,7 @@ class Delta(Record):
 
 
 class ContractDiff(Record):
-    """All differences of one tool, the worst first."""
+    """All differences of one tool, worst first."""
 
     tool_name: str
     deltas: tuple[Delta, ...]
@@ -64,7 +64,7 @@ class ContractDiff(Record):
 
     @property
     def is_backwards_compatible(self) -> bool:
-        """Whether nothing breaks."""
+        """Whether nothing is breaking."""
         return self.max_severity != BREAKING
 
     def to_json(self) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def _surface(old: SurfaceContract, new: SurfaceContract) -> Iterator[_Difference
         yield _at("surface", "tags", message, sides, (SAFE if removed else COSMETIC, COSMETIC))
 
 
-def _text(category: str, place: str, message: str, sides: _Sides, original: str | None) -> _Difference:
+def _text(category: str, field: str, message: str, sides: _Sides, original: str | None) -> _Difference:
     """A difference in text that a model reads: risky, and worse if the new text reads like an attack."""
     old, new = sides
     attacks = new_cues([new], ApprovedText(old)) if new else ()
-    return _at(category, place, message, sides, (original, BREAKING if attacks else RISKY))
+    return _at(category, field, message, sides, (original, BREAKING if attacks else RISKY))
 
 
 # Actions
@@ -221,7 +221,7 @@ def _action_fields(key: str, old: ActionContract, new: ActionContract) -> Iterat
         yield _text("surface.action", f"actions.{key}.description", message, (old.description, new.description), None)
     if old.has_middleware != new.has_middleware:
         sides = (_flag(old.has_middleware), _flag(new.has_middleware))
-        message = f'Action "{key}" middleware {"attached" if new.has_middleware else "taken away"}'
+        message = f'Action "{key}" middleware {"attached" if new.has_middleware else "removed"}'
         yield _action(key, ".hasMiddleware", message, sides, (None, RISKY))
 
 
@@ -248,14 +248,14 @@ def _guardrails(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Diffe
         ("agentLimitMax", "Agent limit", old.agent_limit_max, new.agent_limit_max),
         ("egressMaxBytes", "Egress max bytes", old.egress_max_bytes, new.egress_max_bytes),
     )
-    for place, name, before, after in limits:
+    for field, name, before, after in limits:
         if before == after:
             continue
         message = f"{name} changed: {_or(before, 'unlimited')} → {_or(after, 'unlimited')}"
         loosened = after is None or (before is not None and after > before)
         sides = (_or(before, "null"), _or(after, "null"))
         original = RISKY if after is None else SAFE
-        yield _at("behavior.guardrails", place, message, sides, (original, RISKY if loosened else SAFE))
+        yield _at("behavior.guardrails", field, message, sides, (original, RISKY if loosened else SAFE))
 
 
 def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Difference]:
@@ -290,12 +290,12 @@ def _execution(old: BehaviorContract, new: BehaviorContract) -> Iterator[_Differ
     )
 
 
-def _chain(category: str, place: str, message: str, old: Sequence[str], new: Sequence[str]) -> Iterator[_Difference]:
-    """A list, which the original compares joined by commas: to it ["a,b"] and ["a", "b"] are the same."""
+def _chain(category: str, field: str, message: str, old: Sequence[str], new: Sequence[str]) -> Iterator[_Difference]:
+    """A list. The original compares it joined by commas, so that ["a,b"] and ["a", "b"] are equal."""
     if tuple(old) == tuple(new):
         return
     sides = (",".join(old) or None, ",".join(new) or None)
-    yield _at(category, place, message, sides, (RISKY if (sides[0] or "") != (sides[1] or "") else None, RISKY))
+    yield _at(category, field, message, sides, (RISKY if (sides[0] or "") != (sides[1] or "") else None, RISKY))
 
 
 # Token economics and entitlements
@@ -316,10 +316,10 @@ def _tokens(old: TokenContract, new: TokenContract) -> Iterator[_Difference]:
         ("schemaFieldCount", "Number of output fields", old.schema_field_count, new.schema_field_count),
         ("baseOverheadTokens", "Tokens added to each answer", old.base_overhead_tokens, new.base_overhead_tokens),
     )
-    for place, name, before, after in counts:
+    for field, name, before, after in counts:
         if before != after:
             message = f"{name} changed: {before} → {after}"
-            yield _at("tokenEconomics", place, message, (str(before), str(after)), (None, SAFE))
+            yield _at("tokenEconomics", field, message, (str(before), str(after)), (None, SAFE))
 
 
 def _entitlements(before: ToolContract, after: ToolContract) -> Iterator[_Difference]:
@@ -347,10 +347,10 @@ def _known(flag: bool | None) -> str:
     return "unknown" if flag is None else _flag(flag)
 
 
-def _at(category: str, place: str, message: str, sides: _Sides, weights: _Weights) -> _Difference:
+def _at(category: str, field: str, message: str, sides: _Sides, weights: _Weights) -> _Difference:
     return _Difference(
         category=category,
-        field=place,
+        field=field,
         description=message,
         before=sides[0],
         after=sides[1],

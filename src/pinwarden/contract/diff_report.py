@@ -19,13 +19,13 @@ CONTRACT_CHANGE_KINDS: FindingKinds = kind_table(
     critical=(
         (
             BREAKING.lower(),
-            "A call, a reader or a promise that was right before is wrong, or the change looks like an attack.",
+            "Correct calls or uses of results may fail, a promise was dropped, or the change looks like an attack.",
         ),
     ),
-    review=((RISKY.lower(), "A model or a host sees something different, or more is allowed; review it."),),
+    review=((RISKY.lower(), "A model or host sees something else, or more is allowed. Review it."),),
     info=(
-        (SAFE.lower(), "What was reviewed still holds."),
-        (COSMETIC.lower(), "The same in other words."),
+        (SAFE.lower(), "The review of the old version still applies."),
+        (COSMETIC.lower(), "The wording changed; the meaning did not."),
     ),
 )
 
@@ -63,7 +63,7 @@ def diff_files(before: Path, after: Path, *, compat: bool = False) -> Report:
 def _read(path: Path) -> Lockfile:
     lockfile = read_lockfile(path)
     if lockfile is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}", hint="Name two lockfiles that are there.")
+        raise PinwardenError("LOCK_MISSING", f"{path} does not exist", hint="Give the paths of two lockfiles.")
     return lockfile
 
 
@@ -76,19 +76,17 @@ def _summary(counts: Counter[str]) -> str:
     if not counts:
         return "no change"
     message = ", ".join(f"{counts[severity]} {severity.lower()}" for severity in SEVERITIES if counts[severity])
-    return f"{message}: {'somebody has to look' if counts[BREAKING] or counts[RISKY] else 'nothing to decide'}"
+    return f"{message}: {'review needed' if counts[BREAKING] or counts[RISKY] else 'no review needed'}"
 
 
 def _notes(diff: ServerDiff) -> tuple[str, ...]:
     notes: list[str] = []
     if diff.framework_changed:
-        notes.append("the two were served by different frameworks; what those add by themselves was left out")
+        notes.append("the frameworks differ; parts that they generate were not compared")
     if diff.same_meaning:
-        notes.append("the server moved between frameworks or versions without a change of meaning")
+        notes.append("the framework or its version changed; the meaning did not")
     if diff.digests_only:
-        notes.append(
-            "a file holds digests without texts, so changes behind a digest are not shown; lock the server again"
-        )
+        notes.append("a lockfile has digests without texts, so not all changes can be shown; lock the server again")
     return tuple(notes)
 
 

@@ -1,7 +1,7 @@
-"""The digests of contracts, from the sections of one tool up to the whole file.
+"""The digests of contracts, from the sections of one tool up to the entire file.
 
-What is hashed as null and what is left out follows the original: an absent description of a tool or action is left
-out, an absent one of a prompt is null.
+Like the original, an absent description of a tool or action is omitted, and an absent description of a prompt is hashed
+as null.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _PROTO = "__proto__"
 
 LOCKFILE_LIMITS: Limits = replace(DEFAULT_LIMITS, max_bytes=128 * 1024 * 1024)
-"""A lockfile of ten thousand tools with their schemas is some tens of megabytes."""
+"""A lockfile of ten thousand tools with their schemas has some tens of megabytes."""
 
 
 def hex_of(value: Any) -> str:
-    """SHA-256, in bare hex, over the original's canonical JSON of a value."""
+    """SHA-256 in bare hex of a value in the original's canonical JSON."""
     return sha256(canonicalize(value, "fusion", LOCKFILE_LIMITS)).hexdigest()
 
 
 def hex_of_text(text: str) -> str:
-    """SHA-256 over text as JavaScript encodes it: a lone surrogate becomes U+FFFD."""
+    """SHA-256 in bare hex of text as JavaScript encodes it: a lone surrogate becomes U+FFFD."""
     try:
         return sha256(text.encode()).hexdigest()
     except UnicodeEncodeError:
@@ -56,7 +56,7 @@ def utf16_sorted(names: Iterable[str]) -> list[str]:
 def to_sorted_file(document: Any, *, keep_proto: bool = True) -> bytes:
     """The text of a file with members sorted at every level, two spaces and a final newline.
 
-    The original loses a member named ``__proto__``. A reviewer has to see it, so it is kept unless asked otherwise.
+    The original drops a member named ``__proto__``. Reviewers must see it, so it is kept by default.
     """
     return encode_javascript_json(_sorted(document, keep_proto=keep_proto))
 
@@ -83,7 +83,7 @@ class ToolDigest(Record):
     entitlements: str
 
     def components(self) -> dict[str, str]:
-        """The digests of the sections by the original's names."""
+        """The digests of the sections, by the original's names."""
         return {
             "surface": self.surface,
             "behavior": self.behavior,
@@ -93,14 +93,14 @@ class ToolDigest(Record):
 
 
 class ServerDigest(Record):
-    """The digest over all tools, and each tool's own. Prompts are not in it."""
+    """The digest of all tools, and of each tool. Prompts are not included."""
 
     digest: str
     tools: Mapping[str, ToolDigest]
 
 
 def required_fields_digest(names: Iterable[str]) -> str:
-    """What the original calls an action's ``inputSchemaDigest``: only names, in their order."""
+    """The original's ``inputSchemaDigest`` of an action, which covers only the names, in order."""
     return hex_of(list(names))
 
 
@@ -123,9 +123,9 @@ def tool_digest(contract: ToolContract, dialect: Dialect) -> ToolDigest:
 
 
 def server_digest(contracts: Contracts, dialect: Dialect) -> ServerDigest:
-    """The digest of all tools under the names by which they are exported, whatever their order."""
+    """The digest of all tools by exported name, in any order."""
     tools = {name: tool_digest(contract, dialect) for name, contract in contracts.items()}
-    return ServerDigest(digest=server_digest_of({name: each.digest for name, each in tools.items()}), tools=tools)
+    return ServerDigest(digest=server_digest_of({name: tool.digest for name, tool in tools.items()}), tools=tools)
 
 
 def server_digest_of(tools: Mapping[str, str]) -> str:
@@ -140,7 +140,7 @@ def file_digest(server: str, prompts: Iterable[tuple[str, str]]) -> str:
 
 
 def locked_prompt(prompt: PromptContract) -> dict[str, Any]:
-    """A prompt as it stands in the file, digests included."""
+    """A prompt's entry in the file, with its digests."""
     ordered, _ = locale_sorted(prompt.arguments, lambda argument: argument.name)
     arguments = [
         {"name": argument.name, "description": argument.description or None, "required": argument.required}
@@ -189,7 +189,7 @@ def _action(key: str, action: ActionContract) -> dict[str, Any]:
 
 
 def _entitlements(entitlements: EntitlementContract, dialect: Dialect) -> dict[str, Any]:
-    """The format hashes true or false, so a flag that is not known is hashed as false; the file says null."""
+    """The format hashes only true and false, so an unknown flag is hashed as false; the file has null."""
     flags: dict[str, Any] = {name: flag is True for name, flag in entitlements.flags().items()}
     if not dialect.code_evaluation:
         del flags["codeEvaluation"]

@@ -1,11 +1,11 @@
-"""The report of ``contract explain``: what is known about a server, and from which evidence."""
+"""The report of ``contract explain``: what is known about a server, and from where."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from pinwarden.contract.denials import CONTRACT_KINDS, notices
+from pinwarden.contract.entitlement_findings import CONTRACT_KINDS, contradiction_rows
 from pinwarden.contract.entitlements.values import Entitlements
 from pinwarden.contract.observation import Observed, located
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
@@ -14,11 +14,11 @@ from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE
 
 
 def explain(observed: Observed, only: tuple[str, ...] = ()) -> Report:
-    """Every fact of every tool, with where it comes from."""
+    """Every fact about every tool, with its source."""
     unknown = [name for name in only if name not in observed.contracts]
     if unknown:
         raise PinwardenError("USAGE", f"the server has no tool {unknown[0][:120]!a}")
-    findings = tuple(row for row in notices(observed) if not only or row.name in only)
+    findings = tuple(row for row in contradiction_rows(observed) if not only or row.name in only)
     names = [name for name in observed.contracts if not only or name in only]
     return Report(
         command="contract explain",
@@ -50,7 +50,7 @@ def _tool(observed: Observed, name: str) -> dict[str, Any]:
 
 
 def _reached(observed: Observed, member: str) -> dict[str, Any]:
-    """What the code of each prompt or resource reaches; None where its source was not read."""
+    """What the code of each prompt or resource reaches; None if its source was not analysed."""
     kinds = (PROMPT,) if member == "prompts" else (RESOURCE, TEMPLATE)
     reached = getattr(observed.analysis, member) if observed.analysis is not None else {}
     names = [item.key for kind in kinds for item in observed.extension.surface.items_of_kind(kind)]
@@ -66,7 +66,7 @@ def _entitlements(entitlements: Entitlements) -> dict[str, Any]:
 
 
 def lines_of(report: Report) -> Iterator[str]:
-    """The facts for a person, tool by tool."""
+    """The facts as text, tool by tool."""
     for name, tool in report.facts["tools"].items():
         yield name
         by_source: dict[str, list[str]] = {}
@@ -83,17 +83,17 @@ def lines_of(report: Report) -> Iterator[str]:
 
 def _reach(described: dict[str, Any] | None) -> Iterator[str]:
     if described is None:
-        yield "  reaches:   unknown, its source was not read"
+        yield "  reaches:   unknown, its source was not analysed"
         return
     yield f"  reaches:   {', '.join(described['kinds']) or 'nothing outside its own process'}"
     for kind in described["kinds"]:
-        places = [finding["where"] for finding in described["findings"] if finding["kind"] == kind]
-        yield f"    {kind}: {min(places, key=len)}{_more(places)}"
+        locations = [finding["where"] for finding in described["findings"] if finding["kind"] == kind]
+        yield f"    {kind}: {min(locations, key=len)}{_more(locations)}"
     for reason in dict.fromkeys(reason["reason"] for reason in described["unknown"]):
-        places = [item["where"] for item in described["unknown"] if item["reason"] == reason]
-        yield f"    unknown reach ({reason}): {min(places, key=len)}{_more(places)}"
+        locations = [item["where"] for item in described["unknown"] if item["reason"] == reason]
+        yield f"    unknown reach ({reason}): {min(locations, key=len)}{_more(locations)}"
 
 
-def _more(places: list[str]) -> str:
-    """The nearest place is enough for a person; all of them are in the JSON."""
-    return f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+def _more(locations: list[str]) -> str:
+    """The text shows only the shortest call path; the JSON has all of them."""
+    return f" (and {len(locations) - 1} more)" if len(locations) > 1 else ""

@@ -1,9 +1,8 @@
 """Pinwarden's member of the lockfile, which the original accepts and ignores.
 
-It holds what a client sees, verbatim, so that a reviewer sees what moved and not only that it moved; the contracts
-with their hidden parts, so that two files can be compared; what is known of each fact and how; and two digests that
-make the file checkable by others: ``bodyDigest`` over the whole file, and ``surfaceDigest``, equal to the consumer's
-lock digest of the same server (``surface/surface.py``).
+It has the surface verbatim, so that a reviewer sees each change; the complete contracts, so that two files can be
+compared; how each fact is known; and two digests that others can check: ``bodyDigest`` over the entire file, and
+``surfaceDigest``, which equals the surface digest of the same server in a user's lock (``surface/surface.py``).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ FORMAT = "pinwarden-contract/1"
 PAYLOAD_TYPE = "application/vnd.pinwarden.contract+json"
 SOURCE, IN_MEMORY, LIVE, UNKNOWN = "source", "in-memory", "live", "unknown"
 EVIDENCE = (SOURCE, IN_MEMORY, LIVE, UNKNOWN)
-"""How a fact is known: read in source, asked of the server object, asked over the wire, or not at all."""
+"""How a fact is known: from source, from the server object, from the live server, or not at all."""
 _SURFACE_MEMBERS = frozenset({*SERVER_MEMBERS, *(kind.member for kind in ITEM_KINDS)})
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
 class ToolFacts(Record):
-    """What the extension says of one tool beside its wire definition and contract."""
+    """What the extension records about one tool besides its definition and contract."""
 
     evidence: Mapping[str, str] = field(default_factory=dict)
     """Fact (``entitlements``, ``middlewareChain``, ``inputSchema``, …) to one of ``EVIDENCE``."""
@@ -48,14 +47,14 @@ class ToolFacts(Record):
 
 
 class Extension(Record):
-    """The extension as a value, before its digests are made."""
+    """The extension before its digests are computed."""
 
     surface: Surface
-    """What a client saw: tools, prompts, resources, templates, serverInfo, instructions, all verbatim."""
+    """What a client sees: tools, prompts, resources, templates, serverInfo, instructions, all verbatim."""
     contracts: Contracts
-    """The contracts that the lockfile was generated from."""
+    """The contracts from which the lockfile was generated."""
     evidence: str
-    """The highest level at which the server was seen: one of ``EVIDENCE``."""
+    """The best source of facts that was available: one of ``EVIDENCE``."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Framework and protocol versions by name, e.g. ``{"python": …, "mcp": …, "fastmcp": …, "protocol": …}``."""
     tools: Mapping[str, ToolFacts] = field(default_factory=dict)
@@ -64,10 +63,10 @@ class Extension(Record):
 
 
 def with_extension(lockfile: Lockfile, extension: Extension) -> Lockfile:
-    """The lockfile with our member in it, its body digest over everything. An older signature goes."""
+    """The lockfile with our member and its body digest. An existing signature is dropped."""
     surface = extension.surface
     if surface.problem is not None:
-        raise PinwardenError("SURFACE_INVALID", f"what cannot be digested cannot be locked: {surface.problem}")
+        raise PinwardenError("SURFACE_INVALID", f"the surface has no digest, so it cannot be locked: {surface.problem}")
     member: dict[str, Any] = {
         "format": FORMAT,
         "surfaceDigest": str(surface.digest),
@@ -84,87 +83,87 @@ def with_extension(lockfile: Lockfile, extension: Extension) -> Lockfile:
 
 
 def body_digest(lockfile: Lockfile) -> Digest:
-    """The digest of the whole document but the digest itself and the signature."""
+    """The digest of the entire document except the digest itself and the signature."""
     document = dict(lockfile.document)
     if lockfile.extension is not None:
-        left_out = ("bodyDigest", "signature")
-        document[KEY] = {name: each for name, each in lockfile.extension.items() if name not in left_out}
+        excluded = ("bodyDigest", "signature")
+        document[KEY] = {name: value for name, value in lockfile.extension.items() if name not in excluded}
     return Digest.of_bytes(canonicalize(document, "jcs", LOCKFILE_LIMITS))
 
 
 def check_body(lockfile: Lockfile) -> bool:
-    """Raises ``LOCK_TAMPERED`` if the body is not the one that was written. False if the file has no extension."""
+    """Raise ``LOCK_TAMPERED`` if the body was edited. Returns False if the file has no extension."""
     if KEY not in lockfile.document:
         return False
     extension = _member(lockfile)
     if extension.get("bodyDigest") != str(body_digest(lockfile)):
-        _tampered("the body of the lockfile is not the one that was written: its digest is another")
+        _tampered("the lockfile was edited: its body does not match its bodyDigest")
     _check_members(extension)
     surface = surface_from_listing(extension["surface"])
     if extension.get("surfaceDigest") != str(surface.digest):
-        _tampered("the surface in the lockfile has another digest than the one beside it")
+        _tampered("the lockfile was edited: its surface does not match its surfaceDigest")
     if extension.get("normalisedDigest") != str(normalised_digest(surface)):
-        _tampered("the surface in the lockfile has another normalised digest than the one beside it")
+        _tampered("the lockfile was edited: its surface does not match its normalisedDigest")
     _check_derived(extension, surface)
     _check_contracts(lockfile, surface)
     return True
 
 
 def _check_members(extension: Mapping[str, Any]) -> None:
-    """Nothing stands in the surface that a reader would take for something else, and no level is made up."""
+    """Check that the surface has only known members, and that every evidence level is valid."""
     surface = extension.get("surface")
     if not isinstance(surface, Mapping) or not surface.keys() <= _SURFACE_MEMBERS:
-        _unreadable("surface holds something else than what a client sees")
+        _unreadable("surface is not an object, or has unknown members")
     levels = [extension.get("evidence")]
     for entry in _tool_entries(extension).values():
         evidence = entry.get("evidence")
         if not isinstance(evidence, Mapping):
-            _unreadable("a tool does not say how its facts are known")
+            _unreadable("a tool has no evidence")
         levels += evidence.values()
     if not all(level in EVIDENCE for level in levels):
-        _unreadable("it holds a level of evidence that is not known")
+        _unreadable("it has an unknown evidence level")
 
 
 def _check_contracts(lockfile: Lockfile, surface: Surface) -> None:
-    """The three places that speak of tools speak of the same ones, and each contract is the one that is pinned."""
+    """Check that lockfile, surface and extension have the same tools, and that each contract matches its digest."""
     names = {item.key for item in surface.items_of_kind(TOOL)}
     if not names == lockfile.tools.keys() == _tool_entries(_member(lockfile)).keys():
-        _tampered("the tools of the lockfile are not those of the surface in it")
+        _tampered("the lockfile was edited: its tools are not those in its surface")
     contracts_of(lockfile)
 
 
 def _check_derived(extension: Mapping[str, Any], surface: Surface) -> None:
-    """Check that the summary beside a definition agrees with the definition itself."""
+    """Check that a tool's summary agrees with its definition."""
     wire = {item.key: item.value for item in surface.items_of_kind(TOOL)}
     for name, entry in _tool_entries(extension).items():
         definition = wire.get(name, {})
         if any(entry.get(member) != value for member, value in _derived(definition).items()):
-            _tampered(f"what the lockfile says of tool {name[:80]!a} is not what its definition says")
+            _tampered(f"the lockfile was edited: the summary of the tool {name[:80]!a} contradicts its definition")
 
 
 def surface_of(lockfile: Lockfile) -> Surface | None:
-    """The surface that the extension holds, if there is one; its digests are recomputed, never believed."""
+    """The surface in the extension, if there is one. Its digests are recomputed."""
     if KEY not in lockfile.document:
         return None
     return surface_from_listing(_member(lockfile).get("surface"))
 
 
 def contracts_of(lockfile: Lockfile) -> dict[str, ToolContract] | None:
-    """The complete contracts, if the extension holds them; each is checked against its digest."""
+    """The complete contracts, if the file has the extension. Each is checked against its digest."""
     if KEY not in lockfile.document:
         return None
     value = {name: entry.get("contract") for name, entry in _tool_entries(_member(lockfile)).items()}
     contracts = contracts_from_json(value, f"{KEY}.tools")
-    dialect = dialects_of(lockfile.document)[0]  # those that a file may be in digest a contract alike
+    dialect = dialects_of(lockfile.document)[0]  # all possible dialects of a file digest contracts in the same way
     for name, contract in contracts.items():
         if lockfile.tools.get(name, {}).get("integrityDigest") != f"sha256:{tool_digest(contract, dialect).digest}":
-            _tampered(f"the contract of tool {name[:80]!a} is not the one that its digest stands for")
+            _tampered(f"the lockfile was edited: the contract of the tool {name[:80]!a} does not match its digest")
     entries = _tool_entries(_member(lockfile))
     return {name: _with_unknown_flags(contract, entries[name]) for name, contract in contracts.items()}
 
 
 def _with_unknown_flags(contract: ToolContract, entry: Mapping[str, Any]) -> ToolContract:
-    """The contract as it is written today: older files say false of what was not analysed."""
+    """The contract with None for unknown flags. Older files have false there."""
     evidence, facts = entry.get("evidence"), entry.get("entitlements")
     analysed = isinstance(evidence, Mapping) and evidence.get("entitlements") != UNKNOWN
     if analysed and not (isinstance(facts, Mapping) and facts.get("unknown")):
@@ -182,12 +181,12 @@ def sign_lockfile(lockfile: Lockfile, keys: Iterable[PrivateKey]) -> Lockfile:
 
 
 def verify_lockfile(lockfile: Lockfile, known_keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
-    """Who of the known keys signed this very body. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
+    """The known keys that signed this body. Raises ``SIGNATURE_INVALID`` or ``LOCK_TAMPERED``."""
     if not check_body(lockfile) or "signature" not in _member(lockfile):
         raise PinwardenError("SIGNATURE_INVALID", "the lockfile is not signed")
     payload, signers = dsse_verify(_member(lockfile)["signature"], PAYLOAD_TYPE, known_keys)
     if parse_json(payload) != _statement(lockfile):
-        raise PinwardenError("SIGNATURE_INVALID", "the signature is over another lockfile")
+        raise PinwardenError("SIGNATURE_INVALID", "the signature is for another lockfile")
     return signers
 
 
@@ -203,7 +202,7 @@ def _statement(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def _listing(surface: Surface) -> dict[str, Any]:
-    """A plain listing, which ``surface_from_listing`` reads back to a surface of the same digest."""
+    """A plain listing, from which ``surface_from_listing`` makes a surface with the same digest."""
     lists = {
         kind.member: [
             item.value for item in sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
@@ -232,7 +231,7 @@ def _tools(extension: Extension) -> dict[str, Any]:
 
 
 def _derived(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of a tool in other words than its definition's own."""
+    """The summary of a tool's definition."""
     return {
         "annotations": tri_state(definition.get("annotations")),
         "outputSchemaDigest": _digest_or_none(definition.get("outputSchema")),
@@ -247,9 +246,9 @@ def _tool_entries(extension: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any
 
 
 def tri_state(annotations: Any) -> dict[str, bool | None]:
-    """Each hint as declared: true, false, or null where the author did not declare it. A default is no claim."""
-    given = annotations if isinstance(annotations, Mapping) else {}
-    return {hint: given[hint] if isinstance(given.get(hint), bool) else None for hint in HINTS}
+    """Each hint as declared, or None if the author did not declare it."""
+    declared = annotations if isinstance(annotations, Mapping) else {}
+    return {hint: declared[hint] if isinstance(declared.get(hint), bool) else None for hint in HINTS}
 
 
 def _digest_or_none(value: Any) -> str | None:
@@ -263,8 +262,8 @@ def _member(lockfile: Lockfile) -> Mapping[str, Any]:
     return extension
 
 
-def _unreadable(why: str) -> NoReturn:
-    raise PinwardenError("LOCK_INVALID", f"{KEY}: {why}", hint="Lock the server again, or use a newer pinwarden.")
+def _unreadable(problem: str) -> NoReturn:
+    raise PinwardenError("LOCK_INVALID", f"{KEY}: {problem}", hint="Lock the server again, or use a newer pinwarden.")
 
 
 def _tampered(why: str) -> NoReturn:

@@ -2,9 +2,9 @@
 
     python introspector.py FACTS FOLDER MODULE [OBJECT]
 
-What a client sees is not taken from objects: after the facts are written the server speaks MCP on its standard
-streams, and is asked like any other. Nothing but the standard library is imported here (the server's environment need
-not have Pinwarden), and nothing newer than Python 3.10 is used.
+The surface is not read from objects: after the facts are written, the server speaks MCP on its standard streams and is
+probed like any other. This file imports only the standard library, because the server's environment may not have
+Pinwarden, and uses nothing newer than Python 3.10.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _CALLED_FOR = {
     "tools": ("on_call_tool", "on_request", "on_message"),
     "prompts": ("on_get_prompt", "on_request", "on_message"),
 }
-_NAMES = ("mcp", "server", "app")  # where several servers are in one module, the one that the tools start by default
+_NAMES = ("mcp", "server", "app")  # if a module has several servers, the names that the frameworks' own commands start
 
 
-class NoServer(Exception):  # noqa: N818 - it never leaves this file
-    """The module was imported, and there is no server in it to speak of."""
+class NoServer(Exception):  # noqa: N818 - internal
+    """The module was imported but has no unambiguous server."""
 
 
 def main(arguments: list[str]) -> int:
-    """Import, write the facts, serve."""
+    """Import the server, write the facts, and serve."""
     target, folder, module_name = Path(arguments[0]), arguments[1], arguments[2]
-    wanted = arguments[3] if len(arguments) > 3 else None
+    object_name = arguments[3] if len(arguments) > 3 else None
     duplicates = _Duplicates()
     logging.getLogger().addHandler(duplicates)
     try:
-        with _standard_output_kept_free():
+        with _stdout_to_stderr():
             _import_from(folder)
             module = importlib.import_module(module_name)
-            server = _server_in(module, wanted)
+            server = _find_server(module, object_name)
             facts = _facts(server, Path(folder), duplicates.names)
     except NoServer as err:
         return _give_up(target, "no-server", str(err))
@@ -62,28 +62,28 @@ def main(arguments: list[str]) -> int:
 
 
 def _import_from(folder: str) -> None:
-    """As if the server's own file had been started: its folder comes first, and this file's folder is not there."""
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [folder, *(folder for folder in sys.path if not folder or Path(folder).resolve() != here)]
+    """Set the import path as if the server's own file had been started."""
+    own_folder = Path(__file__).resolve().parent
+    sys.path[:] = [folder, *(path for path in sys.path if not path or Path(path).resolve() != own_folder)]
 
 
 @contextmanager
-def _standard_output_kept_free() -> Iterator[None]:
-    """What the server prints while it is imported goes to standard error: standard output is the protocol's."""
-    kept = os.dup(1)
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect output during the import to standard error, because standard output is for the protocol."""
+    saved = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
         if sys.__stdout__ is not None:
-            sys.stdout = sys.__stdout__  # a server that put something else there could not speak
+            sys.stdout = sys.__stdout__  # the server may have replaced it
             sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 class _Duplicates(logging.Handler):
-    """Both frameworks only log that a second tool of one name came: the loser would vanish without a word."""
+    """Collects duplicate names, which both frameworks only log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -96,17 +96,17 @@ class _Duplicates(logging.Handler):
                 self.names.append(text[:200])
 
 
-def _server_in(module: Any, wanted: str | None) -> Any:
-    if wanted is not None:
+def _find_server(module: Any, object_name: str | None) -> Any:
+    if object_name is not None:
         server = module
-        for part in wanted.split("."):
+        for part in object_name.split("."):
             if not hasattr(server, part):
-                raise NoServer(f"{module.__name__} has no {wanted}{_servers_told(module)}")
+                raise NoServer(f"{module.__name__} has no {object_name}{_list_servers(module)}")
             server = getattr(server, part)
         if _kind(server) is None and callable(server):
-            server = server()  # a factory, named by the person who asked
+            server = server()  # a factory that the user named
         if _kind(server) is None:
-            raise NoServer(f"{wanted} in {module.__name__} is not an MCP server{_servers_told(module)}")
+            raise NoServer(f"{object_name} in {module.__name__} is not an MCP server{_list_servers(module)}")
         return server
     servers: dict[int, tuple[str, Any]] = {}
     for name, value in vars(module).items():
@@ -121,13 +121,13 @@ def _server_in(module: Any, wanted: str | None) -> Any:
     return usual[0] if usual else next(iter(servers.values()))[1]
 
 
-def _servers_told(module: Any) -> str:
+def _list_servers(module: Any) -> str:
     names = sorted(name for name, value in vars(module).items() if _kind(value) is not None)
     return f"; its servers: {', '.join(names)}" if names else ""
 
 
 def _kind(value: Any) -> str | None:
-    """Which framework a server object is of."""
+    """The framework of a server object; None if it is not a server."""
     for base in type(value).__mro__:
         if base.__module__.startswith("fastmcp.") and base.__name__ == "FastMCP":
             return "fastmcp"
@@ -188,25 +188,25 @@ def _resources(server: Any, kind: str | None) -> list[tuple[str, Any]]:
     if kind == "mcp":
         manager = server._resource_manager
         return [
-            *((str(uri), each) for uri, each in getattr(manager, "_resources", {}).items()),
-            *((str(uri), each) for uri, each in getattr(manager, "_templates", {}).items()),
+            *((str(uri), resource) for uri, resource in getattr(manager, "_resources", {}).items()),
+            *((str(uri), template) for uri, template in getattr(manager, "_templates", {}).items()),
         ]
     if kind == "fastmcp":
         return [
-            *((str(each.uri), each) for _, each in _listed(server, "resource")),
-            *((str(each.uri_template), each) for _, each in _listed(server, "resource_template")),
+            *((str(resource.uri), resource) for _, resource in _listed(server, "resource")),
+            *((str(template.uri_template), template) for _, template in _listed(server, "resource_template")),
         ]
     return []
 
 
-def _listed(server: Any, what: str) -> list[tuple[str, Any]]:
-    """All that a server and those mounted in it offer. Middleware is left out: what it shows is asked on the wire."""
+def _listed(server: Any, kind: str) -> list[tuple[str, Any]]:
+    """The items of a server and of servers mounted in it, before middleware."""
     import asyncio
 
-    async def ask() -> Any:
-        return await getattr(server, f"list_{what}s")(run_middleware=False)
+    async def list_items() -> Any:
+        return await getattr(server, f"list_{kind}s")(run_middleware=False)
 
-    return [(item.name, item) for item in asyncio.run(ask())]
+    return [(item.name, item) for item in asyncio.run(list_items())]
 
 
 def _component(component: Any) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _component(component: Any) -> dict[str, Any]:
     tags = getattr(component, "tags", None) or (meta.get("tags") if isinstance(meta, dict) else None) or ()
     rules = meta.get("systemRules") if isinstance(meta, dict) else None
     return {
-        "handler": _place(getattr(component, "fn", None)),
+        "handler": _location(getattr(component, "fn", None)),
         "tags": sorted(str(tag) for tag in tags),
         "timeout": _number(getattr(component, "timeout", None)),
         "auth": getattr(component, "auth", None) is not None,
@@ -226,13 +226,13 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _place(function: Any) -> dict[str, Any] | None:
-    """Where a handler's code begins. A decorated one is followed to the function that its author wrote."""
+def _location(function: Any) -> dict[str, Any] | None:
+    """Where a handler's code starts, without its decorators."""
     if function is None:
         return None
     while hasattr(function, "func") and callable(function.func):  # functools.partial
         function = function.func
-    whole = function
+    decorated = function
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return {
@@ -240,12 +240,12 @@ def _place(function: Any) -> dict[str, Any] | None:
         "qualname": getattr(function, "__qualname__", type(function).__qualname__),
         "path": None if code is None else code.co_filename,
         "line": None if code is None else code.co_firstlineno,
-        "wrapped": whole is not function,
+        "wrapped": decorated is not function,
     }
 
 
 def _middleware(value: Any) -> dict[str, Any] | None:
-    """What runs around every request and is the author's own. What the framework itself puts there is not."""
+    """A middleware of the author; None for the frameworks' own."""
     kind = value if inspect.isfunction(value) else type(value)
     module = getattr(kind, "__module__", "")
     own = not (module.startswith(("mcp.server", "fastmcp.server.middleware.dereference")))
@@ -265,7 +265,7 @@ def _overrides(kind: Any, hooks: tuple[str, ...]) -> bool:
     if not inspect.isclass(kind):
         return True
     if not any(base.__module__.startswith("fastmcp.") for base in kind.__mro__):
-        return True  # of the official SDK: it is called for everything
+        return True  # the official SDK calls middleware for every request
     return any(
         hook in vars(base) for base in kind.__mro__ if base.__name__ != "Middleware" for hook in (*hooks, "__call__")
     )
@@ -280,16 +280,16 @@ def _source_digest(kind: Any) -> str | None:
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """The server's own modules: what was imported from its folder."""
+    """The modules that were imported from the server's folder."""
     modules: dict[str, str] = {}
     root = folder.resolve()
     for name, module in list(sys.modules.items()):
-        path = getattr(module, "__dict__", {}).get("__file__")  # to ask the module may import it
+        path = getattr(module, "__dict__", {}).get("__file__")  # getattr could import a lazy module
         if not isinstance(path, str) or not path.endswith(".py"):
             continue
-        place = Path(path).resolve()
-        if root in place.parents and not {"site-packages", "dist-packages"} & set(place.relative_to(root).parts):
-            modules[name] = str(place)
+        file = Path(path).resolve()
+        if root in file.parents and not {"site-packages", "dist-packages"} & set(file.relative_to(root).parts):
+            modules[name] = str(file)
     return modules
 
 

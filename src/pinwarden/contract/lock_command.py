@@ -1,4 +1,7 @@
-"""The report of ``contract lock``, and the lockfile on disk. A file that differs only in its time is not rewritten."""
+"""The report of ``contract lock``, and reading and writing lockfiles.
+
+A lockfile that would differ only in its time is not rewritten.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pinwarden.contract.denials import CONTRACT_KINDS, notices
 from pinwarden.contract.dialect import F5, Dialect, V, dialects_of
 from pinwarden.contract.digests import LOCKFILE_LIMITS
+from pinwarden.contract.entitlement_findings import CONTRACT_KINDS, contradiction_rows
 from pinwarden.contract.extension import with_extension
 from pinwarden.contract.lockfile import Lockfile, generate_lockfile, parse_lockfile, serialize_lockfile
 from pinwarden.contract.observation import Observed, unanalysed_note
@@ -19,55 +22,60 @@ from pinwarden.core.report import Report, kind_reasons, plural, row_facts
 from pinwarden.system.files import read_file, write_atomically
 
 
-class Place(Record):
-    """A lockfile's path, and what is there. It is read before a server is started: what is corrupt stops at once."""
+class StoredLockfile(Record):
+    """A lockfile's path, and its content if it exists."""
 
     path: Path
-    present: Lockfile | None
+    lockfile: Lockfile | None
 
 
-def place_of(given: str | None, dialect: Dialect | None = None) -> Place:
-    """The lockfile: the named one, the one that is here, or a new one in the dialect's own name."""
-    path = _path_of(given, dialect)
-    return Place(path=path, present=read_lockfile(path))
+def load_lockfile(name: str | None, dialect: Dialect | None = None) -> StoredLockfile:
+    """Read the named lockfile, or the one in the current folder. If there is none, the path is the dialect's default.
+
+    Call this before the server is started, so that a corrupt lockfile fails early.
+    """
+    path = _lockfile_path(name, dialect)
+    return StoredLockfile(path=path, lockfile=read_lockfile(path))
 
 
-def locked_at(place: Place) -> Lockfile:
-    """The lockfile that must be there."""
-    if place.present is None:
+def require_lockfile(stored: StoredLockfile) -> Lockfile:
+    """The lockfile; ``LOCK_MISSING`` if it does not exist."""
+    if stored.lockfile is None:
         hint = "Make one with: pinwarden contract lock --server FILE"
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {place.path}", hint=hint)
-    return place.present
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {stored.path}", hint=hint)
+    return stored.lockfile
 
 
-def _path_of(given: str | None, dialect: Dialect | None) -> Path:
-    if given is not None:
-        return Path(given)
-    here = [Path(dialect.file_name) for dialect in (F5, V) if Path(dialect.file_name).exists()]
-    if len(here) > 1 and dialect is None:
-        raise PinwardenError("USAGE", f"both {here[0]} and {here[1]} are here", hint="Name one with --lock FILE.")
-    if dialect is None and here:
-        return here[0]
+def _lockfile_path(name: str | None, dialect: Dialect | None) -> Path:
+    if name is not None:
+        return Path(name)
+    existing = [Path(dialect.file_name) for dialect in (F5, V) if Path(dialect.file_name).exists()]
+    if len(existing) > 1 and dialect is None:
+        message = f"both {existing[0]} and {existing[1]} exist"
+        raise PinwardenError("USAGE", message, hint="Choose one with --lock FILE.")
+    if dialect is None and existing:
+        return existing[0]
     return Path((dialect or F5).file_name)
 
 
 def fresh_lockfile(observed: Observed, now: str, dialect: Dialect, name: str | None = None) -> Lockfile:
-    """The lockfile of a server as it is now."""
+    """A new lockfile of a server."""
     plain = generate_lockfile(
         name or observed.name, observed.contracts, observed.prompts, generated_at=now, dialect=dialect
     )
     return with_extension(plain, observed.extension)
 
 
-def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None, name: str | None) -> Report:
-    """Write the lock, unless it says the same already."""
-    path, present = place.path, place.present
-    spoken = dialect or (_spoken(present) if present is not None else V if path.name == V.file_name else F5)
-    made = fresh_lockfile(observed, now, spoken, name)
-    rows = notices(observed)
-    same = present is not None and _same(present, made)
+def lock(observed: Observed, stored: StoredLockfile, *, now: str, dialect: Dialect | None, name: str | None) -> Report:
+    """Write the lockfile, unless its content would not change."""
+    path, old = stored.path, stored.lockfile
+    default_dialect = V if path.name == V.file_name else F5
+    used_dialect = dialect or (default_dialect if old is None else dialects_of(old.document)[0])
+    new = fresh_lockfile(observed, now, used_dialect, name)
+    rows = contradiction_rows(observed)
+    same = old is not None and _same_content(old, new)
     if not same:
-        write_lockfile(path, made)
+        write_lockfile(path, new)
     counts = f"{plural(len(observed.contracts), 'tool')}, {plural(len(observed.prompts), 'prompt')}"
     summary = f"{path} is up to date ({counts})" if same else f"{path} written ({counts})"
     return Report(
@@ -77,14 +85,14 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
         exit_code=EXIT_CLEAN,
         rows=rows,
         notes=(
-            *(("commit the file, and let your builds check it: pinwarden contract init",) if present is None else ()),
+            *(("commit the file; to check it in CI, run: pinwarden contract init",) if old is None else ()),
             *unanalysed_note(observed),
         ),
         facts={
-            **digests_of(made),
+            **digests_of(new),
             "path": str(path),
             "written": not same,
-            "dialect": spoken.name,
+            "dialect": used_dialect.name,
             "findings": [row_facts(row) for row in rows],
         },
         rule_texts=kind_reasons(CONTRACT_KINDS),
@@ -92,7 +100,7 @@ def lock(observed: Observed, place: Place, *, now: str, dialect: Dialect | None,
 
 
 def sign(path: Path, keys: Iterable[PrivateKey]) -> None:
-    """Sign the lockfile that was just written or found up to date."""
+    """Sign a lockfile in place."""
     from pinwarden.contract.extension import sign_lockfile
 
     locked = read_lockfile(path)
@@ -101,18 +109,14 @@ def sign(path: Path, keys: Iterable[PrivateKey]) -> None:
     write_lockfile(path, sign_lockfile(locked, keys))
 
 
-def _spoken(present: Lockfile) -> Dialect:
-    return dialects_of(present.document)[0]
+def _same_content(old: Lockfile, new: Lockfile) -> bool:
+    """Whether two lockfiles are equal apart from time and signature."""
+    return _content(old) == _content(new)
 
 
-def _same(present: Lockfile, made: Lockfile) -> bool:
-    """Whether two files say the same, but for when they were made, by whom they were signed and what follows of it."""
-    return _said(present) == _said(made)
-
-
-def _said(lockfile: Lockfile) -> dict[str, Any]:
+def _content(lockfile: Lockfile) -> dict[str, Any]:
     extension = {
-        name: each for name, each in (lockfile.extension or {}).items() if name not in ("bodyDigest", "signature")
+        name: value for name, value in (lockfile.extension or {}).items() if name not in ("bodyDigest", "signature")
     }
     return {**lockfile.document, "generatedAt": "", "pinwarden": extension}
 
@@ -129,9 +133,9 @@ def digests_of(lockfile: Lockfile) -> dict[str, Any]:
 
 
 def read_lockfile(path: Path, *, compat: Dialect | None = None) -> Lockfile | None:
-    """The lockfile at a path; None if there is none. One that cannot be read is an error, never "not found".
+    """The lockfile at a path; None if it does not exist. An unreadable file raises.
 
-    With ``compat`` it is read as that dialect reads it, to which whatever it cannot take is "not found".
+    With ``compat``, an unreadable file also gives None, as in the original.
     """
     if not path.exists() and not path.is_symlink():
         return None
@@ -145,5 +149,5 @@ def read_lockfile(path: Path, *, compat: Dialect | None = None) -> Lockfile | No
 
 
 def write_lockfile(path: Path, lockfile: Lockfile) -> None:
-    """Write the lockfile in one step: a reader sees the old one or the new one."""
+    """Write a lockfile atomically."""
     write_atomically(path, serialize_lockfile(lockfile))

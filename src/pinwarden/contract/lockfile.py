@@ -39,35 +39,35 @@ class Lockfile(Record):
 
     @property
     def server_name(self) -> str:
-        """The server's name; outside the original's digest, inside our body digest."""
+        """The server's name. Covered by our body digest, but not by the original's digest."""
         name: str = self.document["serverName"]
         return name
 
     @property
     def integrity_digest(self) -> str:
-        """The digest over the digests of all tools and prompts, with ``sha256:`` in front."""
+        """The digest over the digests of all tools and prompts, with the prefix ``sha256:``."""
         digest: str = self.document["integrityDigest"]
         return digest
 
     @property
     def tools(self) -> Mapping[str, Any]:
         """The locked tools by name."""
-        return _named(self.document["capabilities"]["tools"])
+        return _by_name(self.document["capabilities"]["tools"])
 
     @property
     def prompts(self) -> Mapping[str, Any]:
-        """The locked prompts by name; none if the server had none."""
-        return _named(self.document["capabilities"].get("prompts") or {})
+        """The locked prompts by name."""
+        return _by_name(self.document["capabilities"].get("prompts") or {})
 
     @property
     def extension(self) -> Mapping[str, Any] | None:
-        """The member that this program adds (``contract/extension.py``), if it is there."""
+        """Pinwarden's own member (``contract/extension.py``), if there is one."""
         member = self.document.get("pinwarden")
         return member if isinstance(member, Mapping) else None
 
 
 class LockfileCheckResult(Record):
-    """What a check found."""
+    """The result of a check."""
 
     ok: bool
     message: str
@@ -80,10 +80,10 @@ class LockfileCheckResult(Record):
     changed_prompts: tuple[str, ...] = ()
     unchanged_prompts: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
-    """What else moved, which the original does not look at: instructions, resources, … (extension)."""
+    """Other changes, which the original does not check: instructions, resources, …"""
 
     def to_json(self) -> dict[str, Any]:
-        """The result under the original's names, and ``other`` where something is in it."""
+        """The result with the original's names, and ``other`` if it is not empty."""
         original = {
             "ok": self.ok,
             "message": self.message,
@@ -99,10 +99,10 @@ class LockfileCheckResult(Record):
         return {**original, "other": list(self.other)} if self.other else original
 
 
-# Made
+# Generate
 
 
-def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual value
+def generate_lockfile(  # noqa: PLR0913  all but the first two have a default
     server_name: str,
     contracts: Contracts,
     prompts: Iterable[PromptContract] = (),
@@ -114,7 +114,7 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual valu
 ) -> Lockfile:
     """The lockfile of a server, without extension (``extension.with_extension`` adds one).
 
-    Two prompts of one name are an error; with ``compat`` they are treated as the dialect treats them.
+    Two prompts with one name are an error; with ``compat`` they are handled as the dialect does.
     """
     digests = server_digest(contracts, dialect)
     tools = {
@@ -136,13 +136,13 @@ def generate_lockfile(  # noqa: PLR0913  all but the first two have a usual valu
 
 
 def _prompts(listed: list[PromptContract], dialect: Dialect, *, compat: bool) -> list[PromptContract]:
-    """The prompts in the order of their names."""
+    """The prompts, sorted by name."""
     by_name = {item.name: item for item in listed}  # the last one registered wins
     if len(by_name) == len(listed) or (compat and dialect.one_prompt_per_name):
         return [by_name[name] for name in utf16_sorted(by_name)]
     if not compat:
         twice = next(item.name for item in listed if item is not by_name[item.name])
-        raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts are named {twice[:80]!a}")
+        raise PinwardenError("TOOL_NAME_DUPLICATE", f"two prompts have the name {twice[:80]!a}")
     return [item for name in utf16_sorted(by_name) for item in listed if item.name == name]
 
 
@@ -182,27 +182,27 @@ def _locked_tool(contract: ToolContract, digest: str, dialect: Dialect) -> dict[
     }
 
 
-# Written
+# Serialize
 
 
 def serialize_lockfile(lockfile: Lockfile, *, compat: bool = False) -> bytes:
     """The bytes of the file: sorted members, two spaces, a final newline. The same value gives the same bytes.
 
-    A file with our extension is read by people who approve text, so its invisible characters are spelt out; without
-    it the bytes are the original's. The original drops members named ``__proto__``; with ``compat`` so does this.
+    In a file with our extension invisible characters are escaped, because people review it; without the extension the
+    bytes equal the original's. The original drops members named ``__proto__``; so does ``compat``.
     """
     data = to_sorted_file(dict(lockfile.document), keep_proto=not compat)
     return data if compat or lockfile.extension is None else escape_invisible_json(data.decode()).encode()
 
 
-# Read
+# Parse
 
 
 def parse_lockfile(data: bytes, *, compat: Dialect | None = None, limits: Limits = LOCKFILE_LIMITS) -> Lockfile:
-    """Read a lockfile of any dialect.
+    """Parse a lockfile of any dialect.
 
-    Default: strict JSON, and every member that a check looks at is there and of its kind. ``compat`` names the
-    dialect whose reader is to be imitated: it takes what that one takes, and refuses what that one refuses.
+    By default the JSON must be strict, and every member that a check needs must be present with the right type.
+    ``compat`` accepts and rejects exactly what that dialect's reader does.
     """
     if compat is not None:
         return _parse_as(compat, data, limits)
@@ -227,8 +227,8 @@ def _check_version(document: Mapping[str, Any]) -> None:
     if version != LOCKFILE_VERSION:
         raise PinwardenError(
             "LOCK_VERSION_UNSUPPORTED",
-            f"lockfileVersion is {version!r}; read is {LOCKFILE_VERSION}",
-            hint="Read it with a newer pinwarden, or lock the server again with pinwarden contract lock.",
+            f"lockfileVersion is {version!r}; supported: {LOCKFILE_VERSION}",
+            hint="Use a newer pinwarden, or lock the server again with: pinwarden contract lock",
         )
 
 
@@ -257,11 +257,11 @@ def _check_entry(entry: Any, where: str) -> None:
 def _check_digest(entry: Mapping[str, Any], name: str, where: str = "") -> None:
     digest = entry.get(name)
     if not isinstance(digest, str) or not _DIGEST.match(digest):
-        _invalid(f"{where}{name} is not a digest (sha256: and 64 digits of hex)")
+        _invalid(f"{where}{name} is not a digest (sha256: and 64 hex digits)")
 
 
 def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
-    """What the original's own reader takes: the last of repeated members, garbage in digests, lists as objects."""
+    """Parse like the original: the last duplicate member wins, digests may be anything, lists count as objects."""
     document = strict_json.parse_last_wins(data, limits)
     if not isinstance(document, dict):
         _invalid("it is not an object")
@@ -276,14 +276,14 @@ def _parse_as(dialect: Dialect, data: bytes, limits: Limits) -> Lockfile:
     return Lockfile(document=document)
 
 
-def _named(entries: Any) -> Mapping[str, Any]:
-    """Entries by name; to JavaScript a list is an object whose names are numbers."""
+def _by_name(entries: Any) -> Mapping[str, Any]:
+    """Entries by name. In JavaScript a list is an object whose names are numbers."""
     if isinstance(entries, list):
-        return {str(place): entry for place, entry in enumerate(entries)}
+        return {str(index): entry for index, entry in enumerate(entries)}
     return entries if isinstance(entries, Mapping) else {}
 
 
-def _invalid(why: str) -> NoReturn:
+def _invalid(problem: str) -> NoReturn:
     raise PinwardenError(
-        "LOCK_INVALID", why[:300], hint="Restore the file from version control, or lock the server again."
+        "LOCK_INVALID", problem[:300], hint="Restore the file from version control, or lock the server again."
     )

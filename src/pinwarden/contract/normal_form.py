@@ -1,11 +1,11 @@
-"""The normal form of a surface: without what its framework adds.
+"""The normal form of a surface: without the parts that its framework generates.
 
-The official SDK and fastmcp describe the same functions in different words: generated titles, references or their
-expansion, an empty description or none, a closed object or an open one. What is left here is what the author wrote,
-so its digest is equal for a server that moved from one to the other without a change of meaning.
+The official SDK and fastmcp describe the same functions differently: generated titles, references or their expansion,
+an empty description or none, a closed object or an open one. The normal form has only what the author wrote, so its
+digest stays the same when a server moves from one framework to the other without a change of meaning.
 
-Only what is surely generated goes. A title with a sentence in it, a definition nobody refers to, a member nobody
-knows, text in ``_meta``: all stay, for each could carry an instruction to the model.
+Only parts that are certainly generated are removed. A title with a sentence, an unused definition, an unknown member
+and text in ``_meta`` stay, because each could carry an instruction to the model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pinwarden.core.digest import Digest
 from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.surface import ITEM_KINDS, PROMPT, SERVER_MEMBERS, TOOL, Item, Surface
 
-_MAX_NODES = 20_000  # of one schema after its references are expanded; real ones stay below 5,000
+_MAX_NODES = 20_000  # in one schema with expanded references; real ones have fewer than 5,000
 _MAX_DEPTH = 100
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-_PLACES = ("$defs", "definitions")
+_DEFINITION_KEYWORDS = ("$defs", "definitions")
 _SEPARATORS = re.compile(r"[ _-]+")
 _MADE_OF_FUNCTIONS = re.compile(r"(?:Arguments|DictOutput|Output)\Z")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -33,22 +33,22 @@ _MOST_WORDS, _LONGEST_NAME = 3, 40
 
 
 def plain_schema(schema: Mapping[str, Any], tool: str) -> dict[str, Any]:
-    """The schema of a tool with local references expanded and generated titles gone; as it is if that is too much."""
+    """A tool's schema with expanded local references and without generated titles; unchanged if it is too large."""
     try:
-        return _Expansion(schema, tool).whole()
+        return _Expansion(schema, tool).result()
     except _TooMuchError:
         return dict(schema)
 
 
 def is_generated_title(title: Any, key: str) -> bool:
-    """Whether a title within a schema is the name of what it stands on, in other letters."""
+    """Whether the title of a subschema is derived from its key."""
     return bool(key) and same_words(title, key)
 
 
 def is_generated_root_title(title: Any, tool: str) -> bool:
-    """Whether a title of a whole schema is made of the name of the tool, or is the name of a class.
+    """Whether the title of a root schema is derived from the tool's name, or is a class name.
 
-    A class may be called anything, also a sentence; so a name of many words is not taken for one.
+    A class name could be a sentence, so a name with many words does not count as a class name.
     """
     return isinstance(title, str) and (
         same_words(_MADE_OF_FUNCTIONS.sub("", title), tool) or _is_class_name(_MADE_OF_FUNCTIONS.sub("", title))
@@ -56,7 +56,7 @@ def is_generated_root_title(title: Any, tool: str) -> bool:
 
 
 def same_words(title: Any, name: str) -> bool:
-    """Whether two texts differ in capitals and separators only. Anything else, seen or unseen, is a difference."""
+    """Whether two texts differ only in case and separators."""
     return isinstance(title, str) and _folded(title) == _folded(name)
 
 
@@ -74,57 +74,57 @@ def _is_class_name(text: str) -> bool:
 
 
 class _TooMuchError(Exception):
-    """A schema whose references multiply."""
+    """The expanded schema is too large."""
 
 
 class _Expansion:
-    """One walk over a schema. A definition that is not put in the place of every reference to it stays."""
+    """Expands the references of one schema. Definitions that are not expanded everywhere are kept."""
 
     def __init__(self, root: Mapping[str, Any], tool: str) -> None:
         self.root, self.tool = root, tool
         self.definitions: dict[str, Any] = {
-            f"#/{place}/{name}": each
-            for place in _PLACES
-            if isinstance(root.get(place), Mapping)
-            for name, each in root[place].items()
+            f"#/{keyword}/{name}": definition
+            for keyword in _DEFINITION_KEYWORDS
+            if isinstance(root.get(keyword), Mapping)
+            for name, definition in root[keyword].items()
         }
-        self.left = _MAX_NODES
+        self.remaining = _MAX_NODES
         self.expandable = self._expandable()
         self.expanded: set[str] = set()
 
-    def whole(self) -> dict[str, Any]:
-        """The plain form of the whole schema, with the definitions that are still needed or were never used."""
+    def result(self) -> dict[str, Any]:
+        """The plain form of the schema, with the definitions that are still referenced or were never used."""
         body = {
             name: member
             for name, member in self.root.items()
-            if not (name in _PLACES and isinstance(member, Mapping))
+            if not (name in _DEFINITION_KEYWORDS and isinstance(member, Mapping))
             and not (name == "title" and is_generated_root_title(member, self.tool))
         }
-        plain = dict(self.of(body, "", _MAX_DEPTH))
+        plain = dict(self.expand(body, "", _MAX_DEPTH))
         for reference, definition in self._kept(plain).items():
-            _, place, name = reference.split("/", 2)
-            plain.setdefault(place, {})[name] = definition
+            _, keyword, name = reference.split("/", 2)
+            plain.setdefault(keyword, {})[name] = definition
         return plain
 
-    def of(self, schema: Any, key: str, depth: int) -> Any:
-        """The plain form of the schema under that key."""
-        self.left -= 1
-        if self.left < 0 or depth < 0:
+    def expand(self, schema: Any, key: str, depth: int) -> Any:
+        """The plain form of the subschema with this key."""
+        self.remaining -= 1
+        if self.remaining < 0 or depth < 0:
             raise _TooMuchError
         if not isinstance(schema, Mapping) or ("$id" in schema and schema is not self.root):
-            return schema  # references below another $id mean something else
+            return schema  # references below another $id have another base
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference in self.expandable:
-            beside = {name: member for name, member in schema.items() if name != "$ref"}
+            siblings = {name: member for name, member in schema.items() if name != "$ref"}
             name = reference.rpartition("/")[2]
             definition = {
-                each: member
-                for each, member in self.definitions[reference].items()
-                if not (each == "title" and is_generated_title(member, name))
+                keyword: member
+                for keyword, member in self.definitions[reference].items()
+                if not (keyword == "title" and is_generated_title(member, name))
             }
-            if all(definition[key] == beside[key] for key in definition.keys() & beside.keys()):
+            if all(definition[shared] == siblings[shared] for shared in definition.keys() & siblings.keys()):
                 self.expanded.add(reference)
-                return self.of({**definition, **beside}, key, depth - 1)
+                return self.expand({**definition, **siblings}, key, depth - 1)
         return {
             name: self._member(name, member, depth - 1)
             for name, member in schema.items()
@@ -133,17 +133,17 @@ class _Expansion:
 
     def _member(self, name: str, member: Any, depth: int) -> Any:
         if name in _SCHEMA_MAPS and isinstance(member, Mapping):
-            return {each: self.of(value, each, depth) for each, value in member.items()}
+            return {key: self.expand(value, key, depth) for key, value in member.items()}
         if name in _SCHEMA_LISTS and isinstance(member, list):
-            return [self.of(part, "", depth) for part in member]
+            return [self.expand(part, "", depth) for part in member]
         if name in _SCHEMAS:
-            return self.of(member, "", depth)
+            return self.expand(member, "", depth)
         if name == "required" and isinstance(member, list) and all(isinstance(part, str) for part in member):
             return sorted(member)
         return member
 
     def _kept(self, plain: Any) -> dict[str, Any]:
-        """The definitions that something still refers to, and those that were put nowhere: a model reads them too."""
+        """The definitions that are still referenced, and those that were never expanded: a model reads them too."""
         kept: dict[str, Any] = {}
         self._keep(_references(plain), kept)
         for name in sorted(self.definitions):
@@ -156,47 +156,48 @@ class _Expansion:
         while pending:
             name = pending.pop()
             if name in self.definitions and name not in kept:
-                kept[name] = self.of(self.definitions[name], name.rpartition("/")[2], _MAX_DEPTH)
+                kept[name] = self.expand(self.definitions[name], name.rpartition("/")[2], _MAX_DEPTH)
                 pending += _references(kept[name])
 
     def _expandable(self) -> frozenset[str]:
-        """The definitions that can stand in the place of a reference: no circle, and no name with a sentence in it."""
-        leads = {
-            name: frozenset(_references(each)) & self.definitions.keys() for name, each in self.definitions.items()
+        """The definitions that can replace references: not recursive, and with a name that is not a sentence."""
+        references = {
+            name: frozenset(_references(definition)) & self.definitions.keys()
+            for name, definition in self.definitions.items()
         }
         return frozenset(
             name
-            for name, each in self.definitions.items()
-            if isinstance(each, Mapping)
-            and "$id" not in each
+            for name, definition in self.definitions.items()
+            if isinstance(definition, Mapping)
+            and "$id" not in definition
             and _is_class_name(name.split("/", 2)[2])
-            and name not in _reached(leads, leads[name])
+            and name not in _reached(references, references[name])
         )
 
 
-def _reached(leads: Mapping[str, frozenset[str]], start: Iterable[str]) -> set[str]:
+def _reached(references: Mapping[str, frozenset[str]], start: Iterable[str]) -> set[str]:
     reached: set[str] = set()
     pending = list(start)
     while pending:
         name = pending.pop()
         if name not in reached:
             reached.add(name)
-            pending.extend(leads[name])
+            pending.extend(references[name])
     return reached
 
 
 def _references(value: Any) -> list[str]:
-    """Whatever ``$ref`` says anywhere in a value."""
+    """All values of ``$ref`` anywhere in a value."""
     references: list[str] = []
     pending = [value]
     while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            if isinstance(each.get("$ref"), str):
-                references.append(each["$ref"])
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)
+        part = pending.pop()
+        if isinstance(part, dict):
+            if isinstance(part.get("$ref"), str):
+                references.append(part["$ref"])
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)
     return references
 
 
@@ -212,12 +213,12 @@ _USUAL_EXTENSION = "io.modelcontextprotocol/ui"
 
 
 def normalised_digest(surface: Surface) -> Digest:
-    """Equal for a server that moved between the official SDK and fastmcp without a change of meaning."""
+    """The digest of the normal form. It does not change when only the framework changes."""
     return Digest.of_bytes(canonicalize(normalised(surface)))
 
 
 def normalised(surface: Surface) -> dict[str, Any]:
-    """What the author wrote, ready to be hashed or compared."""
+    """The normal form as JSON."""
     server = surface.server or {}
     document: dict[str, Any] = {"format": FORMAT}
     if info := _info(server.get("serverInfo")):
@@ -228,13 +229,13 @@ def normalised(surface: Surface) -> dict[str, Any]:
         document["instructions"] = server["instructions"]
     for kind in ITEM_KINDS:
         items = sorted(surface.items_of_kind(kind), key=lambda item: (item.key, str(item.digest)))
-        if items:  # a list that is offered and empty is a matter of the framework
+        if items:  # whether an empty list is offered depends on the framework
             document[kind.member] = [_item(item) for item in items]
     return document
 
 
 def normalised_surface(surface: Surface) -> Surface:
-    """The same as a surface, so that two of them can be compared item by item."""
+    """The normal form as a surface, for comparison item by item."""
     document = normalised(surface)
     items = {
         kind.member: tuple(Item.from_value(kind, value) for value in document.get(kind.member, ()))
@@ -246,7 +247,7 @@ def normalised_surface(surface: Surface) -> Surface:
 
 
 def framework_of(surface: Surface) -> str | None:
-    """``fastmcp`` if its own marks are on what it serves; None if nothing tells."""
+    """``fastmcp`` if the surface has marks of it; otherwise None."""
     for item in surface.all_items():
         value = item.value if isinstance(item.value, Mapping) else {}
         meta, returned = value.get("_meta"), value.get("outputSchema")
@@ -258,12 +259,12 @@ def framework_of(surface: Surface) -> str | None:
 
 
 def _info(info: Any) -> Any:
-    """What the server calls itself. Frameworks put their own version where the author gives none."""
+    """The server info without the version, which frameworks set to their own if the author states none."""
     return {name: member for name, member in info.items() if name != "version"} if isinstance(info, Mapping) else info
 
 
 def _capabilities(capabilities: Any) -> Any:
-    """What is offered beyond what frameworks offer by themselves; the lists themselves say which of those are there."""
+    """The capabilities without those that frameworks always declare."""
     if not isinstance(capabilities, Mapping):
         return capabilities
     kept = {name: member for name, member in capabilities.items() if name not in _USUAL_CAPABILITIES}
@@ -288,7 +289,7 @@ def _item(item: Item) -> dict[str, Any]:
 
 
 def _meta(meta: Any) -> Any:
-    """``_meta`` without the entry that fastmcp always makes; the tags in it stand where the SDK's authors put them."""
+    """``_meta`` without fastmcp's own entry; tags in that entry are moved to where SDK servers have them."""
     if not isinstance(meta, Mapping):
         return meta
     kept = dict(meta)
@@ -302,11 +303,11 @@ def _meta(meta: Any) -> Any:
 
 
 def _schemas_of(tool: dict[str, Any], name: str) -> None:
-    given = tool.get("inputSchema")
-    if isinstance(given, Mapping):
-        schema = plain_schema(given, name)
+    arguments = tool.get("inputSchema")
+    if isinstance(arguments, Mapping):
+        schema = plain_schema(arguments, name)
         if schema.get("additionalProperties") is False:
-            del schema["additionalProperties"]  # fastmcp closes the object of the arguments, the SDK does not
+            del schema["additionalProperties"]  # set by fastmcp, not by the SDK
         tool["inputSchema"] = schema
     returned = tool.get("outputSchema")
     if isinstance(returned, Mapping):
@@ -331,22 +332,22 @@ def _argument(argument: Any) -> Any:
 
 
 def _only_a_type(text: str) -> bool:
-    """Whether a schema within a sentence is made of types alone: then the sentence is fastmcp's own.
+    """Whether the schema in fastmcp's generated sentence has only types.
 
-    Names and values that an author chooses could be words of another sentence.
+    Names and values chosen by an author could be an instruction to the model.
     """
     try:
         pending = [strict_json.parse_json(text.encode())]
     except (PinwardenError, UnicodeEncodeError):
         return False
     while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            if not each.keys() <= _TYPE_MEMBERS:
+        part = pending.pop()
+        if isinstance(part, dict):
+            if not part.keys() <= _TYPE_MEMBERS:
                 return False
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)
-        elif not isinstance(each, bool) and each not in _TYPES | _FORMATS:
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)
+        elif not isinstance(part, bool) and part not in _TYPES | _FORMATS:
             return False
     return True

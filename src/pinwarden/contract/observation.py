@@ -1,9 +1,9 @@
 """Observe a server, from its source or over the wire, and derive its contracts.
 
-1. Ask it as a client would; of a Python server also ask its process.
-2. Refuse what cannot be locked: items without a digest, two tools of one name.
-3. Read the source of its handlers, where there is any, and follow what they reach.
-4. Put the three together: contracts, prompts, and what the extension says of them.
+1. Probe the server as a client would; for a Python server, also collect facts in its process.
+2. Reject what cannot be locked: items without a digest, two tools with one name.
+3. Analyse the source of its handlers, if there is any.
+4. Combine the results: contracts, prompts, and the lockfile extension.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 
 class Observed(Record):
-    """A server as it is now."""
+    """The current state of a server."""
 
     name: str
     contracts: Contracts
     prompts: tuple[PromptContract, ...]
     extension: Extension
     analysis: Analysis | None = None
-    """What its handlers reach; None where there is no source."""
+    """What its handlers can reach; None without source."""
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
 
 
 def observe_live(target: Target, options: ProbeOptions, folder: Path | None = None) -> Observed:
-    """A server in any language, asked from outside. What only its process knows stays unknown.
+    """Observe a server in any language by probing it. Facts that only its process knows stay unknown.
 
-    With the folder of its Python source, its handlers are searched for there and followed.
+    If ``folder`` has its Python source, the handlers are found and analysed there.
     """
     from pinwarden.surface.probe.probe import probe
 
@@ -76,11 +76,11 @@ def observe_python(
     variables: Mapping[str, str] | None = None,
     scan_packages: bool = False,
 ) -> Observed:
-    """A Python server, imported in a process of its own, with these variables, and asked there."""
+    """Observe a Python server by importing it in a separate process with these environment variables."""
     from pinwarden.contract.python_server import introspect
 
-    seen = introspect(server, python, options, variables)
-    facts = seen.facts
+    introspected = introspect(server, python, options, variables)
+    facts = introspected.facts
     if facts.get("duplicates"):
         raise PinwardenError(
             "SERVER_TOOLS_DUPLICATE",
@@ -89,8 +89,8 @@ def observe_python(
         )
     sources = read_modules(_texts(facts.get("modules")), server.folder)
     packages = InstalledPackages(_paths(facts.get("packages"))) if scan_packages else None
-    analysis = _analysed(seen.surface, facts, sources, packages)
-    return _observed(seen.surface, _known(facts, analysis), facts, analysis, sources)
+    analysis = _analysed(introspected.surface, facts, sources, packages)
+    return _observed(introspected.surface, _known(facts, analysis), facts, analysis, sources)
 
 
 def _observed(
@@ -101,7 +101,7 @@ def _observed(
     sources: Mapping[str, Source],
 ) -> Observed:
     if surface.problem is not None:
-        raise PinwardenError("SURFACE_INVALID", f"the server shows what cannot be locked: {surface.problem}")
+        raise PinwardenError("SURFACE_INVALID", f"the server's surface cannot be locked: {surface.problem}")
     repeated = _repeated(surface)
     if repeated is not None:
         raise PinwardenError("SERVER_TOOLS_DUPLICATE", f"the server lists {repeated[:120]!a} twice")
@@ -149,28 +149,28 @@ def _analysed(
     sources: Mapping[str, Source],
     packages: Mapping[str, Source] | None,
 ) -> Analysis:
-    """What the handlers reach. Where the process does not name a handler, the source is searched for it."""
+    """Analyse the handlers. Those that the process does not report are looked up in the source."""
     from pinwarden.contract.entitlements.analysis import analyse, handlers_in
 
     handlers: list[Handler] = []
     unknown: set[tuple[str, str]] = set()
     for kind, lists in _HANDLED.items():
         recorded = facts.get(f"{kind}s")
-        named = [
+        reported = [
             _handler(name, entry, kind) for name, entry in (recorded if isinstance(recorded, dict) else {}).items()
         ]
-        known = [handler for handler in named if handler is not None and handler.module in sources]
+        known = [handler for handler in reported if handler is not None and handler.module in sources]
         handlers += known
         offered = {(kind, item.key) for listed in lists for item in surface.items_of_kind(listed)}
-        unknown |= offered - {(kind, name.name) for name in known}
+        unknown |= offered - {(kind, handler.name) for handler in known}
     if unknown:
-        # Several places may register one name; what any of them does counts.
-        result = handlers_in(sources)
-        handlers += [finding for finding in result if (finding.kind, finding.name) in unknown]
-        registered = {(finding.kind, finding.name) for finding in result}
-        serving = [finding for finding in result if finding.name == "*" and finding.kind != "tool"]
+        # Several functions may register one name; all of them count.
+        in_source = handlers_in(sources)
+        handlers += [handler for handler in in_source if (handler.kind, handler.name) in unknown]
+        registered = {(handler.kind, handler.name) for handler in in_source}
+        catch_all = [handler for handler in in_source if handler.name == "*" and handler.kind != "tool"]
         for kind, name in sorted(unknown - registered):
-            handlers += [replace(handler, name=name) for handler in serving if handler.kind == kind]
+            handlers += [replace(handler, name=name) for handler in catch_all if handler.kind == kind]
     return analyse(sources, handlers, packages)
 
 
@@ -178,14 +178,14 @@ _HANDLED: Mapping[str, tuple[ItemKind, ...]] = {"tool": (TOOL,), "prompt": (PROM
 
 
 def _handler(name: str, tool: Any, kind: str) -> Handler | None:
-    place = tool.get("handler") if isinstance(tool, dict) else None
-    if not isinstance(place, dict) or not isinstance(place.get("module"), str):
+    location = tool.get("handler") if isinstance(tool, dict) else None
+    if not isinstance(location, dict) or not isinstance(location.get("module"), str):
         return None
-    line = place.get("line")
+    line = location.get("line")
     return Handler(
         name=name,
-        module=place["module"],
-        function=str(place.get("qualname")),
+        module=location["module"],
+        function=str(location.get("qualname")),
         line=line if type(line) is int else 0,
         kind=kind,
     )
@@ -211,7 +211,7 @@ def _known_tool(name: str, facts: Mapping[str, Any], middleware: list[dict[str, 
     ]
     entitlements = analysis.handlers.get(name)
     return KnownTool(
-        asked_inside=bool(facts),
+        from_process=bool(facts),
         tags=_tags(facts),
         has_middleware=facts.get("auth") is True or any(layer.get("tools") is True for layer in middleware),
         egress_max_bytes=min(limits, default=None),
@@ -222,8 +222,7 @@ def _known_tool(name: str, facts: Mapping[str, Any], middleware: list[dict[str, 
 def _flags(entitlements: Entitlements) -> EntitlementContract:
     """The five flags of the format; the rest is in the extension.
 
-    What was not found is false only if all the code was followed. Behind a place that cannot be seen there may be
-    anything, so then it is not known.
+    A missing entitlement is False only if all code could be analysed; otherwise it is unknown.
     """
     flags = EntitlementContract(
         filesystem=entitlements.has(FILESYSTEM_READ) or entitlements.has(FILESYSTEM_WRITE),
@@ -237,7 +236,7 @@ def _flags(entitlements: Entitlements) -> EntitlementContract:
 
 
 def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], analysis: Analysis | None) -> ToolFacts:
-    inside = None if known is None else known.tools.get(name, KnownTool(asked_inside=bool(facts)))
+    known_tool = None if known is None else known.tools.get(name, KnownTool(from_process=bool(facts)))
     entitlements = analysis.handlers.get(name) if analysis is not None else None
     tool = _dict(facts.get("tools"), name)
     handler = tool.get("handler")
@@ -247,7 +246,7 @@ def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], an
         **({"auth": True} if tool.get("auth") is True else {}),
     }
     return ToolFacts(
-        evidence=evidence_of(inside),
+        evidence=evidence_of(known_tool),
         entitlements={} if entitlements is None else entitlement_facts(entitlements),
         middleware=tuple(
             {"name": layer["name"], "sourceDigest": layer.get("sourceDigest")}
@@ -259,14 +258,14 @@ def _facts_of(name: str, known: KnownServer | None, facts: Mapping[str, Any], an
 
 
 def entitlement_facts(entitlements: Entitlements) -> dict[str, Any]:
-    """What was found, without line numbers: a line that moved is no change of what a tool may do."""
+    """The entitlements for the lockfile, without line numbers, which change without a change of behaviour."""
     return {
         "kinds": list(entitlements.kinds),
         "findings": _distinct(
             {"kind": finding.kind, "what": finding.what, "path": finding.path} for finding in entitlements.findings
         ),
         "unknown": _distinct(
-            {"reason": reason.reason, "what": reason.what, "path": reason.path} for reason in entitlements.unknown
+            {"reason": unknown.reason, "what": unknown.what, "path": unknown.path} for unknown in entitlements.unknown
         ),
     }
 
@@ -291,7 +290,7 @@ def _facts_by_name(member: str, result: Mapping[str, Entitlements]) -> dict[str,
 
 
 def unanalysed_note(observed: Observed) -> tuple[str, ...]:
-    """Says which tools have entitlements that are unknown, not absent."""
+    """A note that lists the tools whose entitlements are unknown."""
     names = [name for name, facts in observed.extension.tools.items() if facts.evidence["entitlements"] == UNKNOWN]
     if not names:
         return ()
@@ -305,13 +304,13 @@ def unanalysed_note(observed: Observed) -> tuple[str, ...]:
 
 
 _SHOWN = 5
-"""Names of tools in a note; the lock has them all."""
+"""Tool names in a note; the lock has all of them."""
 
 
 def located(finding: Finding | UnknownReach) -> str:
-    """Where a finding is, and by which way the handler comes there."""
-    way = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
-    return f"{finding.path}:{finding.line} {finding.what}" + (f" by way of {way}" if way else "")
+    """The location of a finding, and the call path from the handler to it."""
+    call_path = " > ".join(f"{step.function} ({step.path}:{step.line})" for step in finding.call_path)
+    return f"{finding.path}:{finding.line} {finding.what}" + (f" via {call_path}" if call_path else "")
 
 
 def _dict(value: Any, name: str) -> Mapping[str, Any]:
@@ -333,15 +332,15 @@ def _texts(value: Any) -> dict[str, str]:
     return {name: text for name, text in pairs if isinstance(text, str)}
 
 
-_MOST_MODULES = 5000
+_MAX_MODULES = 5000
 _FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules"})
-_MOST_BYTES = 4 << 20  # of one module; larger ones are generated
+_MAX_BYTES = 4 << 20  # per module; larger ones are generated
 
 
 def read_modules(modules: Mapping[str, str], folder: Path) -> dict[str, Source]:
-    """The source of each module by its dotted name. What cannot be read is an error: it would be taken for harmless.
+    """The source of each module by dotted name. Raises if one cannot be read or is outside the server's folder.
 
-    The server's process names the files, and it may name any; only those in the server's folder are its modules.
+    The server's own process reports the paths, so they are not trusted.
     """
     root = folder.resolve()
     for path in modules.values():
@@ -353,9 +352,11 @@ def read_modules(modules: Mapping[str, str], folder: Path) -> dict[str, Source]:
 
 
 def read_folder(folder: Path) -> dict[str, Source]:
-    """The source of every module below a folder. A package is named by its folder."""
+    """The source of every module below a folder, by dotted name."""
     if not folder.is_dir():
-        raise PinwardenError("USAGE", f"{str(folder)[:200]!a} is not a folder", hint="Give the folder of the package.")
+        raise PinwardenError(
+            "USAGE", f"{str(folder)[:200]!a} is not a folder", hint="Give the folder of the server's Python package."
+        )
     folder = folder.resolve()
     root = folder
     while (root / "__init__.py").is_file():
@@ -366,15 +367,15 @@ def read_folder(folder: Path) -> dict[str, Source]:
         if _FOREIGN.isdisjoint(parts) and all(part.isidentifier() for part in parts):
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             modules[name] = _source(path, root)
-        if len(modules) > _MOST_MODULES:
-            raise PinwardenError("USAGE", f"{folder.name[:120]!a} holds more than {_MOST_MODULES} modules")
+        if len(modules) > _MAX_MODULES:
+            raise PinwardenError("USAGE", f"{folder.name[:120]!a} has more than {_MAX_MODULES} modules")
     return modules
 
 
 def _source(path: Path, folder: Path) -> Source:
     import tokenize
 
-    data = read_file(path, _MOST_BYTES)
+    data = read_file(path, _MAX_BYTES)
     try:
         encoding, _ = tokenize.detect_encoding(iter(data.splitlines(keepends=True)).__next__)
         text = data.decode(encoding)
@@ -388,33 +389,33 @@ def _source(path: Path, folder: Path) -> Source:
 
 
 class InstalledPackages(Mapping[str, Source]):
-    """Modules of the packages that an interpreter can import, each read when it is asked for."""
+    """The modules that an interpreter can import, read on demand."""
 
-    def __init__(self, places: list[Path]) -> None:
-        self._places = places
-        self._read: dict[str, Source | None] = {}
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = folders
+        self._cache: dict[str, Source | None] = {}
 
     def __getitem__(self, name: str) -> Source:
-        if name not in self._read:
-            self._read[name] = self._find(name)
-        source = self._read[name]
+        if name not in self._cache:
+            self._cache[name] = self._find(name)
+        source = self._cache[name]
         if source is None:
             raise KeyError(name)
         return source
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, source in self._read.items() if source is not None)
+        return (name for name, source in self._cache.items() if source is not None)
 
     def __len__(self) -> int:
-        return sum(source is not None for source in self._read.values())
+        return sum(source is not None for source in self._cache.values())
 
     def _find(self, name: str) -> Source | None:
         parts = name.split(".")
         if not all(part.isidentifier() for part in parts):
             return None
-        for place in self._places:
-            whole = place.joinpath(*parts)
-            for path in (whole / "__init__.py", whole.with_suffix(".py")):
-                if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-                    return _source(path, place)
+        for folder in self._folders:
+            module = folder.joinpath(*parts)
+            for path in (module / "__init__.py", module.with_suffix(".py")):
+                if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+                    return _source(path, folder)
         return None

@@ -1,9 +1,9 @@
-"""Introspect a Python server: import it in a process of its own, then probe it as a client.
+"""Introspect a Python server: import it in a separate process, then probe it as a client.
 
-1. The module that the path names is found, and the interpreter that has its packages.
-2. That interpreter runs ``introspector.py``, which imports the server, writes down what only its process knows, and
-   serves it on its standard streams.
-3. The probe asks it for its surface like any other server. The facts are read after that.
+1. Find the module for the path, and the interpreter that has its packages.
+2. That interpreter runs ``introspector.py``, which imports the server, writes facts that only its process knows to a
+   file, and serves it on its standard streams.
+3. Probe the server's surface as for any other server, then read the facts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinwarden.system.sandbox import Sandbox
 from pinwarden.system.target import StdioTarget
 
 _INTROSPECTOR = Path(__file__).with_name("introspector.py")
-_UNREADABLE = "what the server's process wrote down cannot be read"
+_UNREADABLE = "the facts written by the server's process are invalid"
 _FAILURES = {
     "no-server": "SERVER_OBJECT_UNKNOWN",
     "exited": "SERVER_IMPORT_FAILED",
@@ -34,43 +34,45 @@ _FAILURES = {
 
 
 class PythonServer(Record):
-    """A server as its author names it: ``path/to/server.py[:object]``."""
+    """A server given as ``path/to/server.py[:object]``."""
 
     folder: Path
-    """What is on the import path."""
+    """The folder on the import path."""
     module: str
     name: str | None = None
-    """The object in the module; None if there is only one server in it."""
+    """The object in the module; None for its only server."""
 
 
 class Introspected(Record):
-    """What the server's process knows, and what a client sees of it."""
+    """A server's surface, and the facts from its process."""
 
     surface: Surface
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def python_server(text: str) -> PythonServer:
-    """Read ``path/to/server.py[:object]``. A file inside a package is imported as a part of that package."""
+    """Parse ``path/to/server.py[:object]``. A file inside a package is imported as part of that package."""
     path_text, mark, name = text.partition(":") if not _has_drive(text) else (text, "", "")
     path = Path(path_text)
     if path.is_dir() and (path / "__init__.py").is_file():
         path = path / "__init__.py"
     if not path.is_file():
-        what = "a folder, not a server's file" if path.is_dir() else "not there"
-        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"{path_text[:200]!a} is {what}")
+        problem = "is a folder, not a server's file" if path.is_dir() else "does not exist"
+        raise PinwardenError("SERVER_OBJECT_UNKNOWN", f"{path_text[:200]!a} {problem}")
     if path.suffix != ".py" or (mark and not all(part.isidentifier() for part in name.split("."))):
         raise PinwardenError("USAGE", "--server takes path/to/server.py or path/to/server.py:object")
     path = path.resolve()
-    if "${" in str(path):  # a command's placeholders are filled in, with secrets among them
-        raise PinwardenError("USAGE", f"{str(path)[:200]!a} would be taken for a variable", hint="Rename the folder.")
+    if "${" in str(path):  # placeholders in commands are expanded, possibly to secrets
+        raise PinwardenError(
+            "USAGE", f"{str(path)[:200]!a} contains '${{', which starts a variable", hint="Rename the folder."
+        )
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
         folder = folder.parent
     if not all(part.isidentifier() for part in parts):
-        raise PinwardenError("USAGE", f"{path.name[:200]!a} has no name that Python could import")
+        raise PinwardenError("USAGE", f"{path.name[:200]!a} is not a valid name for a Python module")
     return PythonServer(folder=folder, module=".".join(parts), name=name or None)
 
 
@@ -78,25 +80,25 @@ def _has_drive(text: str) -> bool:
     return text[1:3] in (":\\", ":/")
 
 
-def interpreter_for(server: PythonServer, variables: Mapping[str, str], named: str | None = None) -> str:
-    """The Python that has the server's packages: the named one, the active environment's, the project's, or this."""
-    if named is not None:
-        return named
-    places = [Path(variables["VIRTUAL_ENV"])] if variables.get("VIRTUAL_ENV") else []
+def interpreter_for(server: PythonServer, variables: Mapping[str, str], chosen: str | None = None) -> str:
+    """The Python with the server's packages: the chosen one, the active environment's, the project's, or this one."""
+    if chosen is not None:
+        return chosen
+    active = [Path(variables["VIRTUAL_ENV"])] if variables.get("VIRTUAL_ENV") else []
     folders = [folder / ".venv" for folder in (server.folder, *server.folder.parents[:3])]
-    for place in (*places, *filter(_is_own, folders)):
-        for program in (place / "bin" / "python", place / "Scripts" / "python.exe"):
+    for environment in (*active, *filter(_is_own, folders)):
+        for program in (environment / "bin" / "python", environment / "Scripts" / "python.exe"):
             if program.is_file():
                 return str(program)
     return sys.executable
 
 
-def _is_own(place: Path) -> bool:
-    """Whether only this user and the system can write there, unlike in a shared folder."""
+def _is_own(folder: Path) -> bool:
+    """Whether a folder belongs to this user or to the system."""
     import os
 
     try:
-        return not hasattr(os, "getuid") or place.lstat().st_uid in (os.getuid(), 0)
+        return not hasattr(os, "getuid") or folder.lstat().st_uid in (os.getuid(), 0)
     except OSError:
         return False
 
@@ -104,42 +106,47 @@ def _is_own(place: Path) -> bool:
 def introspect(
     server: PythonServer, python: str, options: ProbeOptions, variables: Mapping[str, str] | None = None
 ) -> Introspected:
-    """Import the server, with these variables beside the usual ones, and ask it. Naming its file is the consent."""
+    """Import the server with additional environment variables, and probe it.
+
+    Naming the server's file counts as consent to run it.
+    """
     with tempfile.TemporaryDirectory(prefix="pinwarden-") as folder:
         facts = Path(folder) / "facts.json"
-        named = () if server.name is None else (server.name,)
-        command = (python, str(_INTROSPECTOR), str(facts), str(server.folder), server.module, *named)
+        object_name = () if server.name is None else (server.name,)
+        command = (python, str(_INTROSPECTOR), str(facts), str(server.folder), server.module, *object_name)
         target = StdioTarget(command=command, env=dict(variables or {}))
         allowed = replace(options, allow_execute=True, sandbox=_widened(options.sandbox, server, folder))
         try:
             surface = probe(target, allowed)
         except PinwardenError as err:
-            raise _told(err, facts, server, SecretMask(value for _, value in given_to(target, allowed))) from err
+            raise _introspection_error(
+                err, facts, server, SecretMask(value for _, value in given_to(target, allowed))
+            ) from err
         parsed = _read(facts)
-        if not _is_understood(parsed):
+        if not _is_valid(parsed):
             raise PinwardenError("SERVER_IMPORT_FAILED", _UNREADABLE)
         refuse_echoed_secrets_in(parsed, given_to(target, allowed))
         return Introspected(surface=surface, facts=parsed)
 
 
 def _widened(sandbox: Sandbox | None, server: PythonServer, folder: str) -> Sandbox | None:
-    """The sandbox with what is imported shown in it, and with the place where the facts are written."""
+    """The sandbox with access to the server's folder and to the folder for the facts."""
     if sandbox is None:
         return None
-    shown = (*sandbox.readable, str(_INTROSPECTOR), str(server.folder))
-    return replace(sandbox, readable=shown, writable=(*sandbox.writable, folder))
+    readable = (*sandbox.readable, str(_INTROSPECTOR), str(server.folder))
+    return replace(sandbox, readable=readable, writable=(*sandbox.writable, folder))
 
 
-def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask) -> PinwardenError:
+def _introspection_error(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMask) -> PinwardenError:
     """The failure as the introspector reported it."""
     data = dict(err.data or {})
     if not facts.is_file():
         if data.get("reason") == "start":
-            hint = "Name the interpreter that has the server's packages with --python."
+            hint = "Choose the interpreter that has the server's packages with --python."
             return PinwardenError(err.code, err.message, hint=hint, data=data)
         return PinwardenError(
             "SERVER_IMPORT_FAILED",
-            f"{server.module} did not end its import, or its process ended before ({err.message})",
+            f"the import of {server.module} did not finish ({err.message})",
             data=data,
         )
     failed = _read(facts).get("failed")
@@ -147,12 +154,13 @@ def _told(err: PinwardenError, facts: Path, server: PythonServer, mask: SecretMa
         return err
     code = _FAILURES.get(str(failed.get("reason")), "SERVER_IMPORT_FAILED")
     message = mask.text(str(failed.get("message")))
-    entitlements = message if code == "SERVER_OBJECT_UNKNOWN" else f"{server.module} cannot be imported: {message}"
-    return PinwardenError(code, entitlements[:600], data=data)
+    if code != "SERVER_OBJECT_UNKNOWN":
+        message = f"{server.module} cannot be imported: {message}"
+    return PinwardenError(code, message[:600], data=data)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """What the process wrote down. It is the server's process: it can write anything, or nothing."""
+    """The facts written by the server's process, which are not trusted."""
     try:
         facts = strict_json.parse_json(read_file(path))
     except PinwardenError as err:
@@ -162,7 +170,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return facts
 
 
-def _is_understood(facts: Mapping[str, Any]) -> bool:
+def _is_valid(facts: Mapping[str, Any]) -> bool:
     """Whether every member that is used is present and of the right type."""
     lists = [facts.get(name) for name in ("duplicates", "middleware", "packages")]
     maps = [facts.get(name) for name in ("modules", "prompts", "resources", "tools", "versions")]
@@ -172,7 +180,7 @@ def _is_understood(facts: Mapping[str, Any]) -> bool:
         and all(isinstance(fact, str) for fact in facts["duplicates"])
         and all(isinstance(row, dict) and _is_middleware(row) for row in facts["middleware"])
         and all(
-            isinstance(row, dict) and _is_place(row.get("handler"))
+            isinstance(row, dict) and _is_location(row.get("handler"))
             for member in ("tools", "prompts", "resources")
             for row in facts[member].values()
         )
@@ -187,5 +195,5 @@ def _is_middleware(facts: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_place(handler: Any) -> bool:
+def _is_location(handler: Any) -> bool:
     return handler is None or (isinstance(handler, dict) and {"module", "qualname"} <= handler.keys())

@@ -1,8 +1,7 @@
 """Differences between two lockfiles of one server, and how severe they are for its users.
 
-Where both hold the texts that a client saw, those are compared (``surface/drift``): a schema by what it accepts, a text
-by what it says. What no client sees comes from the contracts. Where a file holds digests only, what can be said is
-said of its visible part, and that something hidden moved is said as such.
+If both files have the surface, the surfaces are compared (``surface/drift``), and the contracts add what clients do not
+see. If a file has only digests, the visible parts are compared, and other changes are reported as hidden.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _BREAKS_CALLS = frozenset(
         "type_narrowed",
     }
 )
-"""Changes after which a call or a reader that was right before is wrong."""
+"""Changes that can break calls or uses of results that were correct before."""
 _MAY_BREAK_CALLS = frozenset(
     {
         "additional_properties_closed",
@@ -62,34 +61,34 @@ _MAY_BREAK_CALLS = frozenset(
 _WORDS_ONLY = frozenset(
     {"content_fact_changed", "dialect_changed", "notice_changed", "order_changed", "same_meaning", "version_changed"}
 )
-_LONGEST = 2000  # characters of a value that is not text
+_LONGEST = 2000  # characters of a JSON value
 
 
 _Sides = tuple[str | None, str | None]
 
 
 class Finding(Record):
-    """A difference, and whose it is."""
+    """A difference, and the item it belongs to."""
 
     entity: str
     name: str
     delta: Delta
 
     def to_json(self) -> dict[str, Any]:
-        """The difference, ready for JSON."""
+        """The difference as JSON."""
         return {"entity": self.entity, "name": self.name, **self.delta.to_json()}
 
 
 class ServerDiff(Record):
-    """All differences between two lockfiles, the worst first."""
+    """All differences between two lockfiles, worst first."""
 
     findings: tuple[Finding, ...]
     framework_changed: bool = False
-    """The two were served by different frameworks; what those add by themselves was left out of the comparison."""
+    """The frameworks differ; parts that they generate were not compared."""
     same_meaning: bool = False
-    """The texts differ, and mean the same: only what frameworks add by themselves is different."""
+    """The surfaces differ only in parts that frameworks generate."""
     digests_only: bool = False
-    """At least one file holds no texts, so changes behind a digest cannot be named."""
+    """At least one file has no surface, so not all changes can be described."""
 
     @property
     def max_severity(self) -> str:
@@ -98,7 +97,7 @@ class ServerDiff(Record):
 
 
 def diff_lockfiles(before: Lockfile, after: Lockfile, *, compat: bool = False) -> ServerDiff:
-    """Compare two lockfiles. ``compat`` gives the original's severities, for the tools that both have only."""
+    """Compare two lockfiles. ``compat`` compares only tools that are in both, with the original's severities."""
     if not compat:
         check_body(before)
         check_body(after)
@@ -124,13 +123,13 @@ def _with_texts(
     sides = (normalised_surface(before), normalised_surface(after)) if moved else (before, after)
     findings = [_finding(change) for change in compare(*sides)]
     annotated = {line.name for line in findings if line.delta.field.startswith("/annotations")}
-    kept = [
+    contract_only = [
         finding
         for finding in _contract_findings(old, new, compat=False)
-        if not _told_by_texts(finding.delta) and not (finding.name in annotated and _is_flag(finding.delta))
+        if not _is_in_surface(finding.delta) and not (finding.name in annotated and _is_flag(finding.delta))
     ]
     return ServerDiff(
-        findings=_in_order([*findings, *kept]),
+        findings=_in_order([*findings, *contract_only]),
         framework_changed=moved,
         same_meaning=before.digest != after.digest and normalised_digest(before) == normalised_digest(after),
     )
@@ -145,8 +144,8 @@ def _contract_findings(
                 yield Finding(entity="tool", name=name, delta=delta)
 
 
-def _told_by_texts(delta: Delta) -> bool:
-    """Whether the comparison of texts says the same, and says more."""
+def _is_in_surface(delta: Delta) -> bool:
+    """Whether the comparison of surfaces reports this difference in more detail."""
     if delta.category == "surface.action":
         return delta.field.endswith((".requiredFields", ".inputSchemaDigest", ".description"))
     return delta.category == "surface" or delta.field in ("egressSchemaDigest", "schemaFieldCount")
@@ -156,24 +155,24 @@ def _is_flag(delta: Delta) -> bool:
     return delta.field.endswith((".destructive", ".readOnly", ".idempotent"))
 
 
-# What only the source tells
+# Facts from source
 
 
 def fact_findings(before: Lockfile, after: Lockfile, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """What a tool's source reaches now, and the code of its middleware, where both files know it."""
+    """Changes of what a tool's source reaches and of its middleware, if both files record them."""
     flags = {(line.name, line.delta.field) for line in findings if line.delta.category == "entitlements"}
     old, new = _facts(before), _facts(after)
     for name in old.keys() & new.keys():
         sides = _known(old[name], "entitlements"), _known(new[name], "entitlements")
         if isinstance(sides[0], Mapping) and isinstance(sides[1], Mapping):
-            yield from _kinds_moved(name, sides[0], sides[1], flags)
+            yield from _changed_kinds(name, sides[0], sides[1], flags)
         chains = _known(old[name], "middleware", "middlewareChain"), _known(new[name], "middleware", "middlewareChain")
         if None not in chains and chains[0] != chains[1]:
-            told_texts = (_text(chains[0]), _text(chains[1]))
-            yield _whole(("tool", name), "middleware", RISKY, "A middleware or its source changed", told_texts)
+            texts = (_text(chains[0]), _text(chains[1]))
+            yield _item_finding(("tool", name), "middleware", RISKY, "A middleware or its source changed", texts)
 
 
-def _kinds_moved(
+def _changed_kinds(
     name: str, before: Mapping[str, Any], after: Mapping[str, Any], flags: set[tuple[str, str]]
 ) -> Iterator[Finding]:
     had, has = _kinds(before), _kinds(after)
@@ -184,7 +183,7 @@ def _kinds_moved(
             continue
         message = f"The code gained {kind}" if gained else f"The code lost {kind}"
         sides: _Sides = (None, kind) if gained else (kind, None)
-        yield _whole(("tool", name), "entitlements", BREAKING if gained else SAFE, message, sides)
+        yield _item_finding(("tool", name), "entitlements", BREAKING if gained else SAFE, message, sides)
 
 
 def _kinds(entitlements: Mapping[str, Any]) -> frozenset[str]:
@@ -199,13 +198,13 @@ def _facts(lockfile: Lockfile) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _known(facts: Mapping[str, Any], member: str, fact: str | None = None) -> Any:
-    """A member of the extension if it is known how it was learnt; None where it was not."""
+    """A member of the extension if its evidence is known; otherwise None."""
     evidence = facts.get("evidence")
     level = evidence.get(fact or member) if isinstance(evidence, Mapping) else None
     return None if level in (None, UNKNOWN) else facts.get(member)
 
 
-# Without texts
+# Without surfaces
 
 
 def _without_texts(
@@ -219,7 +218,7 @@ def _without_texts(
 
 
 def _visible(lockfile: Lockfile, contracts: Mapping[str, ToolContract]) -> Mapping[str, ToolContract]:
-    """The part that both files hold and that can be compared."""
+    """The part of the contracts that is written in every lockfile."""
     return contracts if lockfile.extension is None else visible_contracts(lockfile)
 
 
@@ -232,13 +231,13 @@ def _lists(
 ) -> Iterator[Finding]:
     for name in before:
         if name not in after:
-            yield _whole((entity, name), "", BREAKING, f"The {entity} was removed", (name, None))
+            yield _item_finding((entity, name), "", BREAKING, f"The {entity} was removed", (name, None))
     for name, entry in after.items():
         if name not in before:
             severity = _severity_of_new(contracts.get(name))
-            yield _whole((entity, name), "", severity, f"The {entity} was added", (None, name))
+            yield _item_finding((entity, name), "", severity, f"The {entity} was added", (None, name))
         elif name not in reported and entry["integrityDigest"] != before[name]["integrityDigest"]:
-            yield from _moved(entity, name, before[name], entry)
+            yield from _changed_entry(entity, name, before[name], entry)
 
 
 def _severity_of_new(contract: ToolContract | None) -> str:
@@ -246,37 +245,37 @@ def _severity_of_new(contract: ToolContract | None) -> str:
     return BREAKING if destructive else RISKY
 
 
-def _moved(entity: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Finding]:
-    """A change of an entry that shows only in its digests, or (for a prompt) in its visible members."""
-    seen = [
+def _changed_entry(entity: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Finding]:
+    """A change that shows only in an entry's digests or, for a prompt, in its visible members."""
+    changed = [
         member
         for member in sorted({*before, *after})
         if not member.endswith("Digest") and before.get(member) != after.get(member)
     ]
-    for member in seen if entity == "prompt" else ():
+    for member in changed if entity == "prompt" else ():
         sides = (_text(before.get(member)), _text(after.get(member)))
         severity = _severity_of_arguments(before, after) if member == "arguments" else RISKY
-        yield _whole((entity, name), member, severity, f"The prompt's {member} changed", sides)
-    if entity != "prompt" or not seen:
-        message = "Something changed that is hashed and not written; the files do not say what"
+        yield _item_finding((entity, name), member, severity, f"The prompt's {member} changed", sides)
+    if entity != "prompt" or not changed:
+        message = "A part changed that is hashed but not written, so the files do not show what"
         digests = (before["integrityDigest"], after["integrityDigest"])
-        yield _whole((entity, name), "hidden", RISKY, message, digests)
+        yield _item_finding((entity, name), "hidden", RISKY, message, digests)
 
 
 def _severity_of_arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     old = {argument["name"]: argument.get("required", False) for argument in before.get("arguments") or ()}
     new = {argument["name"]: argument.get("required", False) for argument in after.get("arguments") or ()}
-    demanded = any(required and not old.get(name, False) for name, required in new.items())
-    return BREAKING if demanded or old.keys() - new.keys() else RISKY
+    newly_required = any(required and not old.get(name, False) for name, required in new.items())
+    return BREAKING if newly_required or old.keys() - new.keys() else RISKY
 
 
-def _whole(whose: tuple[str, str], place: str, severity: str, message: str, sides: _Sides) -> Finding:
-    entity, name = whose
-    delta = Delta(category=entity, field=place, severity=severity, description=message, before=sides[0], after=sides[1])
+def _item_finding(item: tuple[str, str], field: str, severity: str, message: str, sides: _Sides) -> Finding:
+    entity, name = item
+    delta = Delta(category=entity, field=field, severity=severity, description=message, before=sides[0], after=sides[1])
     return Finding(entity=entity, name=name, delta=delta)
 
 
-# Changes of texts as deltas
+# Changes of surfaces as deltas
 
 
 def _finding(change: Change) -> Finding:
@@ -300,7 +299,7 @@ def _severity(change: Change) -> str:
 
 
 def _is_generated(change: Change) -> bool:
-    """A title within a schema that a framework made or left out."""
+    """Whether a schema title was generated or omitted by a framework."""
     steps = change.path.split("/")
     if steps[-1] != "title" or change.field not in ("inputSchema", "outputSchema"):
         return False
@@ -311,7 +310,7 @@ def _is_generated(change: Change) -> bool:
 
 
 def _is_new_hazard(change: Change) -> bool:
-    """A new tool that says of itself that it destroys."""
+    """Whether a new tool declares itself destructive."""
     if change.kind != "item_added" or not isinstance(change.after, dict):
         return False
     annotations = change.after.get("annotations")
@@ -331,17 +330,22 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             findings,
-            key=lambda each: (SEVERITIES.index(each.delta.severity), each.entity, each.name, each.delta.field),
+            key=lambda finding: (
+                SEVERITIES.index(finding.delta.severity),
+                finding.entity,
+                finding.name,
+                finding.delta.field,
+            ),
         )
     )
 
 
 _HIDDEN = ""
-"""Stands for a digest that the file does not hold: equal on both sides, so it is never reported as a change."""
+"""Replaces digests that the file does not have; equal on both sides, so never reported."""
 
 
 def visible_contracts(lockfile: Lockfile) -> dict[str, ToolContract]:
-    """The contracts as far as they are written. Raises ``CONTRACT_INVALID`` if an entry is malformed."""
+    """The part of the contracts that is written. Raises ``CONTRACT_INVALID`` if an entry is malformed."""
     return {name: _contract(name, entry) for name, entry in lockfile.tools.items()}
 
 

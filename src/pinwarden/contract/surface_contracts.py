@@ -1,8 +1,7 @@
 """Derive contracts from a server's surface and from what its process reports.
 
-What is asked on the wire is taken from there and never from objects. What only the process knows (middleware, tags,
-limits, code) is given beside it; without a process it is not known, and the extension says so. A fact that nobody
-knows is written as null or absent, and marked ``unknown``.
+Everything that a client sees comes from the surface. Facts that only the process knows (middleware, tags, limits, code)
+are added if available. Unknown facts are null or absent, and marked ``unknown`` in the extension.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ _DISCRIMINATOR = "action"
 
 
 class KnownTool(Record):
-    """What is known of a tool beside what a client sees."""
+    """What is known about a tool besides its surface."""
 
-    asked_inside: bool = True
-    """Whether the server's process reported it; otherwise only source was read."""
+    from_process: bool = True
+    """Whether the server's process reported it; otherwise only source was analysed."""
     tags: tuple[str, ...] = ()
     has_middleware: bool = False
     egress_max_bytes: int | None = None
     entitlements: EntitlementContract | None = None
-    """None where no source of its handler was read."""
+    """None if the source of its handler was not analysed."""
 
 
 class KnownServer(Record):
-    """What a server's process knows; for a server that was only asked from outside there is none."""
+    """What is known about a server besides its surface."""
 
     tools: Mapping[str, KnownTool] = field(default_factory=dict)
     prompt_tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -51,35 +50,35 @@ class KnownServer(Record):
 
 
 def contracts_of(surface: Surface, known: KnownServer | None) -> dict[str, ToolContract]:
-    """The contract of every tool that a client sees. Items that cannot be digested were refused before."""
-    inside = known or KnownServer()
+    """The contract of every tool. Items without a digest were rejected before."""
+    server = known or KnownServer()
     return {
-        item.key: _tool(item.value, inside.tools.get(item.key, KnownTool()))
+        item.key: _tool(item.value, server.tools.get(item.key, KnownTool()))
         for item in surface.items_of_kind(TOOL)
         if item.digest is not None
     }
 
 
 def prompts_of(surface: Surface, known: KnownServer | None) -> tuple[PromptContract, ...]:
-    """The contract of every prompt that a client sees."""
-    inside = known or KnownServer()
+    """The contract of every prompt."""
+    server = known or KnownServer()
     return tuple(
-        _prompt(item.value, inside.prompt_tags.get(item.key, ()), inside.prompts_have_middleware)
+        _prompt(item.value, server.prompt_tags.get(item.key, ()), server.prompts_have_middleware)
         for item in surface.items_of_kind(PROMPT)
         if item.digest is not None
     )
 
 
 def evidence_of(tool: KnownTool | None) -> dict[str, str]:
-    """How each fact of a tool is known."""
-    seen = dict.fromkeys(("description", "inputSchema", "outputSchema", "annotations", "agentLimitMax"), LIVE)
-    inside = UNKNOWN if tool is None or not tool.asked_inside else IN_MEMORY
+    """The source of each fact about a tool."""
+    from_surface = dict.fromkeys(("description", "inputSchema", "outputSchema", "annotations", "agentLimitMax"), LIVE)
+    process_level = UNKNOWN if tool is None or not tool.from_process else IN_MEMORY
     code = SOURCE if tool is not None and tool.entitlements is not None else UNKNOWN
     return {
-        **seen,
-        "tags": LIVE if inside == UNKNOWN else IN_MEMORY,
-        "middlewareChain": inside,
-        "egressMaxBytes": inside,
+        **from_surface,
+        "tags": LIVE if process_level == UNKNOWN else IN_MEMORY,
+        "middlewareChain": process_level,
+        "egressMaxBytes": process_level,
         "entitlements": code,
     }
 
@@ -112,9 +111,9 @@ def _tool(wire: Mapping[str, Any], known: KnownTool) -> ToolContract:
 
 
 def _economics(output: Mapping[str, Any], field_count: int, rules: str) -> TokenContract:
-    """How an answer may swell: without bound if a list without ``maxItems`` is in it, or an object of any members.
+    """How large results may become. Lists without ``maxItems`` and open objects are unbounded.
 
-    The original takes every answer with a field for unbounded, and no list of plain values.
+    The original treats every result with a field as unbounded, but no list of plain values.
     """
     unbounded = _is_unbounded(output, output, iter(range(_MOST_PARTS)))
     if unbounded:
@@ -129,12 +128,12 @@ def _economics(output: Mapping[str, Any], field_count: int, rules: str) -> Token
     )
 
 
-def _is_unbounded(schema: Mapping[str, Any], whole: Mapping[str, Any], budget: Iterator[int], depth: int = 0) -> bool:
+def _is_unbounded(schema: Mapping[str, Any], root: Mapping[str, Any], budget: Iterator[int], depth: int = 0) -> bool:
     if next(budget, None) is None or depth > _DEEPEST:
-        return True  # what refers to itself, or is too large to be looked through, has no bound that is known
+        return True  # recursive, or too large to examine
     if schema.get("type") == "array" or "items" in schema:
-        inner = _resolved(schema.get("items"), whole)
-        return type(schema.get("maxItems")) is not int or _is_unbounded(inner, whole, budget, depth + 1)
+        inner = _resolved(schema.get("items"), root)
+        return type(schema.get("maxItems")) is not int or _is_unbounded(inner, root, budget, depth + 1)
     more = schema.get("additionalProperties")
     if isinstance(more, dict) and more and type(schema.get("maxProperties")) is not int:
         return True
@@ -142,11 +141,11 @@ def _is_unbounded(schema: Mapping[str, Any], whole: Mapping[str, Any], budget: I
     for keyword in ("anyOf", "oneOf", "allOf"):
         value = schema.get(keyword)
         parts += value if isinstance(value, list) else []
-    return any(_is_unbounded(_resolved(part, whole), whole, budget, depth + 1) for part in parts)
+    return any(_is_unbounded(_resolved(part, root), root, budget, depth + 1) for part in parts)
 
 
 _MOST_PARTS, _DEEPEST = 2000, 32
-"""Limits of the walk through a schema: parts, and depth."""
+"""Limits for walking a schema: subschemas and depth."""
 
 
 def _actions(wire: Mapping[str, Any], known: KnownTool) -> dict[str, ActionContract]:
@@ -169,7 +168,7 @@ def _actions(wire: Mapping[str, Any], known: KnownTool) -> dict[str, ActionContr
 
 
 def _action_keys(wire: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values of a parameter named ``action`` that has a fixed set of them; else the one action of every tool."""
+    """The values of an ``action`` parameter with an enumeration; otherwise the default action."""
     properties = _member(_member(wire, "inputSchema"), "properties")
     values = _member(properties, _DISCRIMINATOR).get("enum")
     if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
@@ -178,7 +177,7 @@ def _action_keys(wire: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _unwrapped(schema: Any) -> Mapping[str, Any]:
-    """The schema of what is answered: both frameworks put a value that is no object into ``{"result": …}``."""
+    """The schema of the result. Both frameworks wrap a value that is not an object in ``{"result": …}``."""
     if not isinstance(schema, dict):
         return {}
     properties = schema.get("properties")
@@ -192,26 +191,26 @@ def _is_wrapper(schema: Mapping[str, Any]) -> bool:
     return schema.get("x-fastmcp-wrap-result") is True or (isinstance(title, str) and title.endswith("Output"))
 
 
-def _resolved(part: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema, or what it refers to inside the same document."""
+def _resolved(part: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema with its local reference resolved."""
     if not isinstance(part, dict):
         return {}
     reference = part.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        definition = _member(_member(whole, "$defs"), reference.removeprefix("#/$defs/"))
-        return {**definition, "$defs": whole.get("$defs")}
-    return {**part, "$defs": whole.get("$defs")}
+        definition = _member(_member(root, "$defs"), reference.removeprefix("#/$defs/"))
+        return {**definition, "$defs": root.get("$defs")}
+    return {**part, "$defs": root.get("$defs")}
 
 
 def _field_names(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the fields that an answer has: of the object, or of the objects in the list."""
+    """The field names of a result, or of the objects in a list."""
     if schema.get("type") == "array":
         schema = _resolved(schema.get("items"), schema)
     return tuple(_member(schema, "properties"))
 
 
 def _egress_schema_digest(names: Iterable[str]) -> str | None:
-    """The original digests the names of the output's fields and not their types; None if there are none."""
+    """The digest of the output's field names, without their types as in the original; None if there are none."""
     distinct = set(names)
     return hex_of_text(",".join(utf16_sorted(distinct))) if distinct else None
 
@@ -223,10 +222,10 @@ def _rules_fingerprint(rules: Any) -> str:
 
 
 def _wire_tags(wire: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tags as fastmcp sends them, or a list of the author's own under ``_meta.tags``."""
+    """Tags from fastmcp's metadata, or from ``_meta.tags``."""
     meta = _member(wire, "_meta")
-    for place in (_member(meta, "fastmcp"), _member(meta, "_fastmcp"), meta):
-        tags = place.get("tags")
+    for container in (_member(meta, "fastmcp"), _member(meta, "_fastmcp"), meta):
+        tags = container.get("tags")
         if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
             return tuple(tags)
     return ()

@@ -98,7 +98,7 @@ def contract_lock(args: Namespace) -> int:
       pinwarden contract lock --command --lock command.lock -- python3 notes_server.py
     """
     from pinwarden.contract.dialect import dialect_named
-    from pinwarden.contract.lock_command import lock, place_of, sign
+    from pinwarden.contract.lock_command import load_lockfile, lock, sign
     from pinwarden.core.record import replace
     from pinwarden.system.clock import now
 
@@ -108,11 +108,11 @@ def contract_lock(args: Namespace) -> int:
 
         keys = read_private_keys(args.sign)  # before anything is written
     dialect = None if args.dialect is None else dialect_named(args.dialect)
-    place = place_of(args.lock, dialect)
+    stored = load_lockfile(args.lock, dialect)
     observed = _observe(args)
-    report = lock(observed, place, now=now(), dialect=dialect, name=args.name)
+    report = lock(observed, stored, now=now(), dialect=dialect, name=args.name)
     if keys:
-        sign(place.path, keys)
+        sign(stored.path, keys)
         signed = f"signed by {', '.join(key.public_key.did for key in keys)}"
         report = replace(report, notes=(*report.notes, signed))
     return emit(report, args.format)
@@ -140,13 +140,13 @@ def contract_check(args: Namespace) -> int:
     """
     from pinwarden.contract.check_report import check
     from pinwarden.contract.costs import Budget
-    from pinwarden.contract.lock_command import locked_at, place_of
+    from pinwarden.contract.lock_command import load_lockfile, require_lockfile
 
-    place = place_of(args.lock)
-    locked_at(place)
+    stored = load_lockfile(args.lock)
+    require_lockfile(stored)
     observed = _observe(args)
     budget = Budget(total=args.budget, tool=args.tool_budget)
-    return emit_report(check(observed, place, compat=args.compat, budget=budget), args, about=[place.path])
+    return emit_report(check(observed, stored, compat=args.compat, budget=budget), args, about=[stored.path])
 
 
 def _configure_contract_diff(parser: ArgumentParser) -> None:
@@ -188,9 +188,11 @@ def contract_verify_signature(args: Namespace) -> int:
     """
     from pinwarden.cli.key_arguments import read_public_keys
     from pinwarden.contract.check_report import verify_signature
-    from pinwarden.contract.lock_command import place_of
+    from pinwarden.contract.lock_command import load_lockfile
 
-    return emit(verify_signature(place_of(args.lock), tuple(read_public_keys(args.public_key).values())), args.format)
+    return emit(
+        verify_signature(load_lockfile(args.lock), tuple(read_public_keys(args.public_key).values())), args.format
+    )
 
 
 def _configure_contract_tokens(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Rows for code that contradicts a tool's annotations or the lock."""
+"""Findings about code that contradicts a tool's annotations or the lock."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ CONTRACT_KINDS: FindingKinds = kind_table(
     critical=(
         (
             "read_only_contradicted",
-            "A tool declares readOnlyHint, and its code writes, starts programs or evaluates code.",
+            "A tool declares readOnlyHint, but its code writes, starts programs or evaluates code.",
         ),
-        ("entitlement_gained", "The code of a tool, prompt or resource can do more than the lock knows."),
+        ("entitlement_gained", "The code of a tool, prompt or resource can do more than the lock records."),
     ),
     review=(
         (
             "entitlements_unchecked",
-            "The lock knows what a tool's code can do, and this time its code was not analysed.",
+            "The lock records what a tool's code can do, but the code was not analysed this time.",
         ),
-        ("reach_unknown", "The code has a new place that the analysis cannot follow."),
+        ("reach_unknown", "The code has a new call that the analysis cannot follow."),
         (
             "lock_unsealed",
-            "The lockfile has no texts and no digest over its body, so most of it cannot be held to anything.",
+            "The lockfile has no texts and no digest over its body, so most of it cannot be checked.",
         ),
-        ("contract_changed", "The contract of a tool is not the one in the lock, in a part that no client sees."),
+        ("contract_changed", "A tool's contract changed in a part that clients do not see."),
     ),
-    info=(("entitlement_lost", "The code of a tool can do less than the lock knows."),),
+    info=(("entitlement_lost", "The code of a tool can do less than the lock records."),),
 )
 
 
-def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ...]:
-    """Where the code denies what its definition says. What the lock has, its author has seen: it is only noted."""
+def contradiction_rows(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ...]:
+    """Code that contradicts its tool's annotations. Contradictions that are already locked are only ``info``."""
     if observed.analysis is None:
         return ()
     wire = {item.key: item.value for item in observed.extension.surface.items_of_kind(TOOL)}
@@ -48,7 +48,7 @@ def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ..
         _row(
             contradiction,
             "info"
-            if locked is not None and _accepted(locked, contradiction)
+            if locked is not None and _is_locked(locked, contradiction)
             else _LEVELS.get(contradiction.kind, "critical"),
         )
         for name, entitlements in observed.analysis.handlers.items()
@@ -57,7 +57,7 @@ def notices(observed: Observed, locked: Lockfile | None = None) -> tuple[Row, ..
 
 
 def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
-    """What the code of each tool can do now and could not, and what it no longer can."""
+    """Entitlements that the code of each tool gained or lost."""
     rows: list[Row] = []
     if observed.analysis is None:
         return rows
@@ -78,12 +78,12 @@ def gained_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             for kind in known
             if kind not in entitlements.kinds
         ]
-        rows += _unseen_rows("tool", name, _locked_facts(locked, name), entitlements)
+        rows += _unknown_reach_rows("tool", name, _locked_facts(locked, name), entitlements)
     return rows
 
 
 def prompt_and_resource_rows(locked: Lockfile, observed: Observed) -> list[Row]:
-    """What the code of each prompt and resource can do now and could not. What the lock does not record is no row."""
+    """Entitlements that the code of each prompt and resource gained, if the lock records them."""
     details = (locked.extension or {}).get("details")
     if observed.analysis is None or not isinstance(details, Mapping):
         return []
@@ -96,12 +96,12 @@ def prompt_and_resource_rows(locked: Lockfile, observed: Observed) -> list[Row]:
                 continue
             changes = gained(name, _texts(before.get("kinds")), entitlements)
             rows += [replace(_row(change, "critical"), entity=entity) for change in changes]
-            rows += _unseen_rows(entity, name, before, entitlements)
+            rows += _unknown_reach_rows(entity, name, before, entitlements)
     return rows
 
 
 def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
-    """Tools whose entitlements are in the lock and are unknown now."""
+    """Tools whose entitlements are locked but currently unknown."""
     return [
         Row(
             code="entitlements_unchecked",
@@ -109,7 +109,7 @@ def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
             entity="tool",
             name=name,
             path="entitlements",
-            message=f"the lock says what {name} can do; its code was not analysed now (use --server or --source)",
+            message=f"the lock records what {name} can do, but its code was not analysed (use --server or --source)",
         )
         for name, facts in observed.extension.tools.items()
         if facts.evidence["entitlements"] == UNKNOWN and _locked_kinds(locked, name) is not None
@@ -117,7 +117,7 @@ def unchecked_rows(locked: Lockfile, observed: Observed) -> list[Row]:
 
 
 def startup_rows(locked: Lockfile, observed: Observed, name: str) -> list[Row]:
-    """What the code that runs at import can do now and could not."""
+    """Entitlements that the code that runs on import gained."""
     extension = locked.extension or {}
     details = extension.get("details")
     if observed.analysis is None or extension.get("evidence") != SOURCE or not isinstance(details, Mapping):
@@ -127,16 +127,16 @@ def startup_rows(locked: Lockfile, observed: Observed, name: str) -> list[Row]:
     kinds = _texts(before.get("kinds"))
     startup = observed.analysis.startup
     rows = [replace(_row(finding, "critical"), entity="server") for finding in gained(name, kinds, startup)]
-    return [*rows, *_unseen_rows("server", name, before, startup)]
+    return [*rows, *_unknown_reach_rows("server", name, before, startup)]
 
 
-def _unseen_rows(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
-    """Places that the analysis cannot follow and that are not in the lock."""
+def _unknown_reach_rows(entity: str, name: str, before: Mapping[str, Any], entitlements: Entitlements) -> list[Row]:
+    """Calls that the analysis cannot follow and that are not in the lock."""
     known = reach(before)["unknown"]
     new = {
-        (reason.reason, reason.what): reason
-        for reason in entitlements.unknown
-        if (reason.reason, reason.what) not in known
+        (unknown.reason, unknown.what): unknown
+        for unknown in entitlements.unknown
+        if (unknown.reason, unknown.what) not in known
     }
     return [
         Row(
@@ -145,32 +145,32 @@ def _unseen_rows(entity: str, name: str, before: Mapping[str, Any], entitlements
             entity=entity,
             name=name,
             path="entitlements",
-            message=f"{name} reaches what cannot be followed ({each.reason}): {located(each)}",
-            file=each.path,
-            line=each.line,
+            message=f"the analysis cannot follow a call of {name} ({unknown.reason}): {located(unknown)}",
+            file=unknown.path,
+            line=unknown.line,
         )
-        for _, each in sorted(new.items())
+        for _, unknown in sorted(new.items())
     ]
 
 
 _LEVELS = {SUBPROCESS: "review", NATIVE: "review"}
-"""Another program may well only read; writing and evaluating code may not be called reading."""
+"""Lower severities: another program or native code may only read."""
 
 
-def _accepted(locked: Lockfile, each: Contradiction) -> bool:
-    """Whether the author locked the tool with this very claim and this very entitlement."""
+def _is_locked(locked: Lockfile, contradiction: Contradiction) -> bool:
+    """Whether the lock already has both the tool's claim and this entitlement."""
     tools = (locked.extension or {}).get("tools")
-    entry = tools.get(each.tool) if isinstance(tools, Mapping) else None
+    entry = tools.get(contradiction.tool) if isinstance(tools, Mapping) else None
     claims = entry.get("annotations") if isinstance(entry, Mapping) else None
     return (
         isinstance(claims, Mapping)
         and claims.get("readOnlyHint") is True
-        and each.kind in (_locked_kinds(locked, each.tool) or ())
+        and contradiction.kind in (_locked_kinds(locked, contradiction.tool) or ())
     )
 
 
 def _locked_kinds(locked: Lockfile, name: str) -> tuple[str, ...] | None:
-    """What the lock knows of a tool's entitlements; None where its source was not read."""
+    """A tool's locked entitlements; None if its source was not analysed."""
     kinds = _locked_facts(locked, name).get("kinds")
     return _texts(kinds) if isinstance(kinds, list) else None
 
@@ -186,15 +186,15 @@ def _texts(values: Any) -> tuple[str, ...]:
     return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
 
 
-def _row(each: Contradiction, level: str) -> Row:
-    first = each.findings[0] if each.findings else None
+def _row(contradiction: Contradiction, level: str) -> Row:
+    first = contradiction.findings[0] if contradiction.findings else None
     return Row(
-        code=each.code,
+        code=contradiction.code,
         severity=level,
         entity="tool",
-        name=each.tool,
+        name=contradiction.tool,
         path="entitlements",
-        message=each.message + (f": {located(first)}" if first else ""),
+        message=contradiction.message + (f": {located(first)}" if first else ""),
         file=first.path if first else None,
         line=first.line if first else None,
     )
