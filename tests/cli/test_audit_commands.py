@@ -375,7 +375,7 @@ def test_who_used_no_gateway_yet_is_told_so_and_nothing_is_made(
     assert [empty.run(*command).code for command in READING] == [3, 0, 0, 0, 2, 2, 0, 0]
     assert "[DATABASE_MISSING]" in empty.run("audit", "verify").err
     assert empty.run("audit", "tail").err == "no events are recorded yet\n"
-    assert "nothing waits for review" in empty.run("review", "list").out
+    assert "no changes pending review" in empty.run("review", "list").out
     assert sorted(tmp_path.rglob("*")) == before
 
 

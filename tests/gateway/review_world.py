@@ -31,10 +31,10 @@ BLOCK = DigestPolicy()
 
 def verdicts(approved: Surface, served: Surface, policy: DigestPolicy = BLOCK) -> tuple[Verdict, ...]:
     """What the gateway decides about everything that is served."""
-    found: list[Verdict] = [*judge_server(served.server, approved, policy)] if served.server else []
+    judged: list[Verdict] = [*judge_server(served.server, approved, policy)] if served.server else []
     for kind in ITEM_KINDS:
-        found += judge_list(kind, served.items_of_kind(kind), approved, lambda _: policy)
-    return tuple(found)
+        judged += judge_list(kind, served.items_of_kind(kind), approved, lambda _: policy)
+    return tuple(judged)
 
 
 def listing(*tools: Any, **more: Any) -> Surface:
@@ -112,7 +112,7 @@ class ReviewWorld:
         self.state.sightings("notes", baseline).keep(seen)
 
     def waiting(self) -> list[str]:
-        return [each.name for each in self.state.reviews.listed()]
+        return [review.name for review in self.state.reviews.listed()]
 
     def events(self) -> list[tuple[str, str, str, str]]:
         rows = self.json("audit", "tail", "-n", "1000")["entries"]

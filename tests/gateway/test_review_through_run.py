@@ -134,7 +134,7 @@ def test_what_waits_is_what_is_served_now_when_a_server_returns_to_something_it_
     states = [{"tools": [{**SEARCH, "description": text}], "announce": [NOTICE]} for text in texts]
 
     def shown() -> list[str]:
-        return [json.loads(each.definition)["description"] for each in world.state.reviews.listed()]
+        return [json.loads(review.definition)["description"] for review in world.state.reviews.listed()]
 
     with gateway(states) as client:
         assert "result" in client.call()
@@ -142,7 +142,9 @@ def test_what_waits_is_what_is_served_now_when_a_server_returns_to_something_it_
             client.turn()
             assert ("result" in client.call()) == (served == "first")
             eventually(lambda served=served: shown() == ([] if served == "first" else [served]))  # type: ignore[misc]
-    seen = {json.loads(each.definition).get("description"): each.sessions for each in world.state.observed.all()}
+    seen = {
+        json.loads(sighting.definition).get("description"): sighting.sessions for sighting in world.state.observed.all()
+    }
     assert [seen[text] for text in ("first", "second", "third")] == [1, 1, 1]
 
 
@@ -189,21 +191,21 @@ def test_nothing_passes_and_nothing_hangs_before_the_log_was_ever_reached(world:
     states = [{"tools": [SEARCH], "server": {"serverInfo": {"name": "scripted", "version": "1"}}}]
     with gateway(states, "--audit", str(away / "audit.sqlite"), "--when-away", "refuse") as client:
         answers = [client.call() for _ in range(3)]
-        assert [each["error"]["data"]["pinwarden"]["code"] for each in answers] == ["AUDIT_UNAVAILABLE"] * 3
+        assert [answer["error"]["data"]["pinwarden"]["code"] for answer in answers] == ["AUDIT_UNAVAILABLE"] * 3
         away.unlink()
         eventually(lambda: "result" in client.call())
         assert client.ask("tools/list")["result"]["tools"] == [SEARCH]
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_a_killed_gateway_has_told_the_log_everything_that_its_client_saw(world: ReviewWorld, round_: int) -> None:
+def test_a_killed_gateway_has_recorded_everything_that_its_client_saw(world: ReviewWorld, round_: int) -> None:
     answers: list[dict[str, Any]] = []
     with gateway(STATES) as client:
         answers += [client.call() for _ in range(5 + 10 * round_)]
         client.turn()
         answers += [client.call() for _ in range(3)]
         client.process.kill()
-    refused = [each["error"]["data"]["pinwarden"] for each in answers if "error" in each]
+    refused = [answer["error"]["data"]["pinwarden"] for answer in answers if "error" in answer]
     with world.state as state:
         facts = [parse_entry(line).fact for _, line in lines(state.audit_database)]
     used = [fact for fact in facts if fact.method == "tools/call"]

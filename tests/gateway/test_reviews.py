@@ -1,4 +1,4 @@
-"""The review loop: what is held is approved by a person, exactly as it was shown, or stays withheld."""
+"""Reviews: a person approves a pending change exactly as it was shown, or it stays blocked."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_an_approved_change_is_in_the_lock_and_in_the_audit_log(locked: ReviewWo
     outcome = locked.run("review", "approve", name, "--why", "they added an archive")
     assert (outcome.code, outcome.out) == (
         0,
-        f"note: written to {locked.lock} and the approved text in mcp-lock.surfaces\n"
-        "note: running gateways with this lock let exactly this through from now on, without a restart\n"
-        f"note: no other running gateway of the database {locked.folder / 'gateway.sqlite'} has this server\n"
+        f"note: written to {locked.lock} and the approved surfaces in mcp-lock.surfaces\n"
+        "note: running gateways with this lock allow exactly this definition from now on, without a restart\n"
+        f"note: no other running gateway with the database {locked.folder / 'gateway.sqlite'} has this server\n"
         "1 change approved by reviewer\n",
     )
     assert names(locked.approved()) == {"search": CHANGED["description"]}
@@ -105,7 +105,7 @@ def test_a_client_that_has_another_definition_approved_keeps_it(locked: ReviewWo
     (name,) = locked.serve(CHANGED)
     assert locked.run("review", "approve", name).code == 0
     approved = {client: LockApprovals(locked.lock, "notes", client).current() for client in ("claude", "cursor")}
-    assert {client: names(each.surface) for client, each in approved.items() if each is not None} == {
+    assert {client: names(source.surface) for client, source in approved.items() if source is not None} == {
         "claude": {"search": CHANGED["description"]},
         "cursor": {"search": other["description"]},
     }
@@ -117,7 +117,7 @@ def test_only_what_was_approved_changes(locked: ReviewWorld) -> None:
     read = first if locked.state.reviews.find(first).item == "read" else second
     assert locked.run("review", "approve", read).code == 0
     assert names(locked.approved()) == {"search": SEARCH["description"], "read": READ["description"]}
-    assert [locked.state.reviews.find(each).item for each in locked.waiting()] == ["search"]
+    assert [locked.state.reviews.find(name).item for name in locked.waiting()] == ["search"]
 
 
 def test_several_changes_are_approved_in_one_step(locked: ReviewWorld) -> None:
@@ -135,7 +135,7 @@ def test_what_a_server_says_of_itself_is_approved_the_same_way(locked: ReviewWor
 
 
 def test_a_server_that_changed_again_after_it_was_shown_is_not_approved(locked: ReviewWorld) -> None:
-    """Bait and switch: a harmless change is shown, another one is served when somebody approves."""
+    """Bait and switch: a harmless change is shown, another one is served when a person approves."""
     (shown,) = locked.serve(CHANGED)
     before = locked.files()
     locked.serve(EVIL)
@@ -178,7 +178,7 @@ def test_of_several_changes_all_or_none_are_approved(locked: ReviewWorld) -> Non
     assert sorted(locked.waiting()) == sorted([good, other])
 
 
-def test_an_item_that_nobody_can_digest_or_tell_apart_is_never_approved(locked: ReviewWorld) -> None:
+def test_an_undigestable_or_duplicate_item_is_never_approved(locked: ReviewWorld) -> None:
     before = locked.files()
     for tools in ([{"title": "no name"}], [READ, {**READ, "description": "Read something else."}]):
         for name in locked.serve(SEARCH, *tools):
@@ -188,7 +188,7 @@ def test_an_item_that_nobody_can_digest_or_tell_apart_is_never_approved(locked: 
     assert locked.files() == before
 
 
-def test_a_rejected_change_stays_withheld_and_is_not_asked_about_again(locked: ReviewWorld) -> None:
+def test_a_rejected_change_stays_blocked_and_is_not_pending_again(locked: ReviewWorld) -> None:
     (name,) = locked.serve(EVIL)
     before = locked.files()
     assert locked.run("review", "reject", name, "--why", "theft").code == 0
@@ -201,13 +201,13 @@ def test_a_rejected_change_stays_withheld_and_is_not_asked_about_again(locked: R
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Let something happen between the look at a review and its decision."""
-    real = reviewing._write_down
+    real = reviewing._record
 
     def write_down(*given: Any) -> None:
         real(*given)
         happens()
 
-    monkeypatch.setattr(reviewing, "_write_down", write_down)
+    monkeypatch.setattr(reviewing, "_record", write_down)
 
 
 def test_attack_what_is_served_while_a_review_is_approved_leaves_the_lock_as_it_was(
@@ -223,9 +223,7 @@ def test_attack_what_is_served_while_a_review_is_approved_leaves_the_lock_as_it_
     assert (states.pop(name), list(states.values())) == ("superseded", ["waiting"])
 
 
-def test_what_somebody_else_changes_in_the_entry_while_it_is_approved_stays(
-    locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_concurrent_change_of_the_entry_is_kept(locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     (name,) = locked.serve(CHANGED)
 
     def other_person() -> None:
@@ -241,7 +239,7 @@ def test_what_somebody_else_changes_in_the_entry_while_it_is_approved_stays(
     assert locked.run("ci").code == 0
 
 
-def test_a_surface_that_somebody_else_approves_meanwhile_stays_and_the_review_waits_again(
+def test_a_concurrently_approved_surface_stays_and_the_review_is_pending_again(
     locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (name,) = locked.serve(CHANGED)
@@ -263,22 +261,22 @@ def test_if_one_of_two_locks_cannot_be_written_neither_is(locked: ReviewWorld, t
     shutil.copytree(locked.root, second)
     locked.serve(CHANGED)
     locked.keep(lock_baseline(second / "mcp-lock.json"), verdicts(locked.approved(), listing(CHANGED)))
-    found = locked.waiting()
+    pending = locked.waiting()
     before = locked.files()
-    (second / ".mcp-lock.json.lock").mkdir()  # so that nobody can hold it, whatever his rights are
-    outcome = locked.run("review", "approve", *found)
+    (second / ".mcp-lock.json.lock").mkdir()  # so that no process can lock it, whatever its permissions
+    outcome = locked.run("review", "approve", *pending)
     assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err) == (3, True)
-    assert (locked.files(), locked.waiting()) == (before, found)
+    assert (locked.files(), locked.waiting()) == (before, pending)
     assert locked.events() == []
 
 
-def test_a_rejection_that_is_taken_back_waits_again(locked: ReviewWorld) -> None:
+def test_a_rejection_that_is_undone_is_pending_again(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)
     assert locked.run("review", "reject", name, "--why", "no").code == 0
     again = locked.run("review", "approve", name)
-    assert (again.code, f"hint: To take that decision back: pinwarden review reopen {name}" in again.err) == (1, True)
+    assert (again.code, f"hint: To undo that decision: pinwarden review reopen {name}" in again.err) == (1, True)
     outcome = locked.run("review", "reopen", name, "--why", "by mistake")
-    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "1 decision taken back by reviewer")
+    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "1 decision undone by reviewer")
     assert locked.waiting() == [name]
     assert locked.events()[-1] == ("held", "search", "reviewer", "by mistake")
     assert locked.run("review", "approve", name).code == 0
@@ -301,13 +299,13 @@ def test_an_approval_that_is_taken_back_puts_what_was_approved_before_in_its_pla
     if place == "lock":
         world.lock_server(SEARCH)
         world.serve(SEARCH)  # the gateway has seen what was approved
-        found = world.serve(CHANGED, READ)
+        pending = world.serve(CHANGED, READ)
         at = world.approved
     else:
         first = listing(SEARCH)
         world.state.trusted.first_use("notes", first, "2026-07-20T12:00:00Z")
         world.serve_unlocked(first, SEARCH)
-        found = world.serve_unlocked(first, CHANGED, READ)
+        pending = world.serve_unlocked(first, CHANGED, READ)
 
         def at() -> Surface:
             trusted = world.state.trusted.find("notes")
@@ -315,17 +313,17 @@ def test_an_approval_that_is_taken_back_puts_what_was_approved_before_in_its_pla
             return trusted.surface
 
     before = at()
-    assert world.run("review", "approve", *found).code == 0
+    assert world.run("review", "approve", *pending).code == 0
     assert names(at()) == {"search": CHANGED["description"], "read": READ["description"]}
-    outcome = world.run("review", "reopen", *found, "--why", "it leaks")
+    outcome = world.run("review", "reopen", *pending, "--why", "it leaks")
     assert outcome.code == 0, outcome.err
     assert names(at()) == names(before)
     assert at().digest == before.digest
-    assert sorted(world.waiting()) == sorted(found)
+    assert sorted(world.waiting()) == sorted(pending)
     assert place == "store" or world.run("ci").code == 0
 
 
-def test_an_approval_whose_predecessor_nobody_knows_is_not_taken_back(locked: ReviewWorld) -> None:
+def test_an_approval_whose_predecessor_is_unknown_cannot_be_undone(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)  # what was approved before was never seen by the gateway
     assert locked.run("review", "approve", name).code == 0
     before = locked.files()
@@ -338,9 +336,9 @@ def test_a_change_of_a_server_with_a_very_long_name_is_approved(world: ReviewWor
     name, approved = "n" * 250, listing(SEARCH)
     world.state.trusted.first_use(name, approved, "2026-07-20T12:00:00Z")
     world.state.sightings(name, FIRST_USE).keep(verdicts(approved, listing(CHANGED, READ)))
-    found = world.waiting()
-    assert [world.run("review", "show", each).code for each in found] == [0, 0]
-    assert world.run("review", "approve", *found).code == 0
+    pending = world.waiting()
+    assert [world.run("review", "show", name).code for name in pending] == [0, 0]
+    assert world.run("review", "approve", *pending).code == 0
     trusted = world.state.trusted.find(name)
     assert trusted is not None
     assert names(trusted.surface) == {"search": CHANGED["description"], "read": READ["description"]}
@@ -373,7 +371,7 @@ def test_no_event_about_a_review_holds_what_a_signed_address_proves(locked: Revi
     assert "hunter2" not in locked.run("audit", "export").out
 
 
-def test_nobody_approves_a_critical_change_without_a_reason(locked: ReviewWorld) -> None:
+def test_a_critical_change_is_not_approved_without_a_reason(locked: ReviewWorld) -> None:
     (name,) = locked.serve(EVIL)
     before = locked.files()
     for why in ((), ("--why", ""), ("--why", "  "), ("--why", "reviewed")):
@@ -415,7 +413,7 @@ def test_show_says_why_it_is_held_and_where_an_approval_would_go(locked: ReviewW
         f"approved {review['expected'][0]}",
         f"served   {review['digest']}",
         f"seen     first {review['opened']}, last {review['last_seen']}",
-        f"approval {locked.lock} and the approved text in mcp-lock.surfaces",
+        f"approval {locked.lock} and the approved surfaces in mcp-lock.surfaces",
     ]
     assert lines[-1] == f"{name}: waiting"
     locked.run("review", "reject", name, "--why", "asks too much")
@@ -461,7 +459,7 @@ def test_many_changes_are_decided_about_by_the_names_that_were_looked_at(locked:
     outcome = locked.run("review", "approve", "--names-from", str(looked_at), "--format", "json")
     assert (outcome.code, json.loads(outcome.out)["written"]) == (
         0,
-        [{"kind": "lock", "place": f"{locked.lock} and the approved text in mcp-lock.surfaces"}],
+        [{"kind": "lock", "place": f"{locked.lock} and the approved surfaces in mcp-lock.surfaces"}],
     )
     (late,) = locked.waiting()  # what came after the look is not approved with the rest
     assert late not in names_then
@@ -482,8 +480,8 @@ def test_list_names_what_waits_and_hides_nothing_in_it(locked: ReviewWorld) -> N
     out = locked.run("review", "list").out
     assert "re<U+001B>[2Jad<U+202E>" in out
     assert "\x1b" not in out
-    assert "1 change to review" in out
-    assert locked.run("review", "list", "--server", "other").out == "nothing waits for review\n"
+    assert "1 change pending review" in out
+    assert locked.run("review", "list", "--server", "other").out == "no changes pending review\n"
 
 
 def test_an_unknown_name_is_a_usage_error(locked: ReviewWorld) -> None:
@@ -536,7 +534,7 @@ def test_the_state_that_a_gateway_makes_is_for_its_user_alone(tmp_path: Path) ->
 def test_a_command_with_the_name_of_a_locked_server_is_held_to_the_lock_and_no_first_use(
     locked: ReviewWorld, options: tuple[str, ...]
 ) -> None:
-    """Attack: a script that changed since it was locked is trusted anew because its bytes cannot be verified."""
+    """Attack: a script that changed since it was locked is trusted again because its bytes cannot be verified."""
     locked.script(EVIL, READ)
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     asked = [("initialize", hello), ("tools/list", {})]
@@ -557,9 +555,9 @@ def test_a_command_with_the_name_of_a_locked_server_is_held_to_the_lock_and_no_f
         str(SCRIPTED),
         "@script.json",
     ]
-    text = "".join(json.dumps(each) + "\n" for each in messages)
+    text = "".join(json.dumps(message) + "\n" for message in messages)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
-    answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines()) if "id" in each}
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines()) if "id" in answer}
     assert answers[1]["result"]["tools"] == []
     assert "First use" not in done.stderr
     assert locked.state.trusted.find("notes") is None
@@ -626,9 +624,9 @@ def test_what_was_trusted_still_holds_while_the_database_is_away_and_is_looked_u
         assert source.current() == first
     finally:
         cluster.start()
-    found = trusted.find("notes")
-    assert found is not None
-    trusted.approve(found, listing(CHANGED), by="reviewer", why="", now="now")
+    before = trusted.find("notes")
+    assert before is not None
+    trusted.approve(before, listing(CHANGED), by="reviewer", why="", now="now")
     moments[0] = 5.9  # a look that waits for a database holds up the calls of the session
     assert source.current() == first
     moments[0] = 6.0
@@ -715,21 +713,21 @@ def test_a_server_that_sheds_its_mark_is_known_by_its_ancestors(locked: ReviewWo
 ORPHANED = f"""
 import os, sys, time
 from pathlib import Path
-told = Path("told")
-told.touch()
+output = Path("output")
+output.touch()
 if os.fork() == 0:
     parent = os.getpid()
     if os.fork():
         os._exit(0)
     while os.getppid() == parent:
         time.sleep(0.001)
-    out = os.open(told, os.O_WRONLY | os.O_APPEND)
+    out = os.open(output, os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
     environment = {{name: value for name, value in os.environ.items() if name != {MARK!r}}}
     os.execve(sys.executable, [sys.executable, "-m", "pinwarden", *sys.argv[1:]], environment)
 os.wait()
-while "hint: " not in told.read_text() and "approved by" not in told.read_text():
+while "hint: " not in output.read_text() and "approved by" not in output.read_text():
     time.sleep(0.01)
 """
 
@@ -748,8 +746,8 @@ def test_a_server_that_gives_its_child_away_and_takes_its_mark_from_it_is_known_
         check=True,
         timeout=240,
     )
-    told = (locked.root / "told").read_text()
-    assert "[REVIEW_FROM_SERVER]" in told
+    output = (locked.root / "output").read_text()
+    assert "[REVIEW_FROM_SERVER]" in output
     assert locked.files() == before
     assert locked.waiting() == [name]
 
@@ -766,7 +764,7 @@ def test_the_shell_of_the_client_of_a_running_gateway_cannot_approve(locked: Rev
     assert locked.run("review", "approve", name).code == 0  # the gateway has ended
 
 
-def test_the_note_of_a_killed_gateway_keeps_nobody_from_approving(locked: ReviewWorld) -> None:
+def test_the_registration_of_a_killed_gateway_does_not_block_approvals(locked: ReviewWorld) -> None:
     (name,) = locked.serve(CHANGED)
     locked.state.running.mkdir()
     note = locked.state.running / "1.gateway"
@@ -838,16 +836,16 @@ def test_on_a_terminal_only_a_whole_word_and_a_reason_approve_a_critical_change(
     out, err = process.communicate(timeout=240)
     os.close(controller)
     assert process.returncode == 0, err
-    told = b"1 approved, 0 rejected; 0 changes" if approved else b"0 approved, 0 rejected; 1 change"
-    assert out.endswith(told + b" still to review\n")
+    summary = b"1 approved, 0 rejected; 0 changes" if approved else b"0 approved, 0 rejected; 1 change"
+    assert out.endswith(summary + b" still to review\n")
     assert (locked.files() != before) is approved
     assert [event[3] for event in locked.events()] == (["our own test"] if approved else [])
 
 
-def test_a_script_is_told_to_use_the_other_commands(
+def test_a_script_gets_a_hint_to_use_the_other_commands(
     locked: ReviewWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert locked.run("review").out == "nothing waits for review\n"
+    assert locked.run("review").out == "no changes pending review\n"
     locked.serve(CHANGED)
     with (tmp_path / "project" / "script.json").open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)

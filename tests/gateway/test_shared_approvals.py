@@ -1,4 +1,4 @@
-"""Approvals that reach every gateway of one database, each with a lock of its own, and what must not reach them."""
+"""Approvals that all gateways with one database share, each with its own lock, and approvals that must not apply."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def world() -> Iterator[TurningWorld]:
 
 
 def two_hosts(folder: Path, url: str, database: str) -> tuple[Project, Project]:
-    """Two projects that lock the same server, each with a state of its own, as on two hosts."""
+    """Two projects that lock the same server, each with its own state, as on two hosts."""
     made: list[Project] = []
     for name in ("first", "second"):
         root = folder / name
@@ -65,17 +65,17 @@ def two_hosts(folder: Path, url: str, database: str) -> tuple[Project, Project]:
 
 
 def reviews(project: Project) -> list[Any]:
-    """What review list prints, without a process for each look."""
+    """The reviews of `pinwarden review list`, without starting a process."""
     with GatewayState(Path(project.environment["PINWARDEN_STATE"]), project.environment["PINWARDEN_DATABASE"]) as state:
-        found: list[Any] = list_reviews(state).facts["reviews"]
-    return found
+        reviews: list[Any] = list_reviews(state).facts["reviews"]
+    return reviews
 
 
 def lets_through(gateway: Running, token: str) -> bool:
     return gateway.names("notes", token) == ["search_notes"]
 
 
-def test_an_approval_on_one_host_reaches_the_gateway_of_another_and_so_does_taking_it_back(
+def test_an_approval_on_one_host_reaches_the_gateway_of_another_and_so_does_undoing_it(
     tmp_path: Path, world: TurningWorld, database: str
 ) -> None:
     first, second = two_hosts(tmp_path, world.url, database)
@@ -87,11 +87,11 @@ def test_an_approval_on_one_host_reaches_the_gateway_of_another_and_so_does_taki
         world.turn()
         poll(lambda: not lets_through(here, tokens[0]) and not lets_through(there, tokens[1]))
         poll(lambda: len(reviews(first)) == 2)
-        mine = next(each for each in reviews(first) if each["baseline"].endswith("first/mcp-lock.json"))
+        mine = next(review for review in reviews(first) if review["baseline"].endswith("first/mcp-lock.json"))
         done = first("review", "approve", mine["name"], "--why", "they added an archive")
         assert done.code == 0, done.err
         assert f"written to {first.root}/mcp-lock.json" in done.out
-        assert "1 other gateway of the database" in done.out
+        assert "1 other gateway with the database" in done.out
         assert f"{second.root}/mcp-lock.json" in done.out
         poll(lambda: lets_through(here, tokens[0]) and lets_through(there, tokens[1]))
         poll(lambda: reviews(first) == [])
@@ -102,7 +102,7 @@ def test_an_approval_on_one_host_reaches_the_gateway_of_another_and_so_does_taki
         poll(lambda: len(reviews(first)) == 2)
 
 
-def test_a_gateway_that_starts_later_takes_the_approval_over_unless_it_is_told_not_to(
+def test_a_gateway_that_starts_later_takes_the_approval_over_unless_configured_not_to(
     tmp_path: Path, world: TurningWorld
 ) -> None:
     first, second = two_hosts(tmp_path, world.url, str(tmp_path / "shared.sqlite"))
@@ -110,15 +110,15 @@ def test_a_gateway_that_starts_later_takes_the_approval_over_unless_it_is_told_n
     with running(first) as here:
         token = here.token
         poll(lambda: not lets_through(here, token) and len(reviews(first)) == 1)
-        (name,) = [each["name"] for each in reviews(first)]
+        (name,) = [review["name"] for review in reviews(first)]
         done = first("review", "approve", name, "--why", "fine")
-        assert "no other running gateway of the database" in done.out
+        assert "no other running gateway with the database" in done.out
     with running(second) as there:
         token = there.token
         poll(lambda: lets_through(there, token))
     with running(second, "--approvals", "lock") as there:
         assert not lets_through(there, there.token)
-        poll(lambda: sorted(each["state"] for each in reviews(first)) == ["approved", "waiting"])
+        poll(lambda: sorted(review["state"] for review in reviews(first)) == ["approved", "waiting"])
 
 
 # One host after the other, in this process
@@ -147,10 +147,10 @@ class Host:
         """What counts there, after a look at the database."""
         self.source.current()
         self.shared.refresh()
-        found = self.source.current()
+        approved = self.source.current()
         self.shared.refresh()
-        assert found is not None
-        return found.surface
+        assert approved is not None
+        return approved.surface
 
     def descriptions(self) -> dict[str, str]:
         return names(self.approved())
@@ -207,11 +207,12 @@ def test_attack_an_approval_of_another_server_of_the_same_name_does_not_count(
     (name,) = here.serve(CHANGED)
     done = here.run("review", "approve", name, "--why", "fine")
     place = there.state.place_of(there.lock)
-    assert f"note: does not take it over, because it has another server of this name or --approvals lock: {place}" in (
-        done.out
+    assert (
+        f"note: does not apply, because it has another server of this name or runs with --approvals lock: {place}"
+        in (done.out)
     )
     assert there.descriptions() == {"search": SEARCH["description"]}
-    assert [each["not_followed_by"] for each in here.json("review", "list")["reviews"]] == [[place]]
+    assert [review["not_followed_by"] for review in here.json("review", "list")["reviews"]] == [[place]]
 
 
 def _now() -> int:
@@ -224,13 +225,15 @@ def test_an_approval_that_a_gateway_does_not_follow_stays_in_the_list(here: Revi
     name = approve(here, CHANGED)
     listed = here.json("review", "list")["reviews"]
     place = there.state.place_of(there.lock)
-    assert [(each["name"], each["state"], each["not_followed_by"]) for each in listed] == [(name, "approved", [place])]
-    told = here.run("review", "list").out
-    assert "approved by reviewer" in told
-    assert f"note: {name} was approved, and is not followed yet by {place}\n" in told
+    assert [(review["name"], review["state"], review["not_followed_by"]) for review in listed] == [
+        (name, "approved", [place])
+    ]
+    out = here.run("review", "list").out
+    assert "approved by reviewer" in out
+    assert f"note: {name} is approved, but {place} does not apply it yet\n" in out
     assert there.descriptions() == {"search": CHANGED["description"]}
     assert here.json("review", "list")["reviews"] == []
-    assert here.run("review", "list").out == "nothing waits for review\n"
+    assert here.run("review", "list").out == "no changes pending review\n"
 
 
 def test_a_gateway_that_is_gone_is_not_waited_for(here: ReviewWorld, there: Host) -> None:
@@ -252,7 +255,7 @@ def test_an_approval_in_place_of_what_the_other_lock_does_not_approve_does_not_c
     content = (first.server, first.entity, first.item, first.digest)
     here.state.approvals.withdraw([content], by="reviewer", why="", now="")
     assert there.descriptions() == {"search": SEARCH["description"]}
-    assert [each["name"] for each in here.json("review", "list")["reviews"]] == [name]
+    assert [review["name"] for review in here.json("review", "list")["reviews"]] == [name]
 
 
 def test_attack_a_rejection_after_an_approval_ends_it_and_an_approval_after_that_counts_again(
@@ -308,10 +311,10 @@ def test_a_database_that_is_away_changes_nothing(here: ReviewWorld, there: Host)
 
     there.shared._open = away
     there.shared.start(60)
-    found = there.source.current()
+    approved = there.source.current()
     there.shared.close()
-    assert found is not None
-    assert names(found.surface) == {"search": CHANGED["description"]}
+    assert approved is not None
+    assert names(approved.surface) == {"search": CHANGED["description"]}
 
 
 def test_an_approval_that_could_not_be_written_to_the_lock_is_not_in_the_database(
@@ -322,7 +325,7 @@ def test_an_approval_that_could_not_be_written_to_the_lock_is_not_in_the_databas
     def full(*_: Any) -> None:
         raise PinwardenError("LOCK_BUSY", "no")
 
-    monkeypatch.setattr("pinwarden.gateway.baselines.approve_surfaces", full)
+    monkeypatch.setattr("pinwarden.gateway.review.approve_surfaces", full)
     assert here.run("review", "approve", name, "--why", "fine").code != 0
     assert there.descriptions() == {"search": SEARCH["description"]}
     assert here.waiting() == [name]

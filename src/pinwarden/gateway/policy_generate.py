@@ -17,7 +17,7 @@ from pinwarden.gateway.audit.event import ALLOWED, CALLED, WARNED
 from pinwarden.gateway.gates.requests import SERVER_REQUESTS
 from pinwarden.gateway.gates.verdict import BLOCK
 from pinwarden.gateway.state import FIRST_USE, lock_baseline
-from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_cut, storable_name
+from pinwarden.gateway.store.reviews import REJECTED, STATES, Review, Sighting, is_truncated, storable_name
 from pinwarden.lock import lock_store
 from pinwarden.lock.gateway_policy import DEFAULTS
 from pinwarden.lock.policy import parse_policy
@@ -304,7 +304,7 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
         withheld=sighting.action == BLOCK,
         doubled=any(review.code == "duplicate_name" for review in about),
         rejected=any(review.state == REJECTED for review in about),
-        named=not is_cut(sighting.server),
+        named=not is_truncated(sighting.server),
     )
 
 

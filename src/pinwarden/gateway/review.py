@@ -1,4 +1,4 @@
-"""Reviewing what the gateway held: see the difference, then approve exactly that, or reject it."""
+"""Review changes that the gateway blocked: show the difference, then approve exactly that, or reject it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import EXIT_CLEAN, PinwardenError
@@ -20,22 +21,27 @@ from pinwarden.gateway.approved_items import (
     with_definitions,
 )
 from pinwarden.gateway.audit.event import APPROVED, HELD, REJECTED, SERVER_ITEM
-from pinwarden.gateway.baselines import Baseline, baseline_of
+from pinwarden.gateway.shared_approvals import server_identity
+from pinwarden.gateway.state import FIRST_USE
 from pinwarden.gateway.store.approvals import Approval
 from pinwarden.gateway.store.reviews import STATES, WAITING, Review, review_event, storable_name, with_name
+from pinwarden.lock import lock_store
+from pinwarden.lock.extension import extension_of
+from pinwarden.lock.lockfile import refuse_if_tampered, verify, verify_files
 from pinwarden.project.approvable import (
     APPROVE_WARNINGS_OPTION,
     ApprovalCandidate,
     scan_candidate,
     warnings_not_approved,
 )
+from pinwarden.project.lock import Approver, approve_surfaces
 from pinwarden.project.surface_reports import compare_surfaces
 from pinwarden.surface.drift.changes import CRITICAL
-from pinwarden.surface.surface import Surface
+from pinwarden.surface.surface import Surface, parse_surface
 
 if TYPE_CHECKING:
     from pinwarden.gateway.state import GatewayState
-    from pinwarden.project.lock import Approver
+    from pinwarden.lock.entry import Entry
     from pinwarden.project.project import Project
 
 
@@ -43,25 +49,25 @@ def list_reviews(
     state: GatewayState, *, every: bool = False, server: str | None = None, levels: Collection[str] = ()
 ) -> Report:
     """The report of ``pinwarden review list``."""
-    left = _not_followed(state)
-    found = [
-        each
-        for each in state.reviews.listed(STATES)
-        if (every or each.state == WAITING or (each.state == APPROVED and _content(each) in left))
-        and server in (None, each.server)
-        and (not levels or each.level in levels)
+    behind = _not_followed(state)
+    reviews = [
+        review
+        for review in state.reviews.listed(STATES)
+        if (every or review.state == WAITING or (review.state == APPROVED and _content(review) in behind))
+        and server in (None, review.server)
+        and (not levels or review.level in levels)
     ]
-    waiting = sum(each.state == WAITING for each in found)
+    pending = sum(review.state == WAITING for review in reviews)
     return Report(
         command="review list",
         subject=server or "all servers",
-        summary=f"{plural(waiting, 'change')} to review" if waiting else "nothing waits for review",
+        summary=f"{plural(pending, 'change')} pending review" if pending else "no changes pending review",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [{**review_facts(each), **_left_facts(each, left)} for each in found]},
+        facts={"reviews": [{**review_facts(review), **_not_followed_facts(review, behind)} for review in reviews]},
         notes=tuple(
-            f"{each.name} was approved, and is not followed yet by {place}"
-            for each in found
-            for place in _left_facts(each, left).get("not_followed_by", ())
+            f"{review.name} is approved, but {place} does not apply it yet"
+            for review in reviews
+            for place in _not_followed_facts(review, behind).get("not_followed_by", ())
         ),
     )
 
@@ -69,34 +75,33 @@ def list_reviews(
 _Content = tuple[str, str, str, str]
 
 
-def _content(about: Review | Approval) -> _Content:
-    return about.server, about.entity, about.item, about.digest
+def _content(decision: Review | Approval) -> _Content:
+    return decision.server, decision.entity, decision.item, decision.digest
 
 
 def _not_followed(state: GatewayState) -> dict[_Content, list[str]]:
-    """By content, the running gateways that have a server of that name and do not apply an approval."""
-    found: dict[_Content, list[str]] = {}
+    """By content, the places of running gateways with a server of that name that do not apply an approval."""
+    places: dict[_Content, list[str]] = {}
     for approval, followers in state.approvals.not_followed(int(time.time())).items():
-        found.setdefault(_content(approval), []).extend(each.place for each in followers)
-    return found
+        places.setdefault(_content(approval), []).extend(follower.place for follower in followers)
+    return places
 
 
-def _left_facts(review: Review, left: Mapping[_Content, Sequence[str]]) -> dict[str, Any]:
-    """Which gateways do not let an approved definition through."""
-    places = left.get(_content(review), ()) if review.state == APPROVED else ()
+def _not_followed_facts(review: Review, behind: Mapping[_Content, Sequence[str]]) -> dict[str, Any]:
+    places = behind.get(_content(review), ()) if review.state == APPROVED else ()
     return {"not_followed_by": sorted(set(places))} if places else {}
 
 
 def show_review(state: GatewayState, project: Project, name: str) -> tuple[Review, Report]:
-    """The report of ``pinwarden review show``: what would change if it were approved."""
+    """The report of ``pinwarden review show``: what approving would change."""
     review = state.reviews.find(name)
-    baseline = baseline_of(state, project, review.server, review.baseline)
-    shown = next(iter(_fitting(review, baseline.surfaces) or baseline.surfaces))
-    return review, difference(review, baseline.surfaces[shown], baseline.place)
+    baseline = _baseline(state, project, review.server, review.baseline)
+    key = next(iter(_fitting(review, baseline.surfaces) or baseline.surfaces))
+    return review, difference(review, baseline.surfaces[key], baseline.place)
 
 
 def difference(review: Review, approved: Surface, place: str) -> Report:
-    """What approving a review would change in the approved surface, all of it, and where that would be written."""
+    """What approving a review would change in the approved surface, and where the approval would be stored."""
     facts = {
         "review": review_facts(review),
         "definition": strict_json.parse_json(review.definition.encode()),
@@ -110,7 +115,7 @@ def difference(review: Review, approved: Surface, place: str) -> Report:
             entity=review.entity,
             name=review.item,
             path="",
-            message="It cannot be approved: nobody can say what it is.",
+            message="It cannot be approved, because it has no unambiguous digest.",
         )
         report = Report(command="review show", subject=subject, summary="", exit_code=EXIT_CLEAN, facts={}, rows=(row,))
         changes: list[Any] = []
@@ -135,32 +140,32 @@ def _decision(review: Review) -> str:
 def approve_reviews(
     state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str
 ) -> Report:
-    """Approve what waits under these names: all of it, or, if anything is wrong with one, nothing.
+    """Approve the pending changes with these names, all or none.
 
-    1. Find what is named; each must wait, and be what its name says.
-    2. Make the new surface of each server, and see that it can be written.
-    3. Write down who approves what.
-    4. Claim all of them, if they still wait: from here on nothing else takes their place.
-    5. Write the locks and the store; what cannot be written after all waits again.
+    1. Find the reviews. Each must be pending and match its name.
+    2. Compute the new surface of each server, and check that it can be written.
+    3. Record the approval in the audit log.
+    4. Mark the reviews as approved, if they are still pending.
+    5. Write the locks and the store. If that fails, the affected reviews are pending again.
     """
     for name in names:
-        state.reviews.named(name)  # before a place is made in which to wait for others
+        state.reviews.named(name)  # fail before the state folder is created
     with state.approving():
-        reviews = [_intact(state.reviews.named(name)) for name in dict.fromkeys(names)]
+        reviews = [_check_approvable(state.reviews.named(name)) for name in dict.fromkeys(names)]
         _refuse_without_reason(reviews, approver)
-        plans = _planned(state, project, reviews, _changed, partial(_offered, approver))
+        plans = _plan(state, project, reviews, _with_approved, partial(_candidate, approver))
         _refuse_open_warnings(plans)
-        _write_down(state, reviews, approver, APPROVED)
+        _record(state, reviews, approver, APPROVED)
         state.reviews.decide(reviews, APPROVED, by=approver.by, why=approver.reason, now=now)
         shared = [approval for plan in plans for approval in _shared(state, plan, approver, now)]
         state.approvals.record(shared)
-        _carry_out(plans, approver, now, undo=lambda left: _wait_again(state, left, approver, now))
-    report = _decided("review approve", reviews, APPROVED, approver, now)
-    return _with_places(report, plans, _who_follows(state, plans, shared))
+        _write(plans, approver, now, undo=lambda failed: _undo_approval(state, failed, approver, now))
+    report = _decision_report("review approve", reviews, APPROVED, approver, now)
+    return _with_places(report, plans, _follower_notes(state, plans, shared))
 
 
 def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> list[Approval]:
-    """The approvals of a lock for the other gateways of the database."""
+    """The approvals for other gateways with the same database. Only those of locks are shared."""
     if plan.baseline.lock is None:
         return []
     place = state.place_of(plan.baseline.lock)
@@ -188,83 +193,82 @@ def _shared(state: GatewayState, plan: _Plan, approver: Approver, now: str) -> l
     ]
 
 
-def _who_follows(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[Approval]) -> tuple[str, ...]:
-    """Which gateways let through from now on what was approved, as far as they report to the database."""
+def _follower_notes(state: GatewayState, plans: Sequence[_Plan], shared: Sequence[Approval]) -> tuple[str, ...]:
+    """Notes about which running gateways apply the approval."""
     if any(plan.baseline.lock is None for plan in plans) and not shared:
         return (_ALL_FOLLOW,)
     own = {state.place_of(plan.baseline.lock) for plan in plans if plan.baseline.lock is not None}
-    meant = {(approval.server, approval.identity) for approval in shared}
+    identities = {(approval.server, approval.identity) for approval in shared}
     servers = {review.server for plan in plans for review in plan.reviews}
-    others = [each for each in state.approvals.followers(int(time.time())) if each.place not in own]
-    following = sorted({each.place for each in others if (each.server, each.identity) in meant})
-    apart = sorted({each.place for each in others if each.server in servers} - set(following))
+    others = [follower for follower in state.approvals.followers(int(time.time())) if follower.place not in own]
+    following = sorted({other.place for other in others if (other.server, other.identity) in identities})
+    not_following = sorted({other.place for other in others if other.server in servers} - set(following))
     notes = [_LOCK_FOLLOWS]
     if following:
-        verb = "takes" if len(following) == 1 else "take"
-        who = f"{plural(len(following), 'other gateway')} of the database {state.shown}"
-        notes.append(f"{who} {verb} it over within seconds, and pinwarden review list shows it until then")
-        notes += [f"follows: {place}" for place in following[:_SHOWN]]
+        verb = "applies" if len(following) == 1 else "apply"
+        gateways = f"{plural(len(following), 'other gateway')} with the database {state.shown}"
+        notes.append(f"{gateways} {verb} it within seconds; pinwarden review list shows it until then")
+        notes += [f"applies: {place}" for place in following[:_MAX_PLACES]]
     else:
-        notes.append(f"no other running gateway of the database {state.shown} has this server")
-    for place in apart[:_SHOWN]:
-        notes.append(f"does not take it over, because it has another server of this name or --approvals lock: {place}")
+        notes.append(f"no other running gateway with the database {state.shown} has this server")
+    for place in not_following[:_MAX_PLACES]:
+        notes.append(
+            f"does not apply, because it has another server of this name or runs with --approvals lock: {place}"
+        )
     return tuple(notes)
 
 
-_SHOWN = 5  # gateways that a message names
+_MAX_PLACES = 5  # gateways in a report
 
 
 class _Plan(Record):
-    """What is to be written to one place."""
+    """The changes of one server's approved surfaces."""
 
     reviews: tuple[Review, ...]
-    baseline: Baseline
+    baseline: _Baseline
     changed: Mapping[str, ApprovalCandidate]
 
 
-def _planned(
+def _plan(
     state: GatewayState,
     project: Project,
     reviews: Sequence[Review],
     change: Callable[[Sequence[Review], Mapping[str, Surface]], dict[str, Surface]],
-    offer: Callable[[str, Surface, Surface], ApprovalCandidate],
+    make_candidate: Callable[[str, Surface, Surface], ApprovalCandidate],
 ) -> list[_Plan]:
     plans: list[_Plan] = []
-    for (server, baseline), group in groupby(sorted(reviews, key=_place), key=_place):
-        together = tuple(group)
-        found = baseline_of(state, project, server, baseline)
-        changed = change(together, found.surfaces)
-        offered = {key: offer(server, surface, found.surfaces[key]) for key, surface in changed.items()}
-        plans.append(_Plan(reviews=together, baseline=found, changed=offered))
+    for (server, name), group in groupby(sorted(reviews, key=_baseline_key), key=_baseline_key):
+        same_baseline = tuple(group)
+        baseline = _baseline(state, project, server, name)
+        changed = change(same_baseline, baseline.surfaces)
+        candidates = {key: make_candidate(server, surface, baseline.surfaces[key]) for key, surface in changed.items()}
+        plans.append(_Plan(reviews=same_baseline, baseline=baseline, changed=candidates))
     for plan in plans:
         plan.baseline.refuse_unwritable()
     return plans
 
 
-def _carry_out(plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]) -> None:
-    """Write each place. If one fails, what was decided for it and for the next ones is undone."""
-    for place, plan in enumerate(plans):
+def _write(plans: Sequence[_Plan], approver: Approver, now: str, undo: Callable[[Sequence[Review]], None]) -> None:
+    """Write each plan. If one fails, undo the decisions of it and of the following ones."""
+    for index, plan in enumerate(plans):
         try:
             plan.baseline.approve(plan.changed, approver, now)
         except BaseException as err:
-            undo([review for each in plans[place:] for review in each.reviews])
-            if place and isinstance(err, PinwardenError):
-                done = ", ".join(each.baseline.place for each in plans[:place])
-                raise PinwardenError(err.code, f"{err.message}; already written: {done}", hint=err.hint) from err
+            undo([review for failed in plans[index:] for review in failed.reviews])
+            if index and isinstance(err, PinwardenError):
+                written = ", ".join(done.baseline.place for done in plans[:index])
+                raise PinwardenError(err.code, f"{err.message}; already written: {written}", hint=err.hint) from err
             raise
 
 
-def _wait_again(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
+def _undo_approval(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
     _withdraw(state, reviews, approver, now)
-    state.reviews.reopen(
-        [replace(each, state=APPROVED, decided=now, decided_by=approver.by, why=approver.reason) for each in reviews]
-    )
+    state.reviews.reopen([_with_decision(review, APPROVED, approver, now) for review in reviews])
 
 
 def _withdraw(state: GatewayState, reviews: Sequence[Review], approver: Approver, now: str) -> None:
-    """Let no gateway take these definitions from the database any more."""
-    content = [(each.server, each.entity, each.item, each.digest) for each in reviews]
-    state.approvals.withdraw(content, by=approver.by, why=approver.reason, now=now)
+    """Stop gateways from applying approvals of these definitions."""
+    state.approvals.withdraw([_content(review) for review in reviews], by=approver.by, why=approver.reason, now=now)
 
 
 def _with_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...]) -> Report:
@@ -277,50 +281,52 @@ def _with_places(report: Report, plans: Sequence[_Plan], notes: tuple[str, ...])
 
 
 def reopen_reviews(state: GatewayState, project: Project, names: Sequence[str], approver: Approver, now: str) -> Report:
-    """Take back what was decided under these names: it waits again, and what was approved is withheld again.
+    """Undo the decisions with these names. The changes are pending review and blocked again.
 
-    In the place of an approved definition comes the one that was approved before, or nothing if there was none.
+    The previously approved definition is approved again, if there was one.
     """
     with state.approving():
-        reviews = [_decided_about(state.reviews.named(name)) for name in dict.fromkeys(names)]
+        reviews = [_check_decided(state.reviews.named(name)) for name in dict.fromkeys(names)]
         approved = [review for review in reviews if review.state == APPROVED]
-        plans = _planned(state, project, approved, partial(_taken_back, state), _approved_before)
-        _write_down(state, reviews, approver, HELD)
+        plans = _plan(state, project, approved, partial(_without_approved, state), _candidate_approved_before)
+        _record(state, reviews, approver, HELD)
         _withdraw(state, reviews, approver, now)
         state.reviews.reopen(reviews)
         for plan in plans:
             plan.baseline.approve(plan.changed, approver, now)
-    waiting = [replace(review, state=WAITING, decided="", decided_by="", why="") for review in reviews]
+    pending = [replace(review, state=WAITING, decided="", decided_by="", why="") for review in reviews]
     report = Report(
         command="review reopen",
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
-        summary=f"{plural(len(reviews), 'decision')} taken back by {approver.by}",
+        summary=f"{plural(len(reviews), 'decision')} undone by {approver.by}",
         exit_code=EXIT_CLEAN,
-        facts={"reviews": [review_facts(review) for review in waiting], "by": approver.by, "why": approver.reason},
+        facts={"reviews": [review_facts(review) for review in pending], "by": approver.by, "why": approver.reason},
     )
-    return _with_places(report, plans, (_WITHHELD_AGAIN,))
+    return _with_places(report, plans, (_BLOCKED_AGAIN,))
 
 
-def _decided_about(review: Review) -> Review:
+def _check_decided(review: Review) -> Review:
     if review.state not in (APPROVED, REJECTED) or with_name(review).name != review.name:
-        raise PinwardenError("REVIEW_STALE", f"nobody decided about {review.name}: it is {review.state}")
+        raise PinwardenError("REVIEW_STALE", f"there is no decision about {review.name} to undo: it is {review.state}")
     return review
 
 
-def _taken_back(state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
-    """The approved surfaces without what these reviews approved; those that have it no more stay as they are."""
+def _without_approved(
+    state: GatewayState, reviews: Sequence[Review], approved: Mapping[str, Surface]
+) -> dict[str, Surface]:
+    """The approved surfaces that contain what these reviews approved, without it."""
     changed: dict[str, Surface] = {}
     for review in reviews:
-        before = _before(state, review)
+        previous = _previous(state, review)
         for key, surface in approved.items():
             if review.digest in approved_digests(review, surface):
-                here = changed.get(key, surface)
-                changed[key] = with_definitions(here, [before]) if before is not None else _without(here, review)
+                current = changed.get(key, surface)
+                changed[key] = _without(current, review) if previous is None else with_definitions(current, [previous])
     return changed
 
 
-def _before(state: GatewayState, review: Review) -> Review | None:
-    """The review with the definition that was approved before; None if there was none of that name."""
+def _previous(state: GatewayState, review: Review) -> Review | None:
+    """The review with the previously approved definition; None if the item was new."""
     if not review.expected:
         return None
     for digest in review.expected.split() if " " not in review.expected else ():
@@ -329,8 +335,8 @@ def _before(state: GatewayState, review: Review) -> Review | None:
             return replace(review, definition=text)
     raise PinwardenError(
         "REVIEW_STALE",
-        f"what was approved before {review.name} is not known here any more",
-        hint="Take the lock and the approved texts beside it back from version control, or approve what the server "
+        f"the definition that was approved before {review.name} is not stored here",
+        hint="Restore the lock and the folder of approved surfaces from version control, or approve what the server "
         "serves now with pinwarden approve.",
     )
 
@@ -338,39 +344,39 @@ def _before(state: GatewayState, review: Review) -> Review | None:
 def _without(approved: Surface, review: Review) -> Surface:
     if review.entity == SERVER_ITEM:
         return replace(
-            approved, server={name: said for name, said in (approved.server or {}).items() if name != review.item}
+            approved, server={name: value for name, value in (approved.server or {}).items() if name != review.item}
         )
     kind = KIND_OF[review.entity]
-    left = tuple(each for each in approved.items_of_kind(kind) if storable_name(each.key) != review.item)
-    return replace(approved, items={**approved.items, kind.member: left})
+    others = tuple(item for item in approved.items_of_kind(kind) if storable_name(item.key) != review.item)
+    return replace(approved, items={**approved.items, kind.member: others})
 
 
 def has_reason(approver: Approver) -> bool:
-    """Whether the approver said why."""
-    return approver.why.strip() not in ("", UNSAID)
+    """Whether the approver gave a reason."""
+    return approver.why.strip() not in ("", DEFAULT_REASON)
 
 
-def _offered(approver: Approver, server: str, seen: Surface, approved: Surface) -> ApprovalCandidate:
-    return scan_candidate(server, seen, (approved,), warnings_approved=approver.approves_warnings)
+def _candidate(approver: Approver, server: str, served: Surface, approved: Surface) -> ApprovalCandidate:
+    return scan_candidate(server, served, (approved,), warnings_approved=approver.approves_warnings)
 
 
-def _approved_before(server: str, seen: Surface, _: Surface) -> ApprovalCandidate:
-    """A text that comes back was approved before, whatever the scan says of it."""
-    return ApprovalCandidate(server=server, surface=seen)
+def _candidate_approved_before(server: str, served: Surface, _: Surface) -> ApprovalCandidate:
+    """Restored definitions were approved before, so they are not scanned."""
+    return ApprovalCandidate(server=server, surface=served)
 
 
 def _refuse_open_warnings(plans: Sequence[_Plan]) -> None:
     for plan in plans:
-        for offered in plan.changed.values():
-            if offered.blocked:
-                names = " ".join(review.name for review in plan.reviews[:_NAMED])
-                hint = f"pinwarden review show {plan.reviews[0].name} shows it; to approve it with the warnings:"
+        for candidate in plan.changed.values():
+            if candidate.blocked:
+                names = " ".join(review.name for review in plan.reviews[:_MAX_NAMES])
+                hint = f"See pinwarden review show {plan.reviews[0].name}. To approve with the warnings:"
                 raise warnings_not_approved(
-                    offered, f"{hint} pinwarden review approve {names} {APPROVE_WARNINGS_OPTION}"
+                    candidate, f"{hint} pinwarden review approve {names} {APPROVE_WARNINGS_OPTION}"
                 )
 
 
-_NAMED = 10  # names of reviews in a hint
+_MAX_NAMES = 10  # reviews in a hint
 
 
 def _refuse_without_reason(reviews: Sequence[Review], approver: Approver) -> None:
@@ -378,28 +384,28 @@ def _refuse_without_reason(reviews: Sequence[Review], approver: Approver) -> Non
     if critical and not has_reason(approver):
         raise PinwardenError(
             "USAGE",
-            f"{critical[0]} is a critical change, which nobody approves without a reason",
-            hint="Say it: --why TEXT",
+            f"{critical[0]} is a critical change; approving it needs a reason",
+            hint="Give the reason with --why TEXT.",
         )
 
 
-UNSAID = "reviewed"
-"""The reason of who gives none."""
+DEFAULT_REASON = "reviewed"
+"""The recorded reason if the approver gives none."""
 
 
 def reject_reviews(state: GatewayState, names: Sequence[str], approver: Approver, now: str) -> Report:
-    """Reject what waits under these names: it stays withheld, and nobody is asked again about the same content."""
-    reviews = [_waiting(state.reviews.named(name)) for name in dict.fromkeys(names)]
-    _write_down(state, reviews, approver, REJECTED)
+    """Reject the pending changes with these names. They stay blocked, and the same content is not pending again."""
+    reviews = [_check_pending(state.reviews.named(name)) for name in dict.fromkeys(names)]
+    _record(state, reviews, approver, REJECTED)
     _withdraw(state, reviews, approver, now)
     state.reviews.decide(reviews, REJECTED, by=approver.by, why=approver.reason, now=now)
-    return replace(_decided("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_WITHHELD,))
+    return replace(_decision_report("review reject", reviews, REJECTED, approver, now), notes=(_STAYS_BLOCKED,))
 
 
-_LOCK_FOLLOWS = "running gateways with this lock let exactly this through from now on, without a restart"
-_ALL_FOLLOW = "running gateways of this database let exactly this through from now on, without a restart"
-_WITHHELD_AGAIN = "it is withheld from now on, and waits for a decision as soon as the server serves it"
-_STAYS_WITHHELD = "it stays withheld, and nobody is asked again about the same content"
+_LOCK_FOLLOWS = "running gateways with this lock allow exactly this definition from now on, without a restart"
+_ALL_FOLLOW = "running gateways with this database allow exactly this definition from now on, without a restart"
+_BLOCKED_AGAIN = "it is blocked from now on, and pending review again when the server serves it"
+_STAYS_BLOCKED = "it stays blocked, and the same content will not be pending review again"
 
 
 def review_facts(review: Review) -> dict[str, Any]:
@@ -409,18 +415,18 @@ def review_facts(review: Review) -> dict[str, Any]:
     return {**facts, "expected": review.expected.split(), "digest": review.digest or None}
 
 
-def _place(review: Review) -> tuple[str, str]:
+def _baseline_key(review: Review) -> tuple[str, str]:
     return review.server, review.baseline
 
 
-def _waiting(review: Review) -> Review:
+def _check_pending(review: Review) -> Review:
     if review.state != WAITING:
         raise PinwardenError(
             "REVIEW_STALE",
-            f"{review.name} does not wait any more: it is {review.state}",
-            hint=f"To take that decision back: pinwarden review reopen {review.name}"
+            f"{review.name} is not pending any more: it is {review.state}",
+            hint=f"To undo that decision: pinwarden review reopen {review.name}"
             if review.state in (APPROVED, REJECTED)
-            else "The server serves something else now: pinwarden review list shows what waits.",
+            else "The server serves something else now. See pinwarden review list.",
         )
     return review
 
@@ -429,25 +435,26 @@ def _can_be_approved(review: Review) -> bool:
     return bool(review.digest) and review.code != "duplicate_name"
 
 
-def _intact(review: Review) -> Review:
-    """The review, if it waits and is what its name says. Who can write to the store could have put anything there."""
-    _waiting(review)
+def _check_approvable(review: Review) -> Review:
+    """The review, if it is pending, has a digest, and matches its name. Others may be able to write to the database."""
+    _check_pending(review)
     if not _can_be_approved(review):
         why = "two items have this name" if review.digest else "it has no digest"
         raise PinwardenError("SURFACE_INVALID", f"{review.name} cannot be approved: {why}")
     if not is_intact(review) or with_name(review).name != review.name:
-        raise PinwardenError("REVIEW_STALE", f"{review.name} is not what was shown under that name")
+        raise PinwardenError("REVIEW_STALE", f"the content of {review.name} does not match its name")
     return review
 
 
-def _changed(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
-    """The approved surfaces that these reviews are about, with what they approve."""
+def _with_approved(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict[str, Surface]:
+    """The approved surfaces that these reviews change, with the reviewed definitions."""
     changed: dict[str, Surface] = {}
     for review in reviews:
         fitting = _fitting(review, approved)
         if not fitting:
             raise PinwardenError(
-                "REVIEW_STALE", f"{review.name}: another definition was approved since the server served this one"
+                "REVIEW_STALE",
+                f"{review.name} is outdated: another definition was approved since the server served this one",
             )
         for key in fitting:
             changed[key] = with_definitions(changed.get(key, approved[key]), [review])
@@ -455,22 +462,20 @@ def _changed(reviews: Sequence[Review], approved: Mapping[str, Surface]) -> dict
 
 
 def _fitting(review: Review, approved: Mapping[str, Surface]) -> list[str]:
-    """The approved surfaces that the difference was judged against, or that hold already what is to be approved."""
+    """The approved surfaces that the review was compared with, or that already contain its definition."""
     return [key for key, surface in approved.items() if fits(review, surface)]
 
 
-def _write_down(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
-    """Into the audit log first: a decision may be there that came to nothing, but never an effect without one."""
+def _record(state: GatewayState, reviews: Sequence[Review], approver: Approver, kind: str) -> None:
+    """Record decisions in the audit log. This comes first, so that no decision takes effect unrecorded."""
     with state.audit_log() as log:
         log.record_durably(*(review_event(review, kind, approver.reason, approver.by) for review in reviews))
         if log.problem is not None:
             raise log.problem
 
 
-def _decided(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
-    decided = [
-        replace(review, state=state, decided=now, decided_by=approver.by, why=approver.reason) for review in reviews
-    ]
+def _decision_report(command: str, reviews: Sequence[Review], state: str, approver: Approver, now: str) -> Report:
+    decided = [_with_decision(review, state, approver, now) for review in reviews]
     return Report(
         command=command,
         subject=", ".join(dict.fromkeys(review.server for review in reviews)),
@@ -482,3 +487,105 @@ def _decided(command: str, reviews: Sequence[Review], state: str, approver: Appr
             "why": approver.reason,
         },
     )
+
+
+def _with_decision(review: Review, state: str, approver: Approver, now: str) -> Review:
+    return replace(review, state=state, decided=now, decided_by=approver.by, why=approver.reason)
+
+
+class _Baseline(Protocol):
+    """The approved surfaces of one server, in a lock or in the trust-on-first-use store."""
+
+    surfaces: Mapping[str, Surface]
+    """By lock entry: a server may have different approvals for different clients."""
+    kind: str
+    """lock or store."""
+    place: str
+    """Where approvals are stored, for display."""
+    lock: Path | None
+    """The lockfile; None for the store."""
+    identities: Mapping[str, str]
+    """By lock entry, the identity of the server; empty if it cannot be determined."""
+
+    def refuse_unwritable(self) -> None:
+        """Raise if an approval could not be written."""
+
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
+        """Replace approved surfaces. Raises if they changed since they were read."""
+
+
+class _LockBaseline:
+    """A server in a lock, with its entries for all clients."""
+
+    kind = "lock"
+
+    def __init__(self, project: Project, server: str) -> None:
+        self._project = project
+        self._server = server
+        self.place = f"{project.lock} and the approved surfaces in {lock_store.surfaces_folder(project.lock)}"
+        self.lock: Path | None = project.lock
+        self.surfaces: Mapping[str, Surface]
+        self._entries, self.surfaces = self._read()
+
+    def refuse_unwritable(self) -> None:
+        """Check that the lockfile and the folder of approved surfaces can be written."""
+        lock_store.refuse_unwritable(self._project.lock)
+
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
+        """Write the lock and the approved surfaces."""
+        approve_surfaces(self._project, [(self._entries[key], changed[key]) for key in changed], approver, now)
+
+    def _read(self) -> tuple[dict[str, Entry], dict[str, Surface]]:
+        lock, texts = lock_store.read_with_files(self._project.lock)
+        if lock is None:
+            raise PinwardenError("LOCK_MISSING", f"there is no lockfile {self._project.lock}")
+        refuse_if_tampered((*verify(lock), *verify_files(lock, texts)))
+        entries: dict[str, Entry] = {}
+        surfaces: dict[str, Surface] = {}
+        for entry in lock.entries:
+            extension = extension_of(entry)
+            if entry.name == self._server and extension is not None and extension.surface is not None:
+                entries[entry.key] = entry
+                surfaces[entry.key] = parse_surface(texts[extension.surface.path])
+        self.identities: Mapping[str, str] = {
+            key: server_identity(lock.entries, self._server, entry.client) for key, entry in entries.items()
+        }
+        if not entries:
+            raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {self._server[:120]!a}")
+        return entries, surfaces
+
+
+class _FirstUseBaseline:
+    """A server that was trusted on first use."""
+
+    kind = "store"
+
+    def __init__(self, state: GatewayState, server: str) -> None:
+        self.place = f"the store {state.shown}"
+        self.lock: Path | None = None
+        self.identities: Mapping[str, str] = {}
+        full_name = next((name for name in state.trusted.servers() if storable_name(name) == server), server)
+        trusted = state.trusted.find(full_name)
+        if trusted is None:
+            raise PinwardenError("REVIEW_STALE", f"{server[:120]!a} has no trusted surface any more")
+        self._store = state.trusted
+        self._trusted = trusted
+        self.surfaces: Mapping[str, Surface] = {server: trusted.surface}
+
+    def refuse_unwritable(self) -> None:
+        """The database is writable: it has just stored the decision."""
+
+    def approve(self, changed: Mapping[str, ApprovalCandidate], approver: Approver, now: str) -> None:
+        """Write the trusted surface."""
+        for candidate in changed.values():
+            candidate.refuse_if_blocked()
+            why = candidate.reason(approver.reason)
+            self._store.approve(self._trusted, candidate.surface, by=approver.by, why=why, now=now)
+
+
+def _baseline(state: GatewayState, project: Project, server: str, name: str) -> _Baseline:
+    """The approved surfaces that a review changes. The lock may be that of another project."""
+    if name == FIRST_USE:
+        return _FirstUseBaseline(state, server)
+    lock = Path(name.removeprefix("lock:"))
+    return _LockBaseline(replace(project, root=lock.parent, lock=lock), server)

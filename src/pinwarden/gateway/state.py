@@ -1,4 +1,4 @@
-"""Where the gateway keeps its state, and opening it."""
+"""The gateway's state: its folder, database and journals."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pinwarden.system.database import Database
 
 FIRST_USE = "first-use"
-"""The baseline of a server that no lock speaks of."""
+"""The baseline of a server without a lock entry."""
 
 
 class GatewayState:
-    """The state of the gateways of one user: a folder of this machine, and a database in it or elsewhere.
+    """The state of one user's gateways: a folder on this machine, and a database in it or elsewhere.
 
-    Nothing is opened before it is used. Who only reads makes nothing where there is nothing: that is an error, or,
-    ``absent``, as if it were empty.
+    Everything is opened on first use. With ``reads``, a missing database is an error instead of being created; with
+    ``absent``, it counts as empty.
     """
 
     def __init__(self, folder: Path, url: str | None = None, *, reads: bool = False, absent: bool = False) -> None:
@@ -39,11 +39,11 @@ class GatewayState:
         self._reads = reads
         self._absent = absent
         if url:
-            _refuse_unknown(url)
+            _check_url(url)
         self.url = url or str(folder / "gateway.sqlite")
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the databases."""
         for name in ("audit_database", "_database", "_tokens_database", "_approvals_database"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
@@ -59,23 +59,23 @@ class GatewayState:
 
     @property
     def shown(self) -> str:
-        """The database as it may be told to anybody: without a password."""
+        """The database for display, without its password."""
         return str(self._database)
 
     @property
     def journals(self) -> Path:
-        """Where events wait for the database: for each one a folder of its own, so that none gets another's events."""
-        return self.folder / "journals" / _named_by(self.url)
+        """The folder of the journals with events for this database."""
+        return self.folder / "journals" / _folder_name(self.url)
 
     @property
     def running(self) -> Path:
-        """Where running gateways write down their processes."""
+        """The folder in which running gateways register their processes."""
         return _running(self.folder)
 
     def audit_log(
         self, *, gateway: str = "", when_away: WhenAway = "refuse", limits: AuditLimits | None = None
     ) -> AuditLog:
-        """The log for a process that records events. It is closed by whoever opens it."""
+        """The log for a process that records events. The caller closes it."""
         from pinwarden.gateway.audit.log import AuditLimits, AuditLog
 
         refuse_unsafe(self.folder)
@@ -83,7 +83,7 @@ class GatewayState:
 
     @cached_property
     def audit_database(self) -> Database:
-        """The chain, for reading; with the events of killed gateways in it."""
+        """The audit log for reading, after recovering the journals of killed gateways."""
         from pinwarden.gateway.audit.log import recover
 
         database = self._open("audit")
@@ -101,30 +101,30 @@ class GatewayState:
             return empty_database(load_schema(tables))
         if not self._reads or self.folder.exists():
             refuse_unsafe(self.folder)
-        # A gateway that was killed before its first commit has left a log all the same.
+        # A gateway that was killed before its first commit leaves a journal but no database.
         return open_database(self.url, load_schema(tables), create=not self._reads or self.has_journals())
 
     def has_journals(self) -> bool:
-        """Whether events wait for the database."""
+        """Whether there are journals with events for the database."""
         return any(self.journals.glob("*.journal"))
 
     @cached_property
     def reviews(self) -> Reviews:
-        """What waits for a person."""
+        """Changes pending review, and decisions."""
         from pinwarden.gateway.store.reviews import Reviews
 
         return Reviews(self._database)
 
     @cached_property
     def trusted(self) -> TrustedSurfaces:
-        """What was trusted on first use."""
+        """Surfaces trusted on first use."""
         from pinwarden.gateway.store.approvals import TrustedSurfaces
 
         return TrustedSurfaces(self._database)
 
     @cached_property
     def observed(self) -> ObservedDefinitions:
-        """What was served."""
+        """Definitions that servers served."""
         from pinwarden.gateway.store.reviews import ObservedDefinitions
 
         return ObservedDefinitions(self._database)
@@ -135,25 +135,25 @@ class GatewayState:
 
     @cached_property
     def approvals(self) -> Approvals:
-        """The approvals that every gateway of the database takes over."""
+        """The approvals that all gateways with this database share."""
         from pinwarden.gateway.store.approvals import Approvals
 
         return Approvals(self._approvals_database)
 
     def place_of(self, lock: Path) -> str:
-        """The name of a lock among all hosts that use the database: two hosts may each have one of the same path."""
+        """Identifies a lock among all hosts with this database: its host and path."""
         refuse_unsafe(self.folder)
-        return f"{_host(self.folder)}:{lock.resolve()}"
+        return f"{_host_id(self.folder)}:{lock.resolve()}"
 
     def shared_approvals(self, lock: Path, *, applies: bool = True) -> SharedApprovals:
-        """The approvals of the database, for the gateway of a lock."""
+        """The shared approvals, for the gateway of a lock."""
         from pinwarden.gateway.shared_approvals import SharedApprovals
 
         return SharedApprovals(lambda: self.approvals, self.place_of(lock), lambda: int(time.time()), applies=applies)
 
     @contextmanager
     def approving(self) -> Iterator[None]:
-        """Keep others from approving at the same time: each builds on what is approved."""
+        """Exclude concurrent approvals, because each builds on the last. ``LOCK_BUSY`` if one is in progress."""
         from pinwarden.system.files import try_lock_file
 
         if self._absent:
@@ -163,7 +163,7 @@ class GatewayState:
         descriptor = os.open(self.folder / "approving.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not try_lock_file(descriptor):
-                raise PinwardenError("LOCK_BUSY", "somebody else approves something right now")
+                raise PinwardenError("LOCK_BUSY", "another approval is in progress")
             yield
         finally:
             os.close(descriptor)
@@ -178,13 +178,13 @@ class GatewayState:
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Who may ask the gateway."""
+        """The tokens of clients."""
         from pinwarden.gateway.store.tokens import Tokens
 
         return Tokens(self._tokens_database)
 
     def sightings(self, server: str, baseline: str) -> SightingRecorder:
-        """Where the sessions of a server write what they see."""
+        """Stores what sessions of a server observe."""
         from pinwarden.gateway.store.reviews import SightingRecorder
 
         return SightingRecorder(server, baseline, self.observed, self.reviews)
@@ -198,19 +198,18 @@ def open_state(project: Project, url: str | None = None) -> GatewayState:
 
 
 def state_to_read(project: Project, url: str | None = None, *, needed: bool = False) -> GatewayState:
-    """The same for whoever only reads it, and makes nothing.
+    """The state of this user, to read it without creating anything.
 
-    The state of a user who used no gateway yet is empty, unless it is ``needed``; one that somebody named has to be
-    there.
+    If no gateway was used yet, it is empty. With ``needed``, or if the user names a folder or database, it must exist.
     """
-    found = open_state(project, url)
-    named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
-    absent = not named and not needed and not Path(found.url).exists() and not found.has_journals()
-    return GatewayState(found.folder, found.url, reads=True, absent=absent)
+    state = open_state(project, url)
+    is_named = url or project.variables.get("PINWARDEN_DATABASE") or project.variables.get("PINWARDEN_STATE")
+    absent = not is_named and not needed and not Path(state.url).exists() and not state.has_journals()
+    return GatewayState(state.folder, state.url, reads=True, absent=absent)
 
 
 def state_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """The folder of the state."""
+    """The folder with the state of this user's gateways."""
     named = variables.get("PINWARDEN_STATE")
     if named:
         return Path(named)
@@ -219,7 +218,7 @@ def state_folder(variables: Mapping[str, str], home: Path) -> Path:
 
 
 def running_folder(variables: Mapping[str, str], home: Path) -> Path:
-    """Where the running gateways of this user write down their processes, whatever database they use."""
+    """The folder in which all running gateways of this user register, whatever database they use."""
     return _running(state_folder(variables, home))
 
 
@@ -227,24 +226,24 @@ def _running(folder: Path) -> Path:
     return folder / "running"
 
 
-def _refuse_unknown(url: str) -> None:
-    """Raise for what is the address of no database, before anything begins that would need it."""
+def _check_url(url: str) -> None:
+    """Raise ``USAGE`` unless the URL can be that of a database."""
     from urllib.parse import urlsplit
 
-    scheme, between, _ = url.partition("://")
+    scheme, separator, _ = url.partition("://")
     try:
         urlsplit(url)
     except ValueError as err:
-        why = f"the address of a database cannot be read: {err}"
+        why = f"the database URL is not valid: {err}"
     else:
-        if not between or scheme in ("postgresql", "postgres", "sqlite"):
+        if not separator or scheme in ("postgresql", "postgres", "sqlite"):
             return
-        why = f"{scheme[:40]!a} is no database that is known"
-    raise PinwardenError("USAGE", why, hint="Give a path or postgresql://…")
+        why = f"{scheme[:40]!a} databases are not supported"
+    raise PinwardenError("USAGE", why, hint="Give the path of an SQLite file, or postgresql://…")
 
 
-def _named_by(url: str) -> str:
-    """A folder's name for a database. Its password is no part of it."""
+def _folder_name(url: str) -> str:
+    """A folder name for a database: a digest of its address without the password."""
     from hashlib import sha256
     from urllib.parse import urlsplit
 
@@ -256,46 +255,48 @@ def _named_by(url: str) -> str:
     return sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _host(folder: Path) -> str:
-    """The name of this host, with something random that is kept in its state: names of hosts are not unique."""
+def _host_id(folder: Path) -> str:
+    """The host name with a random suffix from the state folder, because host names are not unique."""
     from socket import gethostname
 
     path = folder / "host"
-    fresh = folder / f"host.{os.getpid()}"
+    new = folder / f"host.{os.getpid()}"
     try:
         if not path.exists():
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(os.urandom(8).hex())
-            with suppress(FileExistsError):  # another process was faster
-                os.link(fresh, path)
-            fresh.unlink()
-        text = path.read_text("ascii")[:_HOST_LETTERS]
+            with suppress(FileExistsError):  # another process created it
+                os.link(new, path)
+            new.unlink()
+        text = path.read_text("ascii")[:_SUFFIX_LENGTH]
     except (OSError, UnicodeError) as err:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"{path} cannot be used: {err}") from err
-    if len(text) != _HOST_LETTERS or not text.isalnum():
-        raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged", hint="Delete it; the gateway makes another one.")
+    if len(text) != _SUFFIX_LENGTH or not text.isalnum():
+        raise PinwardenError("DATABASE_CORRUPT", f"{path} is damaged", hint="Delete it; the gateway creates a new one.")
     return f"{gethostname()[:64]}#{text}"
 
 
-_HOST_LETTERS = 16
+_SUFFIX_LENGTH = 16
 
 
 def lock_baseline(lock: Path) -> str:
-    """The name of a lock as the place of approvals."""
+    """The baseline of a server with a lock entry."""
     return f"lock:{lock.resolve()}"
 
 
 def refuse_unsafe(folder: Path) -> None:
-    """Raise if somebody else could write to the state; make the folder if it is not there."""
+    """Create the state folder if needed. ``STORE_UNSAFE`` if other users could write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError as err:
         raise PinwardenError("DATABASE_UNAVAILABLE", f"{folder}: {err.strerror or err}") from err
-    if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+    if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+        from shlex import quote
+
         raise PinwardenError(
             "STORE_UNSAFE",
-            f"{folder} belongs to somebody else, or others may write to it",
-            hint="Take it away from the others (chmod 700), or name another folder with PINWARDEN_STATE.",
+            f"{folder} belongs to another user, or other users may write to it",
+            hint=f"Run chmod 700 {quote(str(folder))}, or name another folder with PINWARDEN_STATE.",
         )

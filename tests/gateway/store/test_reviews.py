@@ -130,7 +130,7 @@ def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
     assert len(reviews.listed(STATES)) <= 22
     assert [review.digest for review in reviews.listed()] == ["sha256:59"]
     observed = ObservedDefinitions(database)
-    observed.saw(sighting(digest=f"sha256:{number:02}") for number in range(60))
+    observed.record(sighting(digest=f"sha256:{number:02}") for number in range(60))
     assert len(observed.all()) == 20
 
 
@@ -216,8 +216,8 @@ def sighting(item: str = "search", digest: str = "sha256:aa", at: str = "t0", ac
 
 def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: Database) -> None:
     observed = ObservedDefinitions(database)
-    observed.saw([sighting(), sighting("other")])
-    observed.saw([sighting(at="t1", action="block")])
+    observed.record([sighting(), sighting("other")])
+    observed.record([sighting(at="t1", action="block")])
     assert observed.all() == [
         sighting("other"),
         replace(sighting(action="block"), last_seen="t1", sessions=2),
@@ -227,5 +227,5 @@ def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: D
 @pytest.mark.parametrize("name", ["a\0b", "x" * 100_000, "\ud800", "ä" * 5000])
 def test_a_name_that_no_database_takes_is_kept_in_another_form(name: str, database: Database) -> None:
     observed = ObservedDefinitions(database)
-    observed.saw([sighting(storable_name(name)), sighting(storable_name(f"{name}!"))])
+    observed.record([sighting(storable_name(name)), sighting(storable_name(f"{name}!"))])
     assert len({sighting.item for sighting in observed.all()}) == 2

@@ -305,13 +305,13 @@ def _ask(report: Report) -> str:
 
 def _ask_reason(*, needed: bool) -> str:
     """The reason; empty if the terminal was closed, and then nothing is decided."""
-    from pinwarden.gateway.review import UNSAID
+    from pinwarden.gateway.review import DEFAULT_REASON
 
-    while line := _read_line("why? " if needed else f"why ({UNSAID})? "):
-        if line.strip() not in ("", UNSAID):
+    while line := _read_line("why? " if needed else f"why ({DEFAULT_REASON})? "):
+        if line.strip() not in ("", DEFAULT_REASON):
             return line.strip()
         if not needed:
-            return UNSAID
+            return DEFAULT_REASON
     return ""
 
 

@@ -19,10 +19,10 @@ APPROVED = "approved"
 WITHDRAWN = "withdrawn"
 
 _NAME_LENGTH = 32  # hex digits
-_MOST = 5000  # approvals of one server that count; nobody approves more by hand
-_MOST_REFUSED = 200  # names that one gateway reports
+_MAX_APPROVALS = 5000  # of one server; more are not made by hand
+_MAX_REFUSED = 200  # names that one gateway reports
 FRESH_SECONDS = 120
-"""For which a gateway that reported counts as running. It reports far more often, and clocks of hosts differ."""
+"""How long a gateway counts as running after its last report. It reports far more often, but clocks differ."""
 
 
 class Approval(Record):
@@ -30,19 +30,19 @@ class Approval(Record):
 
     name: str
     sequence: int
-    """Grows with every decision in the database."""
+    """Increases with every decision in the database."""
     server: str
     identity: str
-    """Of the server in the lock that was approved: what is started or contacted, as a digest."""
+    """The identity of the server in the approver's lock: a digest of what is started or contacted."""
     entity: str
     item: str
     digest: str
     expected: str
-    """The digests that it was approved in place of, with spaces between them; empty for what was new."""
+    """The previously approved digests that it replaces, separated by spaces; empty for a new item."""
     definition: str
     """As canonical JSON."""
     place: str
-    """The host and the lock that it was written to."""
+    """The host and lock of the approver."""
     state: str
     decided: str
     decided_by: str
@@ -50,17 +50,17 @@ class Approval(Record):
 
 
 class Follower(Record):
-    """A gateway that takes approvals from the database, for one of its servers."""
+    """A gateway that applies approvals from the database, for one of its servers."""
 
     place: str
     server: str
     identity: str
     sequence: int
-    """Up to which decision it has followed."""
+    """The last decision that it has applied."""
     refused: str
-    """Names of approvals that do not fit what its lock approves, with spaces between them."""
+    """Names of approvals that do not apply to its lock, separated by spaces."""
     seen: int
-    """When it last reported, in seconds."""
+    """The time of its last report, in seconds since 1970."""
 
 
 _COLUMNS = ", ".join(field_names(Approval))
@@ -68,13 +68,13 @@ _MARKS = ", ".join("?" for _ in field_names(Approval))
 _FOLLOWER_COLUMNS = ", ".join(field_names(Follower))
 _FOLLOWER_MARKS = ", ".join("?" for _ in field_names(Follower))
 Change = tuple[int, int, int]
-"""A cheap sign that any decision was added, changed or deleted."""
+"""Count, maximum and sum of the sequence numbers, which differ after every change."""
 
 
 def named(approval: Approval) -> Approval:
-    """The approval with the name that belongs to its content."""
-    about = [approval.server, approval.identity, approval.entity, approval.item, approval.digest]
-    return replace(approval, name=Digest.of_bytes(canonicalize(about)).hex[:_NAME_LENGTH])
+    """The approval with its name, a digest of its content."""
+    content = [approval.server, approval.identity, approval.entity, approval.item, approval.digest]
+    return replace(approval, name=Digest.of_bytes(canonicalize(content)).hex[:_NAME_LENGTH])
 
 
 class Approvals:
@@ -87,66 +87,77 @@ class Approvals:
         return str(self._database)
 
     def record(self, approvals: Iterable[Approval]) -> None:
-        """Make these the newest decisions about their content."""
-        with self._database.transaction(exclusive="approvals") as step:
-            for given in approvals:
-                approval = replace(named(given), sequence=_next(step))
-                step.run("DELETE FROM approval WHERE name = ?", (approval.name,))
-                step.run(
+        """Store approvals as the newest decisions about their content."""
+        with self._database.transaction(exclusive="approvals") as transaction:
+            for unnamed in approvals:
+                approval = replace(named(unnamed), sequence=_next_sequence(transaction))
+                transaction.run("DELETE FROM approval WHERE name = ?", (approval.name,))
+                transaction.run(
                     f"INSERT INTO approval ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
                     tuple(getattr(approval, name) for name in field_names(Approval)),
                 )
 
     def withdraw(self, content: Sequence[tuple[str, str, str, str]], *, by: str, why: str, now: str) -> None:
-        """Let definitions (server, entity, item, digest) count no more, whatever the identity of the server."""
-        with self._database.transaction(exclusive="approvals") as step:
+        """Withdraw the approvals of definitions (server, entity, item, digest), for servers of any identity."""
+        with self._database.transaction(exclusive="approvals") as transaction:
             for server, entity, item, digest in content:
-                step.run(
+                transaction.run(
                     "UPDATE approval SET state = ?, sequence = ?, decided = ?, decided_by = ?, why = ?"
                     " WHERE server = ? AND entity = ? AND item = ? AND digest = ? AND state = ?",
-                    (WITHDRAWN, _next(step), now, by, why, server, entity, item, digest, APPROVED),
+                    (WITHDRAWN, _next_sequence(transaction), now, by, why, server, entity, item, digest, APPROVED),
                 )
 
     def change(self) -> Change:
-        """What differs after every decision."""
+        """A value that differs after every decision."""
         row = self._database.row(
             "SELECT COUNT(*), COALESCE(MAX(sequence), 0), COALESCE(SUM(sequence), 0) FROM approval"
         )
         return (0, 0, 0) if row is None else (int(row[0]), int(row[1]), int(row[2]))
 
     def of_servers(self, servers: Iterable[str]) -> list[Approval]:
-        """The approvals that count for servers of these names, in the order in which they were made."""
-        found: list[Approval] = []
+        """The approvals that apply to servers of these names, the oldest first."""
+        approvals: list[Approval] = []
         for server in servers:
             rows = self._database.rows(
                 f"SELECT {_COLUMNS} FROM approval WHERE server = ? AND state = ?"  # noqa: S608
-                f" ORDER BY sequence LIMIT {_MOST + 1}",
+                f" ORDER BY sequence LIMIT {_MAX_APPROVALS + 1}",
                 (server, APPROVED),
             )
-            if len(rows) > _MOST:
-                raise PinwardenError("DATABASE_CORRUPT", f"{self} has more approvals of one server than {_MOST}")
-            found += [Approval(**dict(zip(field_names(Approval), row, strict=True))) for row in rows]
-        return found
+            if len(rows) > _MAX_APPROVALS:
+                raise PinwardenError(
+                    "DATABASE_CORRUPT", f"{self} has more than {_MAX_APPROVALS} approvals of one server"
+                )
+            approvals += [Approval(**dict(zip(field_names(Approval), row, strict=True))) for row in rows]
+        return approvals
 
     def follow(self, followers: Iterable[Follower]) -> None:
-        """Report how far a gateway has followed."""
-        with self._database.transaction(exclusive="followers") as step:
-            for each in followers:
-                refused = " ".join(each.refused.split()[:_MOST_REFUSED])
-                values = (each.place, each.server, each.identity, each.sequence, refused, each.seen)
-                step.run("DELETE FROM approval_follower WHERE place = ? AND server = ?", (each.place, each.server))
-                step.run(
+        """Report which decisions a gateway has applied."""
+        with self._database.transaction(exclusive="followers") as transaction:
+            for follower in followers:
+                refused = " ".join(follower.refused.split()[:_MAX_REFUSED])
+                values = (
+                    follower.place,
+                    follower.server,
+                    follower.identity,
+                    follower.sequence,
+                    refused,
+                    follower.seen,
+                )
+                transaction.run(
+                    "DELETE FROM approval_follower WHERE place = ? AND server = ?", (follower.place, follower.server)
+                )
+                transaction.run(
                     f"INSERT INTO approval_follower ({_FOLLOWER_COLUMNS}) VALUES ({_FOLLOWER_MARKS})",  # noqa: S608
                     values,
                 )
 
     def leave(self, place: str) -> None:
-        """The gateway at a place ends."""
-        with self._database.transaction(exclusive="followers") as step:
-            step.run("DELETE FROM approval_follower WHERE place = ?", (place,))
+        """Report that the gateway of a place stops."""
+        with self._database.transaction(exclusive="followers") as transaction:
+            transaction.run("DELETE FROM approval_follower WHERE place = ?", (place,))
 
     def followers(self, now: int) -> list[Follower]:
-        """The gateways that reported lately."""
+        """The running gateways: those that reported within `FRESH_SECONDS`."""
         rows: list[Row] = self._database.rows(
             f"SELECT {_FOLLOWER_COLUMNS} FROM approval_follower WHERE seen > ? ORDER BY place, server",  # noqa: S608
             (now - FRESH_SECONDS,),
@@ -156,41 +167,42 @@ class Approvals:
     def not_followed(self, now: int) -> dict[Approval, list[Follower]]:
         """Approvals that some running gateway with a server of that name does not apply, and these gateways."""
         followers = self.followers(now)
-        approvals = self.of_servers(sorted({each.server for each in followers}))
-        found: dict[Approval, list[Follower]] = {}
-        for approval in approvals:
-            left = [
-                each
-                for each in followers
-                if each.server == approval.server
-                and each.place != approval.place
-                and (
-                    each.identity != approval.identity
-                    or each.sequence < approval.sequence
-                    or approval.name in each.refused.split()
-                )
-            ]
-            if left:
-                found[approval] = left
-        return found
+        approvals = self.of_servers(sorted({follower.server for follower in followers}))
+        behind = {
+            approval: [follower for follower in followers if _does_not_apply(approval, follower)]
+            for approval in approvals
+        }
+        return {approval: followers for approval, followers in behind.items() if followers}
 
 
-def _next(step: Transaction) -> int:
-    row = step.row("SELECT COALESCE(MAX(sequence), 0) FROM approval")
+def _does_not_apply(approval: Approval, follower: Follower) -> bool:
+    return (
+        follower.server == approval.server
+        and follower.place != approval.place
+        and (
+            follower.identity != approval.identity
+            or follower.sequence < approval.sequence
+            or approval.name in follower.refused.split()
+        )
+    )
+
+
+def _next_sequence(transaction: Transaction) -> int:
+    row = transaction.row("SELECT COALESCE(MAX(sequence), 0) FROM approval")
     return 1 if row is None else int(row[0]) + 1
 
 
 class TrustedSurface(Record):
-    """A surface, and how it came to be trusted."""
+    """A trusted surface, with the last decision about it."""
 
     server: str
     generation: int
-    """Grows with every change."""
+    """Increases with every change."""
     surface: Surface
     since: str
     changed: str
     changed_by: str
-    """Empty while it is what was first seen."""
+    """Empty if it was trusted on first use."""
     why: str
 
 
@@ -201,58 +213,60 @@ class TrustedSurfaces:
         self._database = database
 
     def generation(self, server: str) -> int:
-        """A number that changes whenever what is trusted of a server does; 0 if nothing is. Cheap."""
+        """A number that changes with the trusted surface of a server; 0 if there is none. Cheap."""
         row = self._database.row("SELECT generation FROM trusted WHERE server = ?", (server,))
         return 0 if row is None else int(row[0])
 
     def find(self, server: str) -> TrustedSurface | None:
-        """What is trusted of a server; None if it was never seen."""
-        with self._database.transaction() as step:
-            return _find(step, server)
+        """The trusted surface of a server, if any."""
+        with self._database.transaction() as transaction:
+            return _find(transaction, server)
 
     def servers(self) -> list[str]:
-        """The servers of which something is trusted."""
+        """The servers with a trusted surface."""
         return [name for (name,) in self._database.rows("SELECT server FROM trusted ORDER BY server")]
 
     def first_use(self, server: str, surface: Surface, now: str) -> TrustedSurface:
-        """Trust a surface if nothing is known of its server; what is trusted then. The first one stays."""
+        """Trust a surface if the server has none yet. Returns the trusted one, which may be an earlier one."""
         _refuse_undigestable(surface)
-        with self._database.transaction(exclusive="trusted") as step:
-            if _find(step, server) is None:
-                step.run(
+        with self._database.transaction(exclusive="trusted") as transaction:
+            if _find(transaction, server) is None:
+                transaction.run(
                     "INSERT INTO trusted (server, generation, surface, since, changed, changed_by, why)"
                     " VALUES (?, 1, ?, ?, ?, '', '')",
                     (server, encode_surface(surface).decode(), now, now),
                 )
-            found = _find(step, server)
-        assert found is not None  # noqa: S101 - it was put there two lines above, by us or before us
-        return found
+            trusted = _find(transaction, server)
+        assert trusted is not None  # noqa: S101 - it exists or was inserted above
+        return trusted
 
     def approve(self, before: TrustedSurface, surface: Surface, *, by: str, why: str, now: str) -> None:
-        """Put an approved surface in the place of another. One that was changed by somebody else meanwhile stays."""
+        """Replace a trusted surface by an approved one. ``REVIEW_STALE`` if another process changed it meanwhile."""
         _refuse_undigestable(surface)
-        with self._database.transaction(exclusive="trusted") as step:
-            changed = step.run(
+        with self._database.transaction(exclusive="trusted") as transaction:
+            changed = transaction.run(
                 "UPDATE trusted SET generation = generation + 1, surface = ?, changed = ?, changed_by = ?, why = ?"
                 " WHERE server = ? AND generation = ?",
                 (encode_surface(surface).decode(), now, by, why, before.server, before.generation),
             )
         if changed != 1:
-            raise PinwardenError("REVIEW_STALE", f"what is trusted of {before.server[:120]!a} was changed meanwhile")
+            raise PinwardenError(
+                "REVIEW_STALE", f"the trusted surface of {before.server[:120]!a} changed in the meantime"
+            )
 
     def forget(self, server: str) -> bool:
-        """Trust nothing of a server any more; its next use is its first. Whether anything was trusted."""
-        with self._database.transaction(exclusive="trusted") as step:
-            return step.run("DELETE FROM trusted WHERE server = ?", (server,)) > 0
+        """Delete the trusted surface of a server. Returns whether there was one."""
+        with self._database.transaction(exclusive="trusted") as transaction:
+            return transaction.run("DELETE FROM trusted WHERE server = ?", (server,)) > 0
 
 
 def _refuse_undigestable(surface: Surface) -> None:
     if surface.problem is not None:
-        raise PinwardenError("SURFACE_INVALID", f"it cannot be trusted: {surface.problem}")
+        raise PinwardenError("SURFACE_INVALID", f"the surface cannot be trusted: {surface.problem}")
 
 
-def _find(step: Transaction, server: str) -> TrustedSurface | None:
-    row = step.row(
+def _find(transaction: Transaction, server: str) -> TrustedSurface | None:
+    row = transaction.row(
         "SELECT generation, surface, since, changed, changed_by, why FROM trusted WHERE server = ?", (server,)
     )
     if row is None:
