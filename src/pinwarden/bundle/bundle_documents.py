@@ -288,9 +288,7 @@ def _entries(reader: DocumentReader) -> tuple[ManifestEntry, ...]:
         refuse_document(f"{reader.path}/entries", "is not a list")
     rows = _plain_rows(items)
     if rows is None:
-        return tuple(
-            _entry(DocumentReader(each, f"{reader.path}/entries/{number}")) for number, each in enumerate(items)
-        )
+        return tuple(_entry(DocumentReader(item, f"{reader.path}/entries/{index}")) for index, item in enumerate(items))
     return tuple(map(ManifestEntry._make, rows))
 
 

@@ -49,7 +49,7 @@ class DocumentReader:
         items = self.value.get(member)
         if type(items) is not list or len(items) < at_least:
             refuse_document(f"{self.path}/{member}", f"is not a list of at least {at_least} objects")
-        return [DocumentReader(item, f"{self.path}/{member}/{number}") for number, item in enumerate(items)]
+        return [DocumentReader(item, f"{self.path}/{member}/{index}") for index, item in enumerate(items)]
 
     def text(self, member: str) -> str:
         """A string that is not empty."""

@@ -336,7 +336,7 @@ def key_change_from_json(document: Any) -> KeyChange:
     shape = DocumentReader.for_schema(document, KEY_CHANGE_SCHEMA)
     old, new = (PublicKey.from_did(shape.text(name)) for name in ("old_key_id", "new_key_id"))
     signatures = read_signatures(shape)
-    if old == new or {each.key_id for each in signatures} != {old.did, new.did} or len(signatures) != 2:
+    if old == new or {item.key_id for item in signatures} != {old.did, new.did} or len(signatures) != 2:
         refuse_document(f"{shape.path}/signatures", "must be one by the old key and one by the new key")
     for signature, given in zip(signatures, document["signatures"], strict=True):
         if signature.signed_fields != KEY_CHANGE_SIGNED_FIELDS or not document_signature_valid(
@@ -375,17 +375,17 @@ def key_changes_to_json(log_id: str, changes: Iterable[KeyChange]) -> dict[str, 
     return {
         "schema_version": KEY_CHANGES_SCHEMA,
         "log_id": log_id,
-        "changes": [dict(each.document) for each in changes],
+        "changes": [dict(change.document) for change in changes],
     }
 
 
 def parse_key_changes(data: bytes, log_id: str) -> tuple[KeyChange, ...]:
     """Parse a log's key changes, and verify their signatures and that each continues the one before."""
     shape = DocumentReader.for_schema(read_json(data), KEY_CHANGES_SCHEMA)
-    shown = shape.objects("changes")
-    if len(shown) > MAX_KEY_CHANGES:
+    rows = shape.objects("changes")
+    if len(rows) > MAX_KEY_CHANGES:
         refuse_document(f"{shape.path}/changes", f"has more than {MAX_KEY_CHANGES} items")
-    changes = tuple(key_change_from_json(each.value) for each in shown)
+    changes = tuple(key_change_from_json(row.value) for row in rows)
     seen: set[PublicKey] = set()
     for before, change in zip((None, *changes), changes, strict=False):
         follows = before is None or (before.new == change.old and before.seq < change.seq)

@@ -48,7 +48,7 @@ class OciNetwork:
 
 
 def push_bundle(
-    files: BundleFiles, attestations: Sequence[Path], signed_pointer: Path | None, place: str, net: OciNetwork
+    files: BundleFiles, attestations: Sequence[Path], signed_pointer: Path | None, address: str, net: OciNetwork
 ) -> Report:
     """The report of ``pinwarden bundle push``. The bundle is verified first."""
     opened = open_files(files)
@@ -68,7 +68,7 @@ def push_bundle(
         "io.pinwarden.root_cid": documents.root_cid,
         "io.pinwarden.descriptor_cid": documents.descriptor_cid,
     }
-    reference = parse_bundle_reference(place)
+    reference = parse_bundle_reference(address)
     if reference.digest is not None:
         raise PinwardenError("USAGE", "push a bundle under a tag, not a digest; the registry computes the digest")
     digest = push_parts(OciPushRegistry(reference, net.fetcher, net.endpoint(reference)), parts, annotations)
@@ -251,9 +251,9 @@ def fetch_bundle(reference: ImageReference, net: OciNetwork) -> tuple[PulledBund
     return pulled, open_bundle(documents, pulled.parts.archive)
 
 
-def parse_bundle_reference(place: str) -> ImageReference:
+def parse_bundle_reference(address: str) -> ImageReference:
     """Parse ``host/name:tag``, with or without ``oci://``."""
-    return parse_reference(place.removeprefix(SCHEME))
+    return parse_reference(address.removeprefix(SCHEME))
 
 
 ARTIFACT_TYPE = "application/vnd.mcp.toolbundle.v0.1"

@@ -91,5 +91,5 @@ def _text(document: Mapping[str, Any], member: str) -> str:
     return value
 
 
-def _invalid(place: str, why: str) -> NoReturn:
-    raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {place} {why}", data={"member": place})
+def _invalid(member: str, why: str) -> NoReturn:
+    raise PinwardenError("SERVER_ENTRY_INVALID", f"{MANIFEST_NAME}: {member} {why}", data={"member": member})

@@ -232,8 +232,8 @@ class _Checks:
             return err
         from pinwarden.install.decision import explain_missing_pointer
 
-        asked = request.tool, request.channel
-        return explain_missing_pointer(err, log, request.trusted, request.trust_path, asked, request.now)
+        wanted = request.tool, request.channel
+        return explain_missing_pointer(err, log, request.trusted, request.trust_path, wanted, request.now)
 
     def _first_steps(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
         """Check the pointer's signature. An unknown key may be the new key of a trusted registry; then its log says so.
@@ -466,7 +466,7 @@ def _trust_new_key(root: TrustedRegistry, state: LogState, trust: Path, now: str
 
 
 def explain_missing_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of whom, and where what was seen is kept
-    err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, asked: tuple[str, str], now: str
+    err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, wanted: tuple[str, str], now: str
 ) -> PinwardenError:
     """Replace "there is no pointer" by what the log of a trusted registry says about it, if it says something.
 
@@ -474,7 +474,7 @@ def explain_missing_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of w
     """
     try:
         followed = _trusted_log(log, trusted, trust, now)
-        return err if followed is None else _explained_error(err, log, followed, *asked)
+        return err if followed is None else _explained_error(err, log, followed, *wanted)
     except PinwardenError as why:
         message = f"{err.message}; its log, which could say why, cannot be followed: {why.message} ({why.code})"
         return PinwardenError(err.code, message, hint=err.hint, data={**err.data, "log": why.code})

@@ -83,14 +83,14 @@ def stage_accepted(request: InstallRequest, context: InstallContext, accepted: A
 
 def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
     """Refuse another version than the locked one: ``update`` changes versions, because it shows the drift."""
-    lock, found = lock_store.read(project.lock), accepted.documents
+    lock, documents = lock_store.read(project.lock), accepted.documents
     for entry in lock.entries if lock else ():
-        pin = find_bundle_pin(entry) if entry.name == found.descriptor.name else None
-        if pin is not None and (pin.root_cid, pin.descriptor_cid) != (found.root_cid, found.descriptor_cid):
+        pin = find_bundle_pin(entry) if entry.name == documents.descriptor.name else None
+        if pin is not None and (pin.root_cid, pin.descriptor_cid) != (documents.root_cid, documents.descriptor_cid):
             raise PinwardenError(
                 "VERSION_LOCKED",
-                f"{pin.tool} {pin.version} is locked, and {pin.channel} is at {found.descriptor.version}",
-                data={"locked": pin.root_cid, "offered": found.root_cid},
+                f"{pin.tool} {pin.version} is locked, and {pin.channel} is at {documents.descriptor.version}",
+                data={"locked": pin.root_cid, "offered": documents.root_cid},
             )
 
 
@@ -98,15 +98,15 @@ def _configure(context: InstallContext, made: list[Entry]) -> list[dict[str, str
     """Write the clients' own files. The generic client has none."""
     project = context.project
     paths = project.config_paths()
-    done: list[dict[str, str]] = []
+    configured: list[dict[str, str]] = []
     for entry in made:
-        place = paths.get((entry.client, entry.scope))
-        if entry.client != "generic" and place is None:
+        path = paths.get((entry.client, entry.scope))
+        if entry.client != "generic" and path is None:
             raise PinwardenError("USAGE", f"{entry.client} has no configuration file of scope {entry.scope}")
-        if place is not None and entry.client != "generic":
-            action = install_entry(Path(place), entry.client, entry.name, entry.config)
-            done.append({"client": entry.client, "file": project.shown(place), "action": action})
-    return done
+        if path is not None and entry.client != "generic":
+            action = install_entry(Path(path), entry.client, entry.name, entry.config)
+            configured.append({"client": entry.client, "file": project.shown(path), "action": action})
+    return configured
 
 
 def refused_report(request: InstallRequest, decision: InstallDecision, command: str = "install") -> Report:

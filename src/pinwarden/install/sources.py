@@ -201,28 +201,28 @@ class Locations:
     def __init__(self, fetcher: Fetcher, settings: SettingsSources) -> None:
         self._fetcher, self._settings = fetcher, settings
 
-    def files(self, place: str) -> RegistryReader:
+    def files(self, location: str) -> RegistryReader:
         """A Pinwarden registry at a URL or in a folder."""
-        if "://" in place:
-            if place.startswith(OCI):
-                raise PinwardenError("USAGE", f"{place[:120]} has no log; name the registry's own address")
-            return HttpRegistry(place, self._fetcher)
-        if not Path(place).is_dir():
-            raise PinwardenError("FILE_UNREADABLE", f"{place[:200]} is neither a URL nor a folder")
-        return FolderRegistry(Path(place))
+        if "://" in location:
+            if location.startswith(OCI):
+                raise PinwardenError("USAGE", f"{location[:120]} has no log; name the registry's own address")
+            return HttpRegistry(location, self._fetcher)
+        if not Path(location).is_dir():
+            raise PinwardenError("FILE_UNREADABLE", f"{location[:200]} is neither a URL nor a folder")
+        return FolderRegistry(Path(location))
 
-    def source(self, place: str, channel: str, log: str | None = None, digest: Digest | None = None) -> BundleSource:
+    def source(self, location: str, channel: str, log: str | None = None, digest: Digest | None = None) -> BundleSource:
         """A bundle source. In an OCI registry the channel is the tag, unless the location or ``digest`` names one."""
-        if not place.startswith(OCI):
-            return RegistrySource(self.files(place), self.files(log) if log else None)
+        if not location.startswith(OCI):
+            return RegistrySource(self.files(location), self.files(log) if log else None)
         from pinwarden.artifacts.endpoints.docker import registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
         from pinwarden.artifacts.oci_registry import OciRegistry
 
-        reference = parse_reference(place.removeprefix(OCI))
+        reference = parse_reference(location.removeprefix(OCI))
         if digest is not None:
             reference = reference.at(digest)
-        elif not {":", "@"} & set(place.rpartition("/")[2]):
+        elif not {":", "@"} & set(location.rpartition("/")[2]):
             reference = replace(reference, tag=channel)
         endpoint = registry_endpoint(reference, self._settings, said_by="argument")
         pulled = oci_transfer.pull_parts(OciRegistry(reference, self._fetcher, endpoint))

@@ -165,13 +165,13 @@ class RegistryBundleFetcher:
 
     def __init__(
         self,
-        places: Locations,
+        locations: Locations,
         trusted: Callable[[], TrustStore],
         policy: Callable[[], InstallerPolicy],
         named: str | None,
         trust: Path,
     ) -> None:
-        self._places, self._trusted, self._policy, self._named = places, trusted, policy, named
+        self._places, self._trusted, self._policy, self._named = locations, trusted, policy, named
         self._trust = trust
 
     def location_of(self, pin: BundlePin) -> str:
@@ -192,10 +192,10 @@ class RegistryBundleFetcher:
 
         trusted = self._trusted()
         root = next((root for root in trusted.registries if root.log.name == pin.log_id), None)
-        place = self.location_of(pin)
-        if root is not None and not place.startswith(OCI):  # OCI artifacts have no log
+        location = self.location_of(pin)
+        if root is not None and not location.startswith(OCI):  # OCI artifacts have no log
             counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
-            follow_registry_log(self._places.files(place), counted, self._trust, wall_clock())
+            follow_registry_log(self._places.files(location), counted, self._trust, wall_clock())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Download the three files of a bundle into the store, each checked against its digest.
@@ -203,9 +203,9 @@ class RegistryBundleFetcher:
         A repository's lock must not decide what its users allow. So on a machine that does not have the bundle yet, the
         permissions it requests are checked against the user's policy, as in an install.
         """
-        place = self.location_of(pin)
-        digest = pin.oci_digest if place.startswith(OCI) else None
-        source = self._places.source(place, pin.channel, digest=digest)
+        location = self.location_of(pin)
+        digest = pin.oci_digest if location.startswith(OCI) else None
+        source = self._places.source(location, pin.channel, digest=digest)
         papers = source.papers(pin.root_cid, pin.descriptor_cid)
         archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
         check_permissions(read_json(papers.descriptor), self._policy(), literal=False)

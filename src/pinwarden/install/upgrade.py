@@ -158,8 +158,8 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
 
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
     """Decide and stage what the channel points to now. A refusal is raised with its own code."""
-    place = context.fetcher.location_of(pin)
-    source = context.locations.source(place, pin.channel, context.log)
+    location = context.fetcher.location_of(pin)
+    source = context.locations.source(location, pin.channel, context.log)
     literal = pin.literal and context.literal
     request = InstallRequest(
         tool=pin.tool,
@@ -194,8 +194,8 @@ def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerP
     )
 
 
-def _wider(one: str, other: str) -> str:
-    return one if _PERMISSION_ORDER[one] >= _PERMISSION_ORDER[other] else other
+def _wider(first: str, second: str) -> str:
+    return first if _PERMISSION_ORDER[first] >= _PERMISSION_ORDER[second] else second
 
 
 def _approved(entry: Entry, texts: dict[str, bytes]) -> Surface | None:

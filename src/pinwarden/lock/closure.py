@@ -110,7 +110,7 @@ def to_bytes(closure: Closure) -> bytes:
         "extras": list(closure.extras),
         "resolver": closure.resolver,
         "registry": closure.registry,
-        "packages": [_package_json(package) for package in sorted(closure.packages, key=lambda each: each.key)],
+        "packages": [_package_json(package) for package in sorted(closure.packages, key=lambda item: item.key)],
     }
     return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
@@ -119,7 +119,7 @@ def _package_json(package: ClosurePackage) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": package.name,
         "version": package.version,
-        "files": [_file_json(file) for file in sorted(package.files, key=lambda each: each.name)],
+        "files": [_file_json(file) for file in sorted(package.files, key=lambda item: item.name)],
         "path": package.path,
         "marker": package.marker,
         "os": list(package.systems),
@@ -167,8 +167,8 @@ def parse(data: bytes) -> Closure:
         if err.code == "DIGEST_INVALID":
             _invalid(err.message)
         raise
-    places = [(package.path or package.name, package.marker) for package in closure.packages]
-    if len(set(places)) != len(places):
+    locations = [(package.path or package.name, package.marker) for package in closure.packages]
+    if len(set(locations)) != len(locations):
         _invalid("names one package or folder twice")
     closure.root  # noqa: B018  raises if it is not there
     return closure

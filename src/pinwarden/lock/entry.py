@@ -309,9 +309,9 @@ def _not_in(document: Any, covered: Any) -> Iterator[tuple[str, ...]]:
                 for rest in _not_in(value, covered[member]):
                     yield (member, *rest)
     elif isinstance(document, list) and isinstance(covered, list) and len(document) == len(covered):
-        for place, (value, counterpart) in enumerate(zip(document, covered, strict=True)):
+        for index, (value, counterpart) in enumerate(zip(document, covered, strict=True)):
             for rest in _not_in(value, counterpart):
-                yield (str(place), *rest)
+                yield (str(index), *rest)
     elif document != covered:
         yield ()
 
@@ -460,14 +460,14 @@ def _check_trust(trust: Any, path: str) -> None:
     for member, kind in TRUST_SHAPE.items():
         if member in trust and not _is_kind(trust[member], kind):
             invalid(f"{path}/{member}", f"is not what a trust report holds there ({kind})")
-    for place, row in enumerate(trust["issues"]):
+    for index, row in enumerate(trust["issues"]):
         good = all_text(row, ("code", "message")) and row.get("severity") in ("info", "warning", "critical")
-        _demand(good, f"{path}/issues/{place}", "is not an issue")
-    for place, row in enumerate(trust.get("evidence", [])):
+        _demand(good, f"{path}/issues/{index}", "is not an issue")
+    for index, row in enumerate(trust.get("evidence", [])):
         statuses = ("passed", "declared", "failed", "unavailable")
         good = all_text(row, ("code", "message")) and row.get("status") in statuses
         good = good and all(_is_kind(row[member], kind) for member, kind in EVIDENCE_SHAPE.items() if member in row)
-        _demand(good, f"{path}/evidence/{place}", "is not evidence")
+        _demand(good, f"{path}/evidence/{index}", "is not evidence")
 
 
 def _is_kind(value: Any, kind: str) -> bool:

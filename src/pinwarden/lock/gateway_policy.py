@@ -172,12 +172,12 @@ class GatewayPolicy(Record):
     def loosened(self) -> list[str]:
         """What the policy allows beyond the default, as sentences: only what lets pass text that was not approved."""
         sentences: list[str] = []
-        for place, answers in (("", self.answers), *(("a rule of ", rule.answers) for rule in self.rules)):
+        for where, answers in (("", self.answers), *(("a rule of ", rule.answers) for rule in self.rules)):
             for key in ("enforcement", "unknown", "block-at"):
                 default = DEFAULTS[key]
                 word = answers.get(key, default)
                 if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
-                    sentences.append(f'{place}the policy says {key} = "{word}"')
+                    sentences.append(f'{where}the policy says {key} = "{word}"')
         sentences += [
             f"the policy allows a digest of {allowed.tool[:120]!a} beside the approved one"
             for allowed in self.allowlist
@@ -237,12 +237,12 @@ def gateway_policy(value: Any) -> GatewayPolicy:
     )
 
 
-def _first_answers(keys: tuple[str, ...], places: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
+def _first_answers(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    for place in places:
+    for level in levels:
         for key in keys:
-            if key in place.answers:
-                answers.setdefault(key, place.answers[key])
+            if key in level.answers:
+                answers.setdefault(key, level.answers[key])
     return answers
 
 
@@ -291,7 +291,7 @@ def _rows(table: Table, key: str, read: Callable[[Table], _Row]) -> tuple[_Row, 
     rows = table.value.get(key, [])
     if not isinstance(rows, list):
         table.invalid(key, "is not a list of tables")
-    return tuple(read(Table(row, f"{table.path}.{key}[{number}]")) for number, row in enumerate(rows))
+    return tuple(read(Table(row, f"{table.path}.{key}[{index}]")) for index, row in enumerate(rows))
 
 
 def _answers(table: Table) -> dict[str, Any]:

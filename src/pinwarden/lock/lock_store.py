@@ -98,11 +98,11 @@ def read_pinned(path: Path, pin: FilePin) -> bytes | None:
 
 
 def _text_of(path: Path, pin: FilePin) -> bytes | None:
-    place = _place_of(path, pin.path)
-    settled = _read_if_there(place)
+    file = _place_of(path, pin.path)
+    settled = _read_if_there(file)
     if _fits(settled, pin):
         return settled
-    pending = _read_if_there(_pending(place))
+    pending = _read_if_there(_pending(file))
     return pending if _fits(pending, pin) else settled
 
 
@@ -136,15 +136,15 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
         _finish_earlier_write(path)
         old = read(path)
         changed = change(old)
-        places = {_place_of(path, name): data for name, data in changed.files.items()}
-        places = {place: data for place, data in places.items() if _read_if_there(place) != data}
-        for place, data in places.items():
-            _make_folder(place.parent)
-            write_atomically(_pending(place), data)
+        writes = {_place_of(path, name): data for name, data in changed.files.items()}
+        writes = {file: data for file, data in writes.items() if _read_if_there(file) != data}
+        for file, data in writes.items():
+            _make_folder(file.parent)
+            write_atomically(_pending(file), data)
         if changed.lock is not old:
             write_atomically(path, lockfile.to_bytes(changed.lock))
-        for place in places:
-            _settle(place)
+        for file in writes:
+            _settle(file)
         _remove_unpinned(path, old, changed.lock)
         return changed.lock
 
@@ -176,15 +176,15 @@ def _others(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:
 
 
 def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
-    places = {_place_of(path, name): text for name, text in files.items()}
-    for place, text in places.items():
-        if _read_if_there(place) != text:
-            _make_folder(place.parent)
-            write_atomically(_pending(place), text)
+    writes = {_place_of(path, name): text for name, text in files.items()}
+    for file, text in writes.items():
+        if _read_if_there(file) != text:
+            _make_folder(file.parent)
+            write_atomically(_pending(file), text)
     write_atomically(path, data)
-    for place in places:
-        if _pending(place).exists():
-            _settle(place)
+    for file in writes:
+        if _pending(file).exists():
+            _settle(file)
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -217,13 +217,13 @@ def _locked(sibling: Path, deadline: float) -> int:
         try:
             descriptor = os.open(sibling, flags, 0o666)
             try:
-                held = try_lock_file(descriptor) and _is_still(sibling, descriptor)
+                acquired = try_lock_file(descriptor) and _is_still(sibling, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
         except OSError as err:
             raise PinwardenError("FILE_UNWRITABLE", f"{sibling}: {err.strerror or err}") from err
-        if held:
+        if acquired:
             return descriptor
         os.close(descriptor)
         if time.monotonic() >= deadline:
@@ -258,9 +258,9 @@ def _finish_earlier_write(path: Path) -> None:
     pins = {} if lock is None else {_place_of(path, pin.path): pin.file_digest for _, _, pin in file_pins(lock)}
     for file in pending:
         _refuse_link(file)
-        place = file.with_name(file.name.removesuffix(_PENDING))
-        if place in pins and Digest.of_bytes(read_file(file, LOCK_LIMITS.max_bytes)) == pins[place]:
-            _settle(place)
+        settled = file.with_name(file.name.removesuffix(_PENDING))
+        if settled in pins and Digest.of_bytes(read_file(file, LOCK_LIMITS.max_bytes)) == pins[settled]:
+            _settle(settled)
         else:
             _remove(file)
 
@@ -275,11 +275,11 @@ def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
             _remove(_place_of(path, pin.path))
 
 
-def _settle(place: Path) -> None:
+def _settle(file: Path) -> None:
     try:
-        _pending(place).replace(place)
+        _pending(file).replace(file)
     except OSError as err:
-        raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror or err}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
 
 
 def _remove(file: Path) -> None:
@@ -292,15 +292,15 @@ def _remove(file: Path) -> None:
 def _place_of(path: Path, relative: str) -> Path:
     """The place of a file beside the lock. The form of the name was checked when the lock was read."""
     folder, _, name = relative.partition("/")
-    place = path.parent / folder / name
-    if place.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
+    file = path.parent / folder / name
+    if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
         raise PinwardenError("LOCK_INVALID", f"{relative[:200]!a} is not in a folder of surfaces or closures")
     _refuse_link(path.parent / folder)
-    return place
+    return file
 
 
-def _pending(place: Path) -> Path:
-    return place.with_name(place.name + _PENDING)
+def _pending(file: Path) -> Path:
+    return file.with_name(file.name + _PENDING)
 
 
 def _make_folder(folder: Path) -> None:

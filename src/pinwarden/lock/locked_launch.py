@@ -62,10 +62,10 @@ def launch_command(launch: LockedLaunch) -> LaunchCommand:
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
-def same_release(one: Entry, other: Entry) -> bool:
+def same_release(entry_a: Entry, other: Entry) -> bool:
     """Whether two entries take the same release of the same package from a registry."""
     try:
-        first, second = (_release(locked_launch(entry).runs) for entry in (one, other))
+        first, second = (_release(locked_launch(entry).runs) for entry in (entry_a, other))
     except PinwardenError:
         return False
     return first is not None and first == second

@@ -202,14 +202,14 @@ def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
 
 def _refuse_tampered(problems: Iterable[Problem], replaced: Iterable[str]) -> None:
     """By place and not by server: a forged entry under another key is not replaced by the honest one."""
-    places = tuple(
+    paths = tuple(
         f"{parent}/{escape_pointer_token(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
     )
     refuse_if_tampered(
         problem
         for problem in problems
         if problem.code not in _HEALED_BY_LOCKING
-        and not any(problem.path == place or problem.path.startswith(place + "/") for place in places)
+        and not any(problem.path == path or problem.path.startswith(path + "/") for path in paths)
     )
 
 

@@ -88,11 +88,11 @@ class Registries(Record):
 
         Nor is it the official registry, whatever it calls itself, where that one is only switched off.
         """
-        asked = {handler.id for handler in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
+        queried = {handler.id for handler in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
         return (
             entry
             for entry in self.cached
-            if source in (None, entry.get("source")) and entry.get("source", OFFICIAL) not in asked
+            if source in (None, entry.get("source")) and entry.get("source", OFFICIAL) not in queried
         )
 
     def _entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryAnswer]:

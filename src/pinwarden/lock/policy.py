@@ -401,7 +401,7 @@ def _waivers(table: _Table) -> tuple[Waiver, ...]:
     rows = table.value.get("waivers", [])
     if not isinstance(rows, list):
         table.invalid("waivers", "is not a list of tables")
-    return tuple(_waiver(_Table(row, f"policy.waivers[{number}]")) for number, row in enumerate(rows))
+    return tuple(_waiver(_Table(row, f"policy.waivers[{index}]")) for index, row in enumerate(rows))
 
 
 def _waiver(table: _Table) -> Waiver:
@@ -422,7 +422,7 @@ def _sandboxes(table: _Table) -> tuple[SandboxRule, ...]:
     rows = table.value.get("sandbox", [])
     if not isinstance(rows, list):
         table.invalid("sandbox", "is not a list of tables")
-    return tuple(_sandbox(_Table(row, f"policy.sandbox[{number}]")) for number, row in enumerate(rows))
+    return tuple(_sandbox(_Table(row, f"policy.sandbox[{index}]")) for index, row in enumerate(rows))
 
 
 def _sandbox(table: _Table) -> SandboxRule:
@@ -440,7 +440,7 @@ def _mcpb_rules(table: _Table) -> tuple[McpbRule, ...]:
     rows = table.value.get("mcpb", [])
     if not isinstance(rows, list):
         table.invalid("mcpb", "is not a list of tables")
-    return tuple(_mcpb_rule(_Table(row, f"policy.mcpb[{number}]")) for number, row in enumerate(rows))
+    return tuple(_mcpb_rule(_Table(row, f"policy.mcpb[{index}]")) for index, row in enumerate(rows))
 
 
 def _mcpb_rule(table: _Table) -> McpbRule:

@@ -90,32 +90,34 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
         else:
             allow.append(observation)
     gravity = list(REASONS)
-    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda each: gravity.index(each.code))))
+    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda omission: gravity.index(omission.code))))
 
 
 _Findings = Mapping[tuple[str, str, str, str], list[Finding]]
 
 
-def _objection(each: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
+def _objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
     """What speaks against an item, the gravest first; empty if nothing does."""
-    if not each.listed:
+    if not observation.listed:
         return "unlisted", ""
-    value = findings.get((each.server, each.entity, _name(each), each.digest), [])
+    value = findings.get((observation.server, observation.entity, _name(observation), observation.digest), [])
     if value:
-        return "suspicious", "; ".join(dict.fromkeys(f"{one.message} ({one.code})" for one in value))
-    if not each.digest:
+        return "suspicious", "; ".join(dict.fromkeys(f"{finding.message} ({finding.code})" for finding in value))
+    if not observation.digest:
         return "undigestable", ""
-    if each.doubled:
+    if observation.doubled:
         return "duplicate", ""
-    if each.entity != "server" and not (each.named and _key(each).strip() and each.server.strip()):
+    if observation.entity != "server" and not (
+        observation.named and _key(observation).strip() and observation.server.strip()
+    ):
         return "unnamed", ""
     if digests > 1:
         return "changed", f"{digests} definitions were seen"
-    if each.rejected:
+    if observation.rejected:
         return "rejected", ""
-    if each.withheld:
+    if observation.withheld:
         return "withheld", ""
-    return ("server", "") if each.entity == "server" else ("", "")
+    return ("server", "") if observation.entity == "server" else ("", "")
 
 
 def _findings(observations: Sequence[Observation]) -> _Findings:
@@ -143,14 +145,14 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
     return findings
 
 
-def _is_seen_twice(one: Surface, other: Surface) -> bool:
+def _is_seen_twice(surface: Surface, other: Surface) -> bool:
     """Whether both offer the same, as one server under two names does, and do not say that they are two.
 
     What a server says of itself is not written down while it is trusted on first use.
     """
-    if one.server is not None and other.server is not None:
+    if surface.server is not None and other.server is not None:
         return False  # the scan compares all of it
-    return replace(one, server=None).digest == replace(other, server=None).digest
+    return replace(surface, server=None).digest == replace(other, server=None).digest
 
 
 def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
@@ -161,8 +163,8 @@ def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
     versions: dict[tuple[str, str, str], list[Observation]] = {}
     for observation in observations:
         versions.setdefault((observation.server, observation.entity, _name(observation)), []).append(observation)
-    for place in range(max(map(len, versions.values()), default=0)):
-        yield [version[place] for version in versions.values() if place < len(version)]
+    for index in range(max(map(len, versions.values()), default=0)):
+        yield [version[index] for version in versions.values() if index < len(version)]
 
 
 def _surface(observations: Sequence[Observation]) -> Surface:
@@ -178,10 +180,13 @@ def _surface(observations: Sequence[Observation]) -> Surface:
     return Surface(server=said or None, items=items, observed={})
 
 
-def _key(each: Observation) -> str:
-    return next((Item.from_value(kind, each.value).key for kind in ITEM_KINDS if kind.entity == each.entity), each.item)
+def _key(observation: Observation) -> str:
+    return next(
+        (Item.from_value(kind, observation.value).key for kind in ITEM_KINDS if kind.entity == observation.entity),
+        observation.item,
+    )
 
 
-def _name(each: Observation) -> str:
-    kind = next((kind for kind in ITEM_KINDS if kind.entity == each.entity), None)
-    return each.item if kind is None else Item.from_value(kind, each.value).name
+def _name(observation: Observation) -> str:
+    kind = next((kind for kind in ITEM_KINDS if kind.entity == observation.entity), None)
+    return observation.item if kind is None else Item.from_value(kind, observation.value).name

@@ -144,9 +144,9 @@ def _fits(pieces: Iterable[str], name: str) -> bool:
             reached = _swept(reached, name, over_slashes=len(piece) > 1)
         else:
             reached = {
-                place + 1
-                for place in reached
-                if place < len(name) and (name[place] == piece or (piece == "?" and name[place] != "/"))
+                position + 1
+                for position in reached
+                if position < len(name) and (name[position] == piece or (piece == "?" and name[position] != "/"))
             }
     return len(name) in reached
 
@@ -154,8 +154,8 @@ def _fits(pieces: Iterable[str], name: str) -> bool:
 def _swept(reached: set[int], name: str, *, over_slashes: bool) -> set[int]:
     positions: set[int] = set()
     going = False
-    for place in range(len(name) + 1):
-        going = place in reached or (going and (over_slashes or name[place - 1] != "/"))
+    for position in range(len(name) + 1):
+        going = position in reached or (going and (over_slashes or name[position - 1] != "/"))
         if going:
-            positions.add(place)
+            positions.add(position)
     return positions

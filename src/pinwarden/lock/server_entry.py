@@ -160,9 +160,9 @@ class ServerEntry(Record):
             ("header", header) for header in self._headers()
         ]
         rows = [
-            {"name": each.name, "source": source, "required": each.is_required}
-            for source, each in declared
-            if each.is_secret or each.is_required
+            {"name": item.name, "source": source, "required": item.is_required}
+            for source, item in declared
+            if item.is_secret or item.is_required
         ]
         return locale_sorted(rows, lambda row: f"{row['source']}:{row['name']}")
 
@@ -396,11 +396,11 @@ class _Object:
         if not isinstance(value, list):
             self.refuse(member, "is not a list")
         items: list[_Read] = []
-        for number, item in enumerate(value):
+        for index, item in enumerate(value):
             if read is _argument and isinstance(item, str):
                 items.append(cast(_Read, _text_argument(item)))
             else:
-                items.append(read(_Object(item, f"{self.path}.{member}[{number}]")))
+                items.append(read(_Object(item, f"{self.path}.{member}[{index}]")))
         return tuple(items)
 
     def variables(self) -> tuple[Input, ...]:

@@ -232,11 +232,11 @@ def verify_signatures(
     """Whether enough known keys signed this lock. A bad envelope beside good ones is reported and does not count."""
     signed_by: set[PublicKey] = set()
     rejected: list[str] = []
-    for place, data in enumerate(envelopes):
+    for index, data in enumerate(envelopes):
         try:
             signed_by.update(_signers(lock_bytes, data, known_keys, required, policy_digest))
         except PinwardenError as err:
-            rejected.append(f"envelope {place + 1}: {err.message}")
+            rejected.append(f"envelope {index + 1}: {err.message}")
     signers = tuple(name for name, key in known_keys.items() if key in signed_by)
     missing = [f"the signature of {name}" for name in required.names if name not in signers]
     if len(signed_by) < required.threshold:

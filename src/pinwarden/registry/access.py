@@ -61,35 +61,35 @@ def authenticate(registry: Registry, token: str | None, action: str, size: int =
     with registry.database.transaction() as step:  # unknown tokens are refused without taking the lock
         _token_in(step, token, moment)
     with registry.database.transaction(exclusive=_COUNTING) as step:  # concurrent requests must not both pass the limit
-        found = _token_in(step, token, moment)
-        requests, used = publishers.usage_since(step, found.id, moment - _HOUR)
+        valid = _token_in(step, token, moment)
+        requests, used = publishers.usage_since(step, valid.id, moment - _HOUR)
         limits = registry.limits
         if requests >= limits.requests_per_hour or used + size > limits.bytes_per_hour:
             raise PinwardenError(
                 "PUBLISH_LIMIT",
-                f"the token {found.id} exceeded its rate limit for the last hour",
+                f"the token {valid.id} exceeded its rate limit for the last hour",
                 data={"reason": "rate"},
             )
-        asked = AuditRow(
+        row = AuditRow(
             id=new_id(),
             moment=moment,
             action=action,
-            namespace=found.namespace,
-            token=found.id,
+            namespace=valid.namespace,
+            token=valid.id,
             key_id=None,
             subject="",
             outcome="asked",
             size=size,
         )
-        publishers.write_audit(step, asked)
-    return Caller(token=found)
+        publishers.write_audit(step, row)
+    return Caller(token=valid)
 
 
 def _token_in(step: Transaction, token: str | None, moment: int) -> Token:
-    found = publishers.find_token(step, token_digest(token)) if token else None
-    if found is None or found.revoked is not None or found.expires <= moment:
+    known = publishers.find_token(step, token_digest(token)) if token else None
+    if known is None or known.revoked is not None or known.expires <= moment:
         raise PinwardenError("PUBLISHER_UNKNOWN", "the token is missing, unknown, expired or revoked")
-    return found
+    return known
 
 
 def verify_statement(registry: Registry, document: object, action: str) -> Statement:
@@ -206,19 +206,19 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
 def list_tokens(registry: Registry) -> Report:
     """List the tokens, without their text."""
     with registry.database.transaction() as step:
-        found = publishers.list_tokens(step)
-    facts = {"tokens": [_token(each) for each in found]}
-    return _report("registry token", "", plural(len(found), "token"), facts)
+        tokens = publishers.list_tokens(step)
+    facts = {"tokens": [_token(token) for token in tokens]}
+    return _report("registry token", "", plural(len(tokens), "token"), facts)
 
 
 def revoke_token(registry: Registry, token_id: str) -> Report:
     """Revoke a token immediately."""
     with registry.database.transaction() as step:
         done = publishers.revoke_token(step, token_id, registry.moment())
-        left = [each for each in publishers.list_tokens(step) if each.id == token_id]
+        left = [token for token in publishers.list_tokens(step) if token.id == token_id]
     if not done:
         raise PinwardenError("PUBLISHER_UNKNOWN", f"there is no active token {token_id[:80]!a}")
-    return _report("registry token", token_id, f"{token_id} is revoked", {"tokens": [_token(each) for each in left]})
+    return _report("registry token", token_id, f"{token_id} is revoked", {"tokens": [_token(token) for token in left]})
 
 
 def _token(token: Token) -> dict[str, Any]:
@@ -235,19 +235,19 @@ def _token(token: Token) -> dict[str, Any]:
 def audit(registry: Registry, most: int) -> Report:
     """The latest rows of the registry's audit log, newest first."""
     with registry.database.transaction() as step:
-        found = publishers.list_audit(step, most)
+        entries = publishers.list_audit(step, most)
     rows = [
         {
-            "at_ms": each.moment,
-            "action": each.action,
-            "namespace": each.namespace,
-            "token": each.token,
-            "key_id": each.key_id,
-            "subject": each.subject,
-            "outcome": each.outcome,
-            "size": each.size,
+            "at_ms": entry.moment,
+            "action": entry.action,
+            "namespace": entry.namespace,
+            "token": entry.token,
+            "key_id": entry.key_id,
+            "subject": entry.subject,
+            "outcome": entry.outcome,
+            "size": entry.size,
         }
-        for each in found
+        for entry in entries
     ]
     return _report("registry audit", "", plural(len(rows), "request"), {"requests": rows})
 

@@ -77,12 +77,12 @@ def _yank(step: Transaction, registry: Registry, caller: Caller, statement: Stat
     reason = _reason(statement, "yank")
     mark = f"{YANKED_PREFIX}{version.version}"
     left = [
-        each.channel
-        for each in publications.list_channels(step, version.tool)
-        if each.version == version.version and each.channel != mark
+        row.channel
+        for row in publications.list_channels(step, version.tool)
+        if row.version == version.version and row.channel != mark
     ]
     changes = [PointerChange(tool=version.tool, channel=mark, version=version, reason=reason)]
-    changes += [PointerChange(tool=version.tool, channel=each, version=None, reason=reason) for each in left]
+    changes += [PointerChange(tool=version.tool, channel=channel, version=None, reason=reason) for channel in left]
     append_pointer_changes(step, registry, changes)
     publications.set_yanked(step, version.tool, version.version, reason)
     return ChangeResult(subject=subject, changed=True)
@@ -129,9 +129,9 @@ def _keys(step: Transaction, registry: Registry, caller: Caller, statement: Stat
     )
     if len(added) + len(publishers.namespace_keys(step, namespace)) > most or len(removed) > most:
         raise PinwardenError("PUBLISH_LIMIT", f"a namespace can have at most {most} keys")
-    for each in added:
-        key = PublicKey.from_did(each.text("key_id"))
-        publishers.set_key(step, namespace, key.did, each.one_of("role", publishers.ROLES), now)
+    for row in added:
+        key = PublicKey.from_did(row.text("key_id"))
+        publishers.set_key(step, namespace, key.did, row.one_of("role", publishers.ROLES), now)
     for key_id in removed:
         publishers.remove_key(step, namespace, key_id)
     if publishers.OWNER not in publishers.namespace_keys(step, namespace).values():
@@ -152,7 +152,7 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Chang
     document = read_json(request)
     subject = DocumentReader(document, "attestation").object("subject")
     root_cid, descriptor_cid = subject.cid("root_cid"), subject.cid("descriptor_cid")
-    found = verify_attestation(registry, document, root_cid, descriptor_cid)
+    attestation = verify_attestation(registry, document, root_cid, descriptor_cid)
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
         if publications.find_manifest(step, root_cid, descriptor_cid) is None:
             raise PinwardenError("SERVER_NOT_FOUND", "the attested bundle is not published in this registry")
@@ -160,22 +160,22 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Chang
         most = registry.limits.attestations
         if not publications.is_published_in(step, caller.token.namespace, root_cid, descriptor_cid):
             most //= 2  # leave half of the limit to the version's own publisher
-        if found[0] not in present and len(present) >= most:
+        if attestation[0] not in present and len(present) >= most:
             raise PinwardenError(
                 "PUBLISH_LIMIT", f"the bundle already has {most} attestations, the limit for this token"
             )
-        publications.add_attestations(step, root_cid, descriptor_cid, [found])
-    return ChangeResult(subject=f"{caller.token.namespace} {found[0]}", changed=found[0] not in present)
+        publications.add_attestations(step, root_cid, descriptor_cid, [attestation])
+    return ChangeResult(subject=f"{caller.token.namespace} {attestation[0]}", changed=attestation[0] not in present)
 
 
 def _version(step: Transaction, caller: Caller, statement: Statement) -> PublishedVersion:
     shape = statement.shape
     tool, version = check_tool(shape.text("tool")), check_version(shape.text("version"))
     authorize_namespace(step, caller, statement, tool)
-    found = publications.find_version(step, tool, version)
-    if found is None:
+    published = publications.find_version(step, tool, version)
+    if published is None:
         raise PinwardenError("SERVER_NOT_FOUND", f"{tool} {version} is not published in this registry")
-    return found
+    return published
 
 
 def _reason(statement: Statement, default: str) -> str:
@@ -190,7 +190,7 @@ def take_cosignatures(registry: Registry, data: bytes) -> int:
 
     The request is the complete checkpoint, as a note with the witness's signature line.
     """
-    witnesses = [WitnessKey.parse(each) for each in registry.witnesses]
+    witnesses = [WitnessKey.parse(text) for text in registry.witnesses]
     note = Note.parse(data)
     with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
         head = pointer_log.load_head(step)
@@ -199,7 +199,7 @@ def take_cosignatures(registry: Registry, data: bytes) -> int:
         cosigned = verify_cosignatures(note, witnesses)
         if not cosigned:
             raise PinwardenError("SIGNATURE_INVALID", "no known witness signed the checkpoint")
-        names = {(each.witness.name, each.witness.key_id) for each in cosigned}
+        names = {(cosignature.witness.name, cosignature.witness.key_id) for cosignature in cosigned}
         for line in note.signatures:
             if (line.name, line.key_id) in names:
                 pointer_log.save_cosignature(step, head.size, line.name, line.line())

@@ -47,7 +47,7 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
 def _paths(step: Transaction, size: int) -> Iterator[str]:
     """All paths, referenced files before those that refer to them."""
     tools = publications.list_tools(step)
-    versions = [each for tool in tools for each in publications.list_versions(step, tool)]
+    versions = [version for tool in tools for version in publications.list_versions(step, tool)]
     for version in versions:
         yield from _parts_of(version)
     for level, index, width in list_tiles(size):
@@ -78,13 +78,13 @@ def _parts_of(version: PublishedVersion) -> Iterator[str]:
 
 
 def _write(registry: Registry, step: Transaction, folder: Path, path: str) -> int:
-    place = folder / path
-    if path.startswith(names.IMMUTABLE) and place.is_file():
+    target = folder / path
+    if path.startswith(names.IMMUTABLE) and target.is_file():
         return 0
-    found = find_file_in(registry, step, path)
-    if found is None:
+    file = find_file_in(registry, step, path)
+    if file is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no file at {path}")
-    _put(place, found.body)
+    _put(target, file.body)
     return 1
 
 
@@ -96,21 +96,21 @@ def _write_official(step: Transaction, folder: Path, base: str) -> int:
         newest = latest_version(versions)
         for version in versions:
             body = document_bytes(server_entry(version, base, is_latest=version == newest))
-            place = folder / "v0.1" / "servers" / official_name(version) / "versions"
-            _put(place / version.version, body)
+            folder_of_server = folder / "v0.1" / "servers" / official_name(version) / "versions"
+            _put(folder_of_server / version.version, body)
             if version == newest:
-                _put(place / "latest", body)
+                _put(folder_of_server / "latest", body)
             written += 1 + (version == newest)
     return written
 
 
-def _put(place: Path, data: bytes) -> None:
+def _put(path: Path, data: bytes) -> None:
     """Replace a file atomically, without fsync: an export can be repeated."""
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_bytes(data)
-        fresh.replace(place)
+        fresh.replace(path)
     except OSError as err:
         fresh.unlink(missing_ok=True)
-        raise PinwardenError("FILE_UNWRITABLE", f"{place}: {err.strerror}") from err
+        raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror}") from err

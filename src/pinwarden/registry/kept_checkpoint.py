@@ -62,7 +62,7 @@ def check_not_behind(step: Transaction, path: Path | None, log_id: str, key: Pub
     note = None if path is None else _kept(path)
     if note is None:
         return
-    keys = {key, *(each.old for each in load_key_changes(step)), *(each.new for each in load_key_changes(step))}
+    keys = {key, *(change.old for change in load_key_changes(step)), *(change.new for change in load_key_changes(step))}
     kept = _checkpoint(note)
     head = pointer_log.load_head(step)
     size = 0 if head is None else head.size
@@ -71,7 +71,7 @@ def check_not_behind(step: Transaction, path: Path | None, log_id: str, key: Pub
     if size < kept.size:
         _behind(f"the log in the database has {size} entries, but {kept.size} were signed according to {path}")
     try:
-        note.verify(NoteKey(name=log_id, key=each) for each in keys)
+        note.verify(NoteKey(name=log_id, key=change) for change in keys)
     except PinwardenError as err:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{path} is not signed by this registry") from err
     if _root_at(step, kept.size) != kept.root:
@@ -81,13 +81,14 @@ def check_not_behind(step: Transaction, path: Path | None, log_id: str, key: Pub
 def load_key_changes(step: Transaction) -> list[KeyChange]:
     """All changes of the registry's key, in log order."""
     return [
-        key_change_from_json(strict_json.parse_json(each)) for each in pointer_log.channel_entries(step, NO_TOOL, KEYS)
+        key_change_from_json(strict_json.parse_json(entry))
+        for entry in pointer_log.channel_entries(step, NO_TOOL, KEYS)
     ]
 
 
 def _root_at(step: Transaction, size: int) -> bytes:
-    def fetch(level: int, number: int, width: int) -> bytes:
-        return pointer_log.read_tile(step, size, level, number, width) or b""
+    def fetch(level: int, index: int, width: int) -> bytes:
+        return pointer_log.read_tile(step, size, level, index, width) or b""
 
     return root_hash(size, TileNodes(size, fetch).read) if size else EMPTY_ROOT
 

@@ -121,15 +121,15 @@ def _entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
     """The entries from ``start`` up to ``stop``, one tile at a time."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
         width = tile_width(stop, 0, index)
-        found = files.find(f"{names.LOG}/{entries_path(index, width)}", _MOST_BUNDLE)
-        if found is None and width < TILE_WIDTH:
+        tile = files.find(f"{names.LOG}/{entries_path(index, width)}", _MOST_BUNDLE)
+        if tile is None and width < TILE_WIDTH:
             # A partial tile may be deleted once it is full.
-            found = files.find(f"{names.LOG}/{entries_path(index)}", _MOST_BUNDLE)
-        if found is None:
+            tile = files.find(f"{names.LOG}/{entries_path(index)}", _MOST_BUNDLE)
+        if tile is None:
             raise PinwardenError(
                 "LOG_PROOF_INVALID", f"the registry lacks the log entries from {index * TILE_WIDTH} on"
             )
-        entries = unpack_entries(found)[:width]
+        entries = unpack_entries(tile)[:width]
         if len(entries) < width:
             raise PinwardenError("LOG_PROOF_INVALID", f"the registry lacks log entries before {stop}")
         yield from entries[max(0, start - index * TILE_WIDTH) :]
@@ -182,7 +182,7 @@ def monitor_log(files: RegistryReader, path: Path, wanted: FollowOptions, watch:
         exit_code=EXIT_REFUSED if rows and not followed.first else EXIT_CLEAN,
         rows=rows,
         notes=notes if wanted.key is None else (),
-        facts={**_facts(followed), "new": followed.new, "events": [_event_facts(each) for each in shown]},
+        facts={**_facts(followed), "new": followed.new, "events": [_event_facts(event) for event in shown]},
     )
 
 
@@ -212,9 +212,9 @@ def fetch_signed_checkpoint(
     """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
     view = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
-        set(CHECKPOINT_SIGNED_FIELDS) <= set(each.signed_fields)
+        set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
         and document_signature_valid(view.document, given, [identity.key])
-        for each, given in zip(view.signatures, view.document["signatures"], strict=True)
+        for signature, given in zip(view.signatures, view.document["signatures"], strict=True)
     )
     if not signed or view.log_id != identity.log_id:
         raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")
@@ -249,14 +249,14 @@ def check_consistency(files: RegistryReader, old: VerifiedHead, new: VerifiedHea
 
 
 def _row(event: LogEvent) -> Row:
-    place = f"now {event.new_root_cid}" if event.new_root_cid else "pointer removed"
+    target = f"now {event.new_root_cid}" if event.new_root_cid else "pointer removed"
     return Row(
         code="pointer_moved" if event.new_root_cid else "pointer_removed",
         severity="info",
         entity="pointer",
         name=f"{event.tool}@{event.channel}",
         path=f"/{event.seq}",
-        message=f"{event.reason} at {event.issued_at_utc}: {place}",
+        message=f"{event.reason} at {event.issued_at_utc}: {target}",
         before=event.prev_root_cid,
         after=event.new_root_cid,
     )
@@ -293,8 +293,10 @@ def _facts(followed: FollowedLog) -> dict[str, object]:
     return {
         "log_id": head.origin,
         "key_id": followed.state.key.did,
-        "ended_keys": [{"key_id": each.old.did, "seq": each.seq} for each in followed.state.key_changes],
+        "ended_keys": [{"key_id": change.old.did, "seq": change.seq} for change in followed.state.key_changes],
         "size": head.size,
         "root": head.root.hex(),
-        "witnesses": [{"name": each.witness.name, "time": each.time} for each in followed.head.cosigned],
+        "witnesses": [
+            {"name": cosignature.witness.name, "time": cosignature.time} for cosignature in followed.head.cosigned
+        ],
     }

@@ -55,7 +55,7 @@ def verify_head(
         raise PinwardenError("LOG_PROOF_INVALID", "the checkpoint is of another log")
     cosigned = verify_cosignatures(note, witnesses)
     # One key under two names counts once, and the registry cannot be its own witness.
-    count = len({each.witness.key for each in cosigned} - {key.key})
+    count = len({cosignature.witness.key for cosignature in cosigned} - {key.key})
     if count < quorum:
         raise PinwardenError(
             "LOG_WITNESS_MISSING",
@@ -91,7 +91,7 @@ def follow_entries(
     """
     check_growth(state, head)
     edge, pointers, events = state.edge, dict(state.pointers), list[LogEvent]()
-    coming = {each.seq: each for each in changes}
+    coming = {change.seq: change for change in changes}
     for entry in entries:
         if edge.size == head.checkpoint.size:
             raise PinwardenError("LOG_PROOF_INVALID", "the log has more entries than its head states")
@@ -195,11 +195,11 @@ def verify_proof(
 
     The log is read after the proof, so its head must not be older than the proof's.
     """
-    found = TlogProof.parse(proof)
-    size = Checkpoint.parse(found.checkpoint.text).size
-    proved = verify_head(bytes(found.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key_for(size)))
-    found.proves(event)
-    logged = verify_event(event, state.log_id, state.key_for(found.index), found.index)
+    parsed = TlogProof.parse(proof)
+    size = Checkpoint.parse(parsed.checkpoint.text).size
+    proved = verify_head(bytes(parsed.checkpoint), state.log_id, NoteKey(name=state.log_id, key=state.key_for(size)))
+    parsed.proves(event)
+    logged = verify_event(event, state.log_id, state.key_for(parsed.index), parsed.index)
     target = (logged.tool, logged.channel, logged.new_root_cid, logged.descriptor_cid)
     if target != (pointed.tool, pointed.channel, pointed.root_cid, pointed.descriptor_cid):
         raise PinwardenError("POINTER_UNLOGGED", "the pointer's event is about another bundle")
@@ -215,7 +215,7 @@ def verify_proof(
             "the proof is for another history of the log",
             data={"seen": bytes(proved.note).decode(), "shown": bytes(head.note).decode()},
         )
-    return found.index, proved
+    return parsed.index, proved
 
 
 def check_not_yanked(pointed: PointerTarget, version: str, state: LogState) -> None:
@@ -277,16 +277,16 @@ def expected_key_changes(
 
     They are only expectations: each must be found in the log at its index.
     """
-    within = tuple(each for each in shown if each.seq < size)
+    within = tuple(change for change in shown if change.seq < size)
     if state.edge.size:
         known, coming = within[: len(state.key_changes)], within[len(state.key_changes) :]
         same = tuple(map(_logged, known)) == state.key_changes
-        if not same or any(each.seq < state.edge.size for each in coming) or not _goes_on(state, coming):
+        if not same or any(change.seq < state.edge.size for change in coming) or not _goes_on(state, coming):
             raise PinwardenError(
                 "LOG_PROOF_INVALID", "the registry's list of key changes contradicts the ones already seen"
             )
         return state, coming
-    keys = [each.old for each in within] + [each.new for each in within[-1:]]
+    keys = [change.old for change in within] + [change.new for change in within[-1:]]
     if not within or state.key not in keys:
         return state, ()  # the head must be signed by the known key
     # A key also confirms its predecessors, so a follower may start with any of them.
@@ -353,20 +353,20 @@ class LogState(Record):
     @property
     def keys(self) -> tuple[PublicKey, ...]:
         """All keys of the log, the current one last."""
-        return (*(each.old for each in self.key_changes), self.key)
+        return (*(change.old for change in self.key_changes), self.key)
 
     def key_for(self, size: int) -> PublicKey:
         """The key that signs a head of ``size`` entries and the next entry."""
-        return next((each.old for each in self.key_changes if size <= each.seq), self.key)
+        return next((change.old for change in self.key_changes if size <= change.seq), self.key)
 
 
 def log_state_bytes(state: LogState) -> bytes:
     """The file's bytes, including a digest that detects edits."""
     pointers: dict[str, dict[str, Any]] = {}
-    for (tool, channel), each in sorted(state.pointers.items()):
-        row = {"seq": each.seq, "root_cid": each.root_cid, "descriptor_cid": each.descriptor_cid}
-        if each.reason is not None:
-            row["reason"] = each.reason
+    for (tool, channel), pointer in sorted(state.pointers.items()):
+        row = {"seq": pointer.seq, "root_cid": pointer.root_cid, "descriptor_cid": pointer.descriptor_cid}
+        if pointer.reason is not None:
+            row["reason"] = pointer.reason
         pointers.setdefault(tool, {})[channel] = row
     document = {
         "format": FORMAT,
@@ -377,7 +377,8 @@ def log_state_bytes(state: LogState) -> bytes:
         "checkpoint": state.checkpoint,
         "pointers": pointers,
         "key_changes": [
-            {"seq": each.seq, "old_key_id": each.old.did, "new_key_id": each.new.did} for each in state.key_changes
+            {"seq": change.seq, "old_key_id": change.old.did, "new_key_id": change.new.did}
+            for change in state.key_changes
         ],
     }
     return encode_json_file({**document, "integrity": str(Digest.of_bytes(encode_json_file(document)))})
@@ -403,7 +404,7 @@ def parse_log_state(data: bytes) -> LogState:
         return LogState(
             log_id=content["log_id"],
             key=PublicKey.from_did(content["key_id"]),
-            key_changes=tuple(_key_change(each) for each in content.get("key_changes", [])),
+            key_changes=tuple(_key_change(row) for row in content.get("key_changes", [])),
             edge=Frontier.from_bytes(content["size"], b64decode(content["edge"], validate=True)),
             checkpoint=content["checkpoint"],
             pointers=pointers,

@@ -130,7 +130,7 @@ def rotate_key(registry: Registry, new: Signer, reason: str) -> tuple[Registry, 
         raise PinwardenError("USAGE", f"a reason must be text of at most {_MAX_REASON} characters")
     with append_transaction(registry) as step:
         check_current_key(step, registry)
-        earlier = {each.old for each in load_key_changes(step)} | {registry.identity.key}
+        earlier = {change.old for change in load_key_changes(step)} | {registry.identity.key}
         if new.public_key in earlier:
             raise PinwardenError("USAGE", f"{new.public_key.did} is or was already the key of this registry")
         renewed = replace(registry, identity=replace(registry.identity, key=new.public_key), signer=new)

@@ -61,7 +61,7 @@ def is_inside(tool: str, namespace: str) -> bool:
 
 def longest_namespace(tool: str, namespaces: Iterable[str]) -> str | None:
     """The namespace that a tool belongs to: the longest match, so that a part can be delegated."""
-    return max((each for each in namespaces if is_inside(tool, each)), key=len, default=None)
+    return max((namespace for namespace in namespaces if is_inside(tool, namespace)), key=len, default=None)
 
 
 def possible_namespaces(tool: str) -> list[str]:

@@ -36,38 +36,40 @@ class ServerQuery(Record):
     latest: bool = False
 
 
-def list_servers(registry: Registry, asked: ServerQuery, base: str) -> dict[str, Any]:
+def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str, Any]:
     """One page of ``GET /v0.1/servers``. The cursor is the last tool on the page and the log index of its version."""
-    most = max(1, min(asked.limit, _MOST))
+    most = max(1, min(query.limit, _MOST))
     with registry.database.transaction() as step:
         # This API writes a slash between namespace and name.
-        page = (_latest_page if asked.latest else _page)(step, asked, asked.search.replace("/", "."), most)
-        latest = {tool: latest_release(publications.list_releases(step, tool)) for tool in {each.tool for each in page}}
+        page = (_latest_page if query.latest else _page)(step, query, query.search.replace("/", "."), most)
+        latest = {
+            tool: latest_release(publications.list_releases(step, tool)) for tool in {version.tool for version in page}
+        }
     shown = page[:most]
-    entries = [server_entry(each, base, is_latest=each.version == latest[each.tool]) for each in shown]
+    entries = [server_entry(version, base, is_latest=version.version == latest[version.tool]) for version in shown]
     metadata: dict[str, Any] = {"count": len(entries)}
     if len(page) > most:
         metadata["nextCursor"] = f"{shown[-1].tool}{_AT}{shown[-1].seq}"
     return {"servers": entries, "metadata": metadata}
 
 
-def _page(step: Transaction, asked: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
-    tool, _, seq = asked.cursor.partition(_AT)
+def _page(step: Transaction, query: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
+    tool, _, seq = query.cursor.partition(_AT)
     after = int(seq) if seq.isdecimal() and len(seq) < 16 else _END  # must fit into 64 bits
     return publications.page_versions(step, tool, after, search, most + 1)
 
 
-def _latest_page(step: Transaction, asked: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
+def _latest_page(step: Transaction, query: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
     """One page with the latest version of each tool."""
-    found: list[PublishedVersion] = []
-    after = asked.cursor.partition(_AT)[0]
-    while len(found) <= most and (names := publications.page_tools(step, search=search, after=after, most=most + 1)):
+    page: list[PublishedVersion] = []
+    after = query.cursor.partition(_AT)[0]
+    while len(page) <= most and (names := publications.page_tools(step, search=search, after=after, most=most + 1)):
         for name in names:
             newest = latest_release(publications.list_releases(step, name))
             version = publications.find_version(step, name, newest) if newest else None
-            found += [version] if version else []
+            page += [version] if version else []
         after = names[-1]
-    return found[: most + 1]
+    return page[: most + 1]
 
 
 def server_versions(registry: Registry, name: str, base: str) -> dict[str, Any] | None:
@@ -109,8 +111,8 @@ def _entries(step: Transaction, tool: str, base: str, *, latest: bool) -> list[d
 
 def latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
     """The highest version that is not yanked."""
-    best = latest_release([(each.version, each.yanked is not None) for each in versions])
-    return next((each for each in versions if each.version == best), None)
+    best = latest_release([(version.version, version.yanked is not None) for version in versions])
+    return next((version for version in versions if version.version == best), None)
 
 
 def latest_release(releases: Iterable[tuple[str, bool]]) -> str | None:

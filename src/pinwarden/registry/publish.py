@@ -98,15 +98,15 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
 def _read(registry: Registry, request: bytes) -> Submission:
     shape = DocumentReader(read_json(request), "request")
     statement = verify_statement(registry, shape.value.get("statement"), PUBLISH)
-    asked = statement.shape
+    body = statement.shape
     # Parsed again from their canonical bytes, so that what is checked is what is stored.
     documents = check_documents(
         document_bytes(shape.object("descriptor").value), document_bytes(shape.object("manifest").value)
     )
     descriptor = documents.descriptor
-    if (asked.cid("root_cid"), asked.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
+    if (body.cid("root_cid"), body.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
         raise PinwardenError("ROOT_CID_MISMATCH", "the request is signed for another bundle than the one submitted")
-    if (asked.text("tool"), asked.text("version")) != (descriptor.name, descriptor.version):
+    if (body.text("tool"), body.text("version")) != (descriptor.name, descriptor.version):
         raise PinwardenError("TOOL_NAME_MISMATCH", "the request is about another tool or version than the descriptor")
     check_tool(descriptor.name)
     check_version(descriptor.version)
@@ -116,9 +116,9 @@ def _read(registry: Registry, request: bytes) -> Submission:
     manifest_value = documents.manifest.document
     submitted = Submission(
         statement=statement,
-        channel=check_channel(asked.text("channel")),
-        archive_cid=asked.cid("archive_cid", BLOB_CID),
-        allow_older=asked.boolean("allow_older", default=False),
+        channel=check_channel(body.text("channel")),
+        archive_cid=body.cid("archive_cid", BLOB_CID),
+        allow_older=body.boolean("allow_older", default=False),
         descriptor=descriptor,
         descriptor_cid=documents.descriptor_cid,
         manifest=manifest_document.manifest_from_json(
@@ -134,7 +134,7 @@ def _with_attestations(registry: Registry, submitted: Submission, shape: Documen
     if type(given) is not list or len(given) > registry.limits.attestations:
         raise PinwardenError("PUBLISH_LIMIT", f"a bundle can have at most {registry.limits.attestations} attestations")
     root, described = submitted.manifest.root_cid, submitted.descriptor_cid
-    checked = (verify_attestation(registry, each, root, described) for each in given)
+    checked = (verify_attestation(registry, document, root, described) for document in given)
     return replace(submitted, attestations=tuple(checked))
 
 
@@ -144,15 +144,15 @@ def verify_attestation(registry: Registry, document: Any, root_cid: str, descrip
     data, most = document_bytes(document), registry.limits.attestation_bytes
     if len(data) > most:
         raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {most}")
-    found = attestation_document.attestation_from_json(document)
-    if (found.root_cid, found.descriptor_cid) != (root_cid, descriptor_cid):
+    attestation = attestation_document.attestation_from_json(document)
+    if (attestation.root_cid, attestation.descriptor_cid) != (root_cid, descriptor_cid):
         raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
     for signature in document["signatures"]:
         key = PublicKey.from_did(signature["key_id"])
         if not document_signature_valid(document, signature, [key]):
             raise PinwardenError("SIGNATURE_INVALID", f"an attestation has an invalid signature by {key.did}")
-    signers = {each.key_id for each in found.signatures}
-    for claim in found.claims:
+    signers = {item.key_id for item in attestation.signatures}
+    for claim in attestation.claims:
         if claim.issuer_key_id not in signers:
             raise PinwardenError("SIGNATURE_INVALID", f"a claim is not signed by its issuer {claim.issuer_key_id[:80]}")
     return str(document_cid(document)), data

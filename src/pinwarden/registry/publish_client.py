@@ -86,11 +86,11 @@ def publish_bundle(publishing: PublishOptions) -> Report:
 
 def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
     """The channel's version according to the registry; None if it has none."""
-    found = registry.find(names.tool_path(tool))
-    if found is None:
+    data = registry.find(names.tool_path(tool))
+    if data is None:
         return None
     try:
-        document = read_json(found)
+        document = read_json(data)
     except PinwardenError as err:
         raise PinwardenError("DOCUMENT_INVALID", f"the response of {registry} for {tool} is invalid") from err
     channels = DocumentReader(document, "tool").value.get("channels")
@@ -210,7 +210,7 @@ def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
     taken = [
         registry.send("POST", "api/attestations", read_file(path, DOCUMENT_LIMITS.max_bytes), _JSON) for path in files
     ]
-    new = sum(_answered(each).boolean("changed") for each in taken)
+    new = sum(_answered(response).boolean("changed") for response in taken)
     return Report(
         command="registry attest",
         subject=str(registry),
@@ -224,6 +224,6 @@ def keys_body(
     namespace: str, owners: Sequence[str], publishers: Sequence[str], remove: Sequence[str]
 ) -> dict[str, Any]:
     """The body of a request to change a namespace's keys."""
-    added = [{"key_id": PublicKey.from_did(each).did, "role": "owner"} for each in owners]
-    added += [{"key_id": PublicKey.from_did(each).did, "role": "publisher"} for each in publishers]
+    added = [{"key_id": PublicKey.from_did(key_id).did, "role": "owner"} for key_id in owners]
+    added += [{"key_id": PublicKey.from_did(key_id).did, "role": "publisher"} for key_id in publishers]
     return {"namespace": namespace, "add": added, "remove": list(remove)}

@@ -74,48 +74,48 @@ def _tool(_registry: Registry, step: Transaction, tool: str) -> RegistryFile | N
     versions = publications.list_versions(step, tool)
     if not versions:
         return None
-    channels = [each for each in publications.list_channels(step, tool) if each.pointer is not None]
+    channels = [row for row in publications.list_channels(step, tool) if row.pointer is not None]
     value = {
         "tool": tool,
-        "channels": {each.channel: each.version for each in channels},
-        "versions": [version_to_json(each) for each in versions],
+        "channels": {row.channel: row.version for row in channels},
+        "versions": [version_to_json(version) for version in versions],
     }
     return RegistryFile(body=document_bytes(value))
 
 
 def _version(registry: Registry, step: Transaction, tool: str, version: str) -> RegistryFile | None:
-    found = publications.find_version(step, tool, version)
-    if found is None:
+    published = publications.find_version(step, tool, version)
+    if published is None:
         return None
     check_current_key(step, registry)
     return RegistryFile(
-        body=document_bytes(add_signature(version_to_json(found), VERSION_SIGNED_FIELDS, registry.signer))
+        body=document_bytes(add_signature(version_to_json(published), VERSION_SIGNED_FIELDS, registry.signer))
     )
 
 
 def _pointer(_registry: Registry, step: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    found = publications.find_channel(step, tool, channel)
-    return None if found is None or found.pointer is None else RegistryFile(body=found.pointer)
+    row = publications.find_channel(step, tool, channel)
+    return None if row is None or row.pointer is None else RegistryFile(body=row.pointer)
 
 
 def _event(_registry: Registry, step: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    found = _pointing(step, tool, channel)
-    return None if found is None else RegistryFile(body=pointer_log.read_entries(step, found.seq, found.seq + 1)[0])
+    row = _pointing(step, tool, channel)
+    return None if row is None else RegistryFile(body=pointer_log.read_entries(step, row.seq, row.seq + 1)[0])
 
 
 def _proof(registry: Registry, step: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    found = _pointing(step, tool, channel)
-    if found is None:
+    row = _pointing(step, tool, channel)
+    if row is None:
         return None
     note = head_note(registry, step)
     size = Checkpoint.parse(note.text).size
-    path = tuple(pointer_log.inclusion_path(step, size, found.seq))
-    return RegistryFile(body=bytes(TlogProof(index=found.seq, path=path, checkpoint=note)), media_type=TEXT)
+    path = tuple(pointer_log.inclusion_path(step, size, row.seq))
+    return RegistryFile(body=bytes(TlogProof(index=row.seq, path=path, checkpoint=note)), media_type=TEXT)
 
 
 def _pointing(step: Transaction, tool: str, channel: str) -> Channel | None:
-    found = publications.find_channel(step, tool, channel)
-    return None if found is None or found.pointer is None else found
+    row = publications.find_channel(step, tool, channel)
+    return None if row is None or row.pointer is None else row
 
 
 def _document(_registry: Registry, step: Transaction, cid: str) -> RegistryFile | None:
@@ -131,12 +131,12 @@ def _manifest(_registry: Registry, step: Transaction, root_cid: str, descriptor_
 def _attestations(_registry: Registry, step: Transaction, root_cid: str, descriptor_cid: str) -> RegistryFile | None:
     if publications.find_manifest(step, root_cid, descriptor_cid) is None:
         return None
-    found = {
+    attestations = {
         cid: attestation_document.parse_attestation(body)
         for cid in publications.list_attestations(step, root_cid, descriptor_cid)
         if (body := publications.find_document(step, cid)) is not None
     }
-    return RegistryFile(body=document_bytes({"attestations": current_attestations(found)}))
+    return RegistryFile(body=document_bytes({"attestations": current_attestations(attestations)}))
 
 
 def _blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | None:
@@ -177,8 +177,8 @@ def _key_changes(registry: Registry, step: Transaction) -> RegistryFile:
     return RegistryFile(body=document_bytes(key_changes_to_json(registry.identity.log_id, load_key_changes(step))))
 
 
-def _tile(_registry: Registry, step: Transaction, kind: str, number: str, partial: str | None) -> RegistryFile | None:
-    index = int(number.replace("/", "").replace("x", ""))
+def _tile(_registry: Registry, step: Transaction, kind: str, path: str, partial: str | None) -> RegistryFile | None:
+    index = int(path.replace("/", "").replace("x", ""))
     width = int(partial) if partial else TILE_WIDTH
     head = pointer_log.load_head(step)
     size = head.size if head else 0
@@ -223,8 +223,8 @@ def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, An
     """One page of tools whose name or description contains the text."""
     with registry.database.transaction() as step:
         names = publications.page_tools(step, search=text, after=after, most=_PAGE + 1)
-        found = [_shown(step, name) for name in names[:_PAGE]]
-    return {"tools": found, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
+        tools = [_shown(step, name) for name in names[:_PAGE]]
+    return {"tools": tools, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
 
 
 def _shown(step: Transaction, name: str) -> dict[str, Any]:

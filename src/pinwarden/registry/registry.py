@@ -115,10 +115,10 @@ def initialize_identity(
     An existing key with an empty database and no checkpoint file is refused: the key has signed a log before.
     """
     with database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        found = load_identity(step)
-        if found is None or found.key == wanted.key:
-            check_not_behind(step, checkpoint, (found or wanted).log_id, wanted.key)
-        if found is None:
+        stored = load_identity(step)
+        if stored is None or stored.key == wanted.key:
+            check_not_behind(step, checkpoint, (stored or wanted).log_id, wanted.key)
+        if stored is None:
             if not new_key and (checkpoint is None or not checkpoint.exists()):
                 raise PinwardenError(
                     "REGISTRY_LOG_BEHIND", f"the database {database} is empty, but the registry key already existed"
@@ -128,11 +128,11 @@ def initialize_identity(
             note = Checkpoint(origin=wanted.log_id, size=0, root=EMPTY_ROOT).note()
             pointer_log.create_log(step, bytes(note.sign(wanted.log_id, signer)))
             return wanted
-    if found.key != wanted.key:
+    if stored.key != wanted.key:
         raise PinwardenError(
-            "REGISTRY_KEY_MISMATCH", f"the database {database} belongs to {found.key.did}, not to {wanted.key.did}"
+            "REGISTRY_KEY_MISMATCH", f"the database {database} belongs to {stored.key.did}, not to {wanted.key.did}"
         )
-    return found
+    return stored
 
 
 def store_key(step: Transaction, key: PublicKey) -> None:
@@ -153,8 +153,8 @@ def check_current_key(step: Transaction, registry: Registry) -> None:
 
 def load_identity(step: Transaction) -> RegistryIdentity | None:
     """The identity stored in a database; None if it is new."""
-    found = step.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
-    return None if found is None else RegistryIdentity(name=found[0], log_id=found[1], key=PublicKey.from_did(found[2]))
+    row = step.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
+    return None if row is None else RegistryIdentity(name=row[0], log_id=row[1], key=PublicKey.from_did(row[2]))
 
 
 DATA_VARIABLE = "PINWARDEN_REGISTRY_DATA"
@@ -214,19 +214,19 @@ def _open(settings: RegistrySettings, signer: Signer | None, database: Database,
     checkpoint = settings.folder / CHECKPOINT_FILE
     with _opened_by_one(settings.folder):
         new_key = signer is not None or not (settings.folder / KEY_FILE).exists()
-        held = signer or _own_key(settings.folder, database)
+        key = signer or _own_key(settings.folder, database)
         wanted = RegistryIdentity(
-            name=settings.name, log_id=settings.log_id or default_log_id(held.public_key), key=held.public_key
+            name=settings.name, log_id=settings.log_id or default_log_id(key.public_key), key=key.public_key
         )
         wanted.note_key  # noqa: B018 - a name that cannot stand in a checkpoint is refused now
-        identity = initialize_identity(database, wanted, held, checkpoint, new_key=new_key)
+        identity = initialize_identity(database, wanted, key, checkpoint, new_key=new_key)
         with database.transaction() as step:
             head = pointer_log.load_head(step)
         if head is not None:
             save_checkpoint(checkpoint, head)
     return Registry(
         identity=identity,
-        signer=held,
+        signer=key,
         database=database,
         blobs=blobs,
         checkpoint=checkpoint,

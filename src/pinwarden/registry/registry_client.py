@@ -65,10 +65,10 @@ class FolderRegistry(RegistryReader):
 
     def find(self, path: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         """The bytes of a file below the folder."""
-        place = self._folder / path
-        if ".." in Path(path).parts or not place.is_file():
+        file = self._folder / path
+        if ".." in Path(path).parts or not file.is_file():
             return None
-        return read_file(place, max_bytes)
+        return read_file(file, max_bytes)
 
 
 class HttpRegistry(RegistryReader):

@@ -76,18 +76,18 @@ class RegistryApp:
 
     async def _file(self, path: str) -> ASGIApp | None:
         """The response for a file: from the cache, streamed from disk, or from the database."""
-        found = self._cache.get(path)
-        if found is None and path.startswith("blobs/"):
+        file = self._cache.get(path)
+        if file is None and path.startswith("blobs/"):
             large: Response | None = await self.work(self._large_file, path)
             if large is not None:
                 return large
-        if found is None:
-            found = await self.work(find_file, self._registry, path)
-            if found is None:
+        if file is None:
+            file = await self.work(find_file, self._registry, path)
+            if file is None:
                 return None
-            if found.kept == FOREVER:
-                self._cache.keep(path, found)
-        return partial(_send_found, found)
+            if file.kept == FOREVER:
+                self._cache.keep(path, file)
+        return partial(_send_found, file)
 
     async def work(self, function: Work, *args: Any) -> Any:
         """Run a blocking function in the pool for reads."""
@@ -118,8 +118,8 @@ class RegistryApp:
             route("/v0.1/servers/{name:path}/versions", routes.versions, ["GET"]),
             route("/v0.1/servers/{name:path}/versions/{version}", routes.version, ["GET"]),
             *(
-                Route(path, self._writing(each), methods=[each.method])
-                for path, each in (
+                Route(path, self._writing(operation), methods=[operation.method])
+                for path, operation in (
                     ("/api/blobs/{cid}", writing.UPLOAD),
                     ("/api/publish", writing.PUBLISH),
                     ("/api/change", writing.CHANGE),
@@ -205,8 +205,8 @@ async def _in_time(operation: writing.WriteOperation, request: Request, said: in
 
 def _refuse_zeros(request: Request) -> None:
     """Refuse NUL bytes, which PostgreSQL would report as a server error."""
-    asked = (*request.path_params.values(), *request.query_params.values())
-    if any("\0" in text for text in asked):
+    parameters = (*request.path_params.values(), *request.query_params.values())
+    if any("\0" in text for text in parameters):
         raise PinwardenError("USAGE", "NUL bytes are not allowed")
 
 
@@ -228,18 +228,18 @@ async def _body(request: Request, most: int) -> bytes:
     return body.getvalue()
 
 
-async def _send_found(found: RegistryFile, scope: Scope, _receive: Receive, send: Send) -> None:
+async def _send_found(file: RegistryFile, scope: Scope, _receive: Receive, send: Send) -> None:
     """Send a file as plain ASGI messages, without Starlette: the hot path of every install."""
-    etag = b'"' + sha256(found.body).hexdigest()[:32].encode() + b'"' if found.kept != FOREVER else b'"forever"'
+    etag = b'"' + sha256(file.body).hexdigest()[:32].encode() + b'"' if file.kept != FOREVER else b'"forever"'
     headers = [
-        (b"content-type", found.media_type.encode()),
-        (b"cache-control", _KEPT.get(found.kept, "no-cache").encode()),
+        (b"content-type", file.media_type.encode()),
+        (b"cache-control", _KEPT.get(file.kept, "no-cache").encode()),
         (b"etag", etag),
         *_SAFE,
     ]
     unchanged = any(name == b"if-none-match" and value == etag for name, value in scope["headers"])
-    body = b"" if unchanged or scope["method"] == "HEAD" else found.body
-    headers.append((b"content-length", str(0 if unchanged else len(found.body)).encode()))
+    body = b"" if unchanged or scope["method"] == "HEAD" else file.body
+    headers.append((b"content-length", str(0 if unchanged else len(file.body)).encode()))
     await send({"type": "http.response.start", "status": 304 if unchanged else 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -258,17 +258,17 @@ class FileCache:
 
     def get(self, path: str) -> RegistryFile | None:
         """The cached file of a path."""
-        found = self._kept.get(path)
-        if found is not None:
+        file = self._kept.get(path)
+        if file is not None:
             self._kept.move_to_end(path)
-        return found
+        return file
 
-    def keep(self, path: str, found: RegistryFile) -> None:
+    def keep(self, path: str, file: RegistryFile) -> None:
         """Add a file, and evict the least recently used ones beyond the limit."""
-        if len(found.body) > MAX_CACHED_FILE or path in self._kept:
+        if len(file.body) > MAX_CACHED_FILE or path in self._kept:
             return
-        self._kept[path] = found
-        self._size += len(found.body)
+        self._kept[path] = file
+        self._size += len(file.body)
         while self._size > self._most:
             _, oldest = self._kept.popitem(last=False)
             self._size -= len(oldest.body)

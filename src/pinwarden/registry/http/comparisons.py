@@ -95,11 +95,11 @@ class Comparisons:
         elif isinstance(problem, PinwardenError) and problem.code in _LASTING:
             self._keep(digests, problem)
 
-    def _keep(self, digests: Digests, found: Parts | PinwardenError) -> None:
-        size = _size(found)
+    def _keep(self, digests: Digests, result: Parts | PinwardenError) -> None:
+        size = _size(result)
         if size > _LARGEST_KEPT:
             return
-        self._kept[digests] = found
+        self._kept[digests] = result
         self._size += size
         while self._size > _MOST_BYTES:
             _, oldest = self._kept.popitem(last=False)
@@ -111,8 +111,8 @@ def _compared(registry: Registry, pair: VersionPair) -> Parts:
     return {name: canonicalize(value, "rulebook") for name, value in compare_pair(registry, pair).items()}
 
 
-def _size(found: Parts | PinwardenError) -> int:
-    return _FAILURE_BYTES if isinstance(found, PinwardenError) else _FAILURE_BYTES + sum(map(len, found.values()))
+def _size(result: Parts | PinwardenError) -> int:
+    return _FAILURE_BYTES if isinstance(result, PinwardenError) else _FAILURE_BYTES + sum(map(len, result.values()))
 
 
 def client_key(request: Request) -> str:
@@ -169,10 +169,10 @@ def _digests(version: PublishedVersion) -> tuple[str, ...]:
 
 
 def _version(step: Transaction, tool: str, version: str) -> PublishedVersion:
-    found = publications.find_version(step, tool, version)
-    if found is None:
+    published = publications.find_version(step, tool, version)
+    if published is None:
         raise PinwardenError("SERVER_NOT_FOUND", f"{tool[:80]!a} {version[:80]!a} is not published in this registry")
-    return found
+    return published
 
 
 def _manifest(step: Transaction, version: PublishedVersion) -> bytes:
@@ -196,7 +196,7 @@ def _files(old: bytes, new: bytes) -> dict[str, list[str]]:
 
 
 def _blobs(body: bytes) -> dict[str, tuple[str, bool]]:
-    return {each.path: (each.blob_cid, each.executable) for each in manifest_document.parse_manifest(body).entries}
+    return {entry.path: (entry.blob_cid, entry.executable) for entry in manifest_document.parse_manifest(body).entries}
 
 
 def _drift(old: bytes | None, new: bytes | None, most: int) -> dict[str, Any] | None:
@@ -204,7 +204,7 @@ def _drift(old: bytes | None, new: bytes | None, most: int) -> dict[str, Any] | 
     if old is None or new is None:
         return None
     changes = compare(_read(old, most), _read(new, most))
-    return {"changes": [each.to_json() for each in changes], "blocked_by_default": blocked_by_default(changes)}
+    return {"changes": [change.to_json() for change in changes], "blocked_by_default": blocked_by_default(changes)}
 
 
 def _read(body: bytes, most: int) -> Surface:

@@ -87,13 +87,13 @@ def servers(registry: Registry, request: Request, _body: bytes) -> Response:
     limit = query.get("limit", "30")
     if not limit.isdecimal() or len(limit) > 5:
         raise PinwardenError("USAGE", "limit must be a number")
-    asked = ServerQuery(
+    server_query = ServerQuery(
         search=query.get("search", "")[:_MAX_SEARCH],
         cursor=query.get("cursor", "")[: _MAX_SEARCH + 20],
         limit=int(limit),
         latest=query.get("version") == "latest",
     )
-    return _found_json(list_servers(registry, asked, _base(registry, request)))
+    return _found_json(list_servers(registry, server_query, _base(registry, request)))
 
 
 def versions(registry: Registry, request: Request, _body: bytes) -> Response:

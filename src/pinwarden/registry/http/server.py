@@ -26,12 +26,12 @@ _KEEP_ALIVE_SECONDS = 15
 def listening_socket(host: str, port: int) -> tuple[socket.socket, str]:
     """A listening socket and its URL. It accepts connections before the URL is printed."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        made = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[4][:2], family=address[0], backlog=_BACKLOG)
     except (OSError, OverflowError) as err:
         raise PinwardenError("USAGE", f"cannot listen on {host[:80]!a} port {port}: {err}") from err
     shown = f"[{host}]" if ":" in host else host
-    return made, f"http://{shown}:{made.getsockname()[1]}/"
+    return listener, f"http://{shown}:{listener.getsockname()[1]}/"
 
 
 def serve(registry: Registry, listening: socket.socket) -> None:
@@ -51,8 +51,8 @@ def serve(registry: Registry, listening: socket.socket) -> None:
     )
     # uvicorn raises the signal again for the previous handler. The default handler would end the process before the
     # registry is closed.
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda _number, _frame: None)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda _number, _frame: None)
     uvicorn.Server(config).run(sockets=[listening])
 
 

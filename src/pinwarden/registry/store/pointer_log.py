@@ -41,8 +41,8 @@ class LogHead(Record):
 
 def load_head(step: Transaction) -> LogHead | None:
     """The head; None if the log was not created yet."""
-    found = step.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
-    return None if found is None else LogHead(edge=Frontier.from_bytes(found[0], bytes(found[1])), note=bytes(found[2]))
+    row = step.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
+    return None if row is None else LogHead(edge=Frontier.from_bytes(row[0], bytes(row[1])), note=bytes(row[2]))
 
 
 def create_log(step: Transaction, note: bytes) -> None:
@@ -115,8 +115,8 @@ def channel_entries(step: Transaction, tool: str, channel: str) -> list[bytes]:
 def inclusion_path(step: Transaction, size: int, index: int) -> list[bytes]:
     """The inclusion proof of an entry in the tree of ``size`` entries."""
 
-    def fetch(level: int, number: int, width: int) -> bytes:
-        return read_tile(step, size, level, number, width) or b""
+    def fetch(level: int, tile_index: int, width: int) -> bytes:
+        return read_tile(step, size, level, tile_index, width) or b""
 
     return inclusion_proof(index, size, TileNodes(size, fetch).read)
 

@@ -30,8 +30,8 @@ class Channel(Record):
 
 def find_version(step: Transaction, tool: str, version: str) -> PublishedVersion | None:
     """One version."""
-    found = step.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
-    return None if found is None else _with_attestations(step, _version(found))
+    row = step.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
+    return None if row is None else _with_attestations(step, _version(row))
 
 
 def list_versions(step: Transaction, tool: str) -> list[PublishedVersion]:
@@ -40,8 +40,11 @@ def list_versions(step: Transaction, tool: str) -> list[PublishedVersion]:
     attested: dict[tuple[str, str], list[str]] = {}
     for root_cid, descriptor_cid, cid in step.rows(_ATTESTED, (tool,)):  # one query for all versions
         attested.setdefault((root_cid, descriptor_cid), []).append(cid)
-    found = map(_version, rows)
-    return [replace(each, attestations=tuple(attested.get((each.root_cid, each.descriptor_cid), ()))) for each in found]
+    versions = map(_version, rows)
+    return [
+        replace(version, attestations=tuple(attested.get((version.root_cid, version.descriptor_cid), ())))
+        for version in versions
+    ]
 
 
 _ATTESTED = (
@@ -82,8 +85,8 @@ def set_yanked(step: Transaction, tool: str, version: str, why: str | None) -> N
 def find_channel(step: Transaction, tool: str, channel: str) -> Channel | None:
     """One channel."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? AND channel = ?"
-    found = step.row(sql, (tool, channel))
-    return None if found is None else _channel(found)
+    row = step.row(sql, (tool, channel))
+    return None if row is None else _channel(row)
 
 
 def list_channels(step: Transaction, tool: str) -> list[Channel]:
@@ -152,10 +155,12 @@ def find_manifest(step: Transaction, root_cid: str, descriptor_cid: str) -> byte
     return _body(step.row(sql, (root_cid, descriptor_cid)))
 
 
-def add_attestations(step: Transaction, root_cid: str, descriptor_cid: str, found: Iterable[tuple[str, bytes]]) -> None:
+def add_attestations(
+    step: Transaction, root_cid: str, descriptor_cid: str, attestations: Iterable[tuple[str, bytes]]
+) -> None:
     """Store attestations of a bundle, as pairs of CID and document."""
     present = set(list_attestations(step, root_cid, descriptor_cid))
-    for cid, body in found:
+    for cid, body in attestations:
         put_document(step, cid, body)
         if cid not in present:
             values = (root_cid, descriptor_cid, cid)

@@ -93,8 +93,8 @@ _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - co
 
 def find_token(step: Transaction, digest: str) -> Token | None:
     """The token with that digest."""
-    found = step.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
-    return None if found is None else _token(found)
+    row = step.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
+    return None if row is None else _token(row)
 
 
 def list_tokens(step: Transaction) -> list[Token]:
@@ -126,14 +126,14 @@ def add_used_statement(step: Transaction, digest: str, moment: int) -> bool:
     return True
 
 
-def write_audit(step: Transaction, asked: AuditRow) -> None:
+def write_audit(step: Transaction, row: AuditRow) -> None:
     """Add a row to the audit log."""
     step.run(
         "INSERT INTO audit (id, moment, action, namespace, token, key_id, subject, outcome, size) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            *(asked.id, asked.moment, asked.action, asked.namespace, asked.token, asked.key_id),
-            *(asked.subject, asked.outcome, asked.size),
+            *(row.id, row.moment, row.action, row.namespace, row.token, row.key_id),
+            *(row.subject, row.outcome, row.size),
         ),
     )
 
@@ -149,5 +149,5 @@ def list_audit(step: Transaction, most: int = 1000) -> list[AuditRow]:
 def usage_since(step: Transaction, token_id: str, moment: int) -> tuple[int, int]:
     """The number of a token's requests since a time, and their total bytes."""
     sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
-    found = step.row(sql, (token_id, moment)) or (0, 0)
-    return int(found[0]), int(found[1])
+    row = step.row(sql, (token_id, moment)) or (0, 0)
+    return int(row[0]), int(row[1])
