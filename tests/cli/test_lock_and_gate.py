@@ -251,7 +251,7 @@ def test_a_colleague_whose_clock_is_behind_does_not_break_the_lock(world: World,
     outcome = world.run("ci", "--format", "json")
     report = json.loads(outcome.out)
     assert (outcome.code, report["failures"]) == (0, [])
-    assert ("older than what is in it" in world.run("ci").out) is told
+    assert ("timestamp is older than its entries" in world.run("ci").out) is told
     for command in (("list",), ("lock", "digest"), ("init",), ("explain", "notes")):
         assert world.run(*command).code == 0
 

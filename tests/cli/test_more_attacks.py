@@ -28,7 +28,7 @@ from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lockfile, signature
 from pinwarden.lock.extension import extended, extension_of
 from pinwarden.lock.lockfile import relock
-from pinwarden.lock.policy_table import Pattern, _fits
+from pinwarden.lock.policy_table import Pattern, _match_pieces
 from pinwarden.surface.probe.secret_mask import refuse_echoed_secrets
 from pinwarden.surface.surface import TOOL, Item, Surface
 from pinwarden.system.masking import is_secret_name, looks_secret, mask_text, mask_url, mask_words
@@ -217,7 +217,9 @@ def test_the_short_way_for_patterns_with_one_star_finds_what_the_long_way_finds(
     names = ["".join(each) for size in range(5) for each in product("a/", repeat=size)]
     for pattern in ("".join(each) for size in range(5) for each in product("a/*", repeat=size)):
         pieces = re.findall(r"\*\*+|.", pattern)
-        assert [Pattern(text=pattern).matches(name) for name in names] == [_fits(pieces, name) for name in names]
+        assert [Pattern(text=pattern).matches(name) for name in names] == [
+            _match_pieces(pieces, name) for name in names
+        ]
 
 
 def test_no_name_makes_a_pattern_take_forever() -> None:
@@ -624,7 +626,7 @@ def test_a_text_that_may_be_secret_is_not_written_and_that_it_is_not_watched_is_
     assert "hunter2" not in lock
     assert TOKEN not in lock
     for told in (made.out, world.run("ci").out):
-        assert f"the lock holds no text of extra.{member}" in " ".join(told.split())
+        assert f"the lock does not record extra.{member}" in " ".join(told.split())
 
 
 def test_a_gate_with_nothing_to_compare_the_live_servers_with_is_not_clean(world: World) -> None:

@@ -157,7 +157,7 @@ class TestNextSteps:
         world.configure({"notes": NOTES})
         world.run("init")
         told = " ".join(world.run("explain", "notes").out.split())
-        assert "the package is named, but its bytes were not verified" in told
+        assert "the package is pinned, but its bytes were not verified" in told
         assert "Nothing is left to do." not in told
         assert "pinwarden prove notes pins its bytes" in told
 
@@ -417,7 +417,7 @@ class TestFirstApproval:
         assert "pin it with pinwarden approve notes --allow-execute" in told
         assert "pinwarden verify" not in told
         assert "Ask the author" not in told
-        assert "A local program has no release to name" in told
+        assert "A local program has no release to pin" in told
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
 
     def test_an_open_version_is_not_called_by_a_made_up_number(self, world: World) -> None:

@@ -48,7 +48,7 @@ def test_a_probe_that_nobody_asked_for_is_told_as_skipped_for_an_unsafe_address_
     about = server_entry.from_value(
         {"server": {"name": "a/b", "version": "1.0.0", "remotes": [remote]}}, source="official"
     )
-    codes = {issue.code for issue in verify_metadata(about, now=NOW).found.issues}
+    codes = {issue.code for issue in verify_metadata(about, now=NOW).result.issues}
     assert {"insecure_remote", "remote_probe_skipped"} <= codes
 
 

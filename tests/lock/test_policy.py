@@ -9,7 +9,7 @@ import pytest
 from pinwarden import PinwardenError
 from pinwarden.lock.install_plan import install_plan
 from pinwarden.lock.policy import Policy, parse_policy, parse_toolpin_policy
-from pinwarden.lock.policy_rules import PolicyAnswer, Release, evaluate_policy, evaluate_toolpin
+from pinwarden.lock.policy_rules import PolicyResult, Release, evaluate_policy, evaluate_toolpin
 from tests.support.lock_entries import NOW, entry, package, remote
 
 NPM = entry(package(environmentVariables=[{"name": "TOKEN", "isRequired": True}]))
@@ -23,11 +23,11 @@ def policy(text: str) -> Policy:
     return parse_policy(text.encode())
 
 
-def answer(text: str, about: Any = NPM, **given: Any) -> PolicyAnswer:
+def answer(text: str, about: Any = NPM, **given: Any) -> PolicyResult:
     return evaluate_policy(policy(text), install_plan(about, "claude", now=NOW), **{"now": NOW, **given})
 
 
-def codes(found: PolicyAnswer) -> list[str]:
+def codes(found: PolicyResult) -> list[str]:
     return [finding.code for finding in found.findings]
 
 
@@ -186,7 +186,7 @@ def test_no_waiver_lifts_a_blocked_verdict() -> None:
         ('server = "*"\nanchors = ["certs/ca.pem"]', "policy.mcpb[0].anchors is not a list of PEM texts"),
         ('server = "*"\nanchors = []', "policy.mcpb[0].anchors is empty"),
         ('server = "*"\nname = " "', "policy.mcpb[0].name is missing or empty"),
-        ('server = "*"\nname = "notes"\nsigner = "me"', "policy.mcpb[0].signer is not a key"),
+        ('server = "*"\nname = "notes"\nsigner = "me"', "policy.mcpb[0].signer is not a known key"),
     ],
 )
 def test_a_rule_for_bundles_that_demands_nothing_clear_is_refused(rule: str, why: str) -> None:

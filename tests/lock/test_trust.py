@@ -154,14 +154,14 @@ def test_nothing_counts_as_passed_that_nobody_looked_at() -> None:
         entry(remotes=[remote()]),
     ):
         seen = verify_metadata(about, now=NOW)
-        assert {row["status"] for row in seen.found.evidence} <= {"declared", "unavailable"}
+        assert {row["status"] for row in seen.result.evidence} <= {"declared", "unavailable"}
         assert seen.trust.tier == "conditional"
 
 
 def test_fetched_proof_verifies_and_wins_its_badge() -> None:
     seen = verify_metadata(entry(package()), now=NOW, artifact=ArtifactOutcome(evidence=(PROOF,)))
     assert (seen.ok, seen.trust.tier, seen.verdict.verdict) == (True, "verified", "verified")
-    assert seen.found.badges == ("npm-integrity-verified",)
+    assert seen.result.badges == ("npm-integrity-verified",)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_fetched_proof_verifies_and_wins_its_badge() -> None:
 def test_a_target_that_must_not_be_launched_fails_its_verification(about: Any, code: str) -> None:
     seen = verify_metadata(about, now=NOW)
     assert not seen.ok
-    assert [issue.code for issue in seen.found.issues if issue.severity == "critical"] == [code]
+    assert [issue.code for issue in seen.result.issues if issue.severity == "critical"] == [code]
     assert seen.verdict.verdict == "blocked"
 
 
@@ -187,13 +187,13 @@ def test_a_target_that_must_not_be_launched_fails_its_verification(about: Any, c
 )
 def test_a_server_that_cannot_be_asked_fails_its_verification(about: Any, code: str) -> None:
     seen = verify_metadata(about, now=NOW, live=LiveOutcome(state="failed", reason="no answer"))
-    assert [issue.code for issue in seen.found.issues] == [code]
+    assert [issue.code for issue in seen.result.issues] == [code]
     assert seen.trust.tier == "blocked"
 
 
 def test_a_loopback_remote_is_a_warning() -> None:
     seen = verify_metadata(entry(remotes=[remote(url="http://127.0.0.1:8/")]), now=NOW)
-    assert [issue.code for issue in seen.found.issues] == ["local_http_remote", "remote_probe_skipped"]
+    assert [issue.code for issue in seen.result.issues] == ["local_http_remote", "remote_probe_skipped"]
 
 
 # In words
@@ -206,7 +206,7 @@ def test_a_loopback_remote_is_a_warning() -> None:
         (report(TAGGED), "mutable_oci_tag: OCI image r.example/a:1 is not pinned by digest."),
         (report(package(version="latest")), "package_pin: Package p does not declare an exact package version."),
         (report(package()), "Missing trusted artifact evidence."),
-        (report(package(), source="corner"), "The entry names no source repository"),
+        (report(package(), source="corner"), "The entry has no source repository"),
         (proved(report(package())), "The tarball has the published hash."),
     ],
     ids=["blocked", "weak pin", "range", "conditional", "unknown source", "verified"],

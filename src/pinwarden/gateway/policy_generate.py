@@ -301,7 +301,7 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
         sessions=sighting.sessions,
         calls=used.calls,
         last_called=used.last,
-        withheld=sighting.action == BLOCK,
+        blocked=sighting.action == BLOCK,
         doubled=any(review.code == "duplicate_name" for review in about),
         rejected=any(review.state == REJECTED for review in about),
         named=not is_truncated(sighting.server),

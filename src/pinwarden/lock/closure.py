@@ -1,8 +1,8 @@
-"""The dependency closure of a package: every file that would be installed, and every file that comes out of it.
+"""The dependency closure of a package: every archive that would be installed, and the files in it.
 
-It is kept beside the lockfile in ``mcp-lock.closures/<server>.json`` and pinned there by its digest. Of each archive it
-says what its bytes are and what its content is (``tree``), so that an installed environment can be held against it
-without the archive.
+It is stored beside the lockfile in ``mcp-lock.closures/<server>.json``, and the lock pins its digest. It records the
+digest of each archive and of the archive's content (``tree``), so an installed environment can be verified without the
+archive.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ class ClosureFile(Record):
     """SHA-256 of its bytes."""
     size: int | None = None
     tree: Digest | None = None
-    """The digest of its content, see :func:`tree_digest`. None if the bytes were never here: then the digest is
-    what the index claims, and is held against the bytes before they are used."""
+    """The digest of its content (``artifacts/environments/tree.py``). None if the archive was never downloaded: then
+    ``digest`` is what the index claims, and the bytes are checked against it before they are used."""
     uploaded_at: str | None = None
 
 
 class ClosurePackage(Record):
-    """One package of the closure, in one place."""
+    """One package of the closure, at one path."""
 
     name: str
     version: str
     files: tuple[ClosureFile, ...]
     path: str = ""
-    """For npm, the folder that it goes to, below the environment."""
+    """For npm, its folder below the environment."""
     marker: str = ""
-    """For Python, the environments that it is for."""
+    """For Python, the environment marker."""
     systems: tuple[str, ...] = ()
     processors: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
-    """For npm, the values of os, cpu and libc that it is for; ``!x`` excludes."""
+    """For npm, the values of os, cpu and libc that it supports; ``!x`` excludes."""
     optional: bool = False
     install_scripts: bool = False
-    """Whether an ordinary client would run scripts of it. They are not run here."""
+    """Whether npm would run scripts of it. Pinwarden does not, unless they are approved."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What orders packages and tells them apart."""
+        """Sort key, unique within a closure."""
         return self.name, self.version, self.path, self.marker
 
 
@@ -77,7 +77,7 @@ class Closure(Record):
     resolver: str
     """The program that resolved it, with its version."""
     registry: str
-    """The endpoint that it was resolved with."""
+    """The registry that it was resolved from."""
     packages: tuple[ClosurePackage, ...]
     extras: tuple[str, ...] = ()
 
@@ -87,15 +87,15 @@ class Closure(Record):
         for package in self.packages:
             if package.name == self.name and package.version == self.version:
                 return package
-        _invalid("does not hold the package that it is about")
+        _invalid("does not contain its own package")
 
 
 def closure_path(lock_stem: str, surface_path: str) -> str:
-    """Where the closure of a server is kept, given where its approved text would be."""
+    """The path of a server's closure, derived from the path of its surface."""
     return f"{lock_stem}.closures/{surface_path.rpartition('/')[2]}"
 
 
-# In and out of a file
+# File format
 
 
 def to_bytes(closure: Closure) -> bytes:
@@ -144,13 +144,13 @@ def _file_json(file: ClosureFile) -> dict[str, Any]:
 
 
 def parse(data: bytes) -> Closure:
-    """A closure from its file. What cannot be understood is refused, never skipped."""
+    """Parse a closure. Raises CLOSURE_INVALID for anything unknown; nothing is skipped."""
     document = strict_json.parse_json(data, LIMITS)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _invalid(f"is not of format {FORMAT}")
     ecosystem = document.get("ecosystem")
     if ecosystem not in ("npm", "pypi"):
-        _invalid("is of an ecosystem that is not known here")
+        _invalid("has an unknown ecosystem")
     try:
         closure = Closure(
             ecosystem=ecosystem,
@@ -169,7 +169,7 @@ def parse(data: bytes) -> Closure:
         raise
     locations = [(package.path or package.name, package.marker) for package in closure.packages]
     if len(set(locations)) != len(locations):
-        _invalid("names one package or folder twice")
+        _invalid("lists a package or folder twice")
     closure.root  # noqa: B018  raises if it is not there
     return closure
 
@@ -191,14 +191,14 @@ def _package(value: Any, ecosystem: str) -> ClosurePackage:
     if not package.files:
         _invalid(f"has no file for {package.name[:120]!a}")
     if ecosystem == "npm" and (len(package.files) != 1 or not is_node_path(package.path)):
-        _invalid(f"does not say in which folder {package.name[:120]!a} belongs")
+        _invalid(f"has no valid folder for {package.name[:120]!a}")
     if ecosystem == "pypi" and package.path:
-        _invalid(f"gives {package.name[:120]!a} a folder")
+        _invalid(f"has a folder for {package.name[:120]!a}, which is not an npm package")
     return package
 
 
 def is_node_path(path: str) -> bool:
-    """Whether a path is made of ``node_modules/<package>`` steps only, and so stays inside its environment."""
+    """Whether a path consists of ``node_modules/<package>`` parts only, so that it stays inside its environment."""
     position = 0
     while position < len(path):
         match = _NODE_PATH.match(path, position)
@@ -214,7 +214,7 @@ def _file(value: Any) -> ClosureFile:
     document = _object(value)
     name = _text(document["name"])
     if not name or re.search(r"[/\\\x00-\x1f]", name) or name in (".", ".."):
-        _invalid(f"names a file {name[:120]!a}")
+        _invalid(f"has an invalid file name {name[:120]!a}")
     size = document.get("size")
     if size is not None and (type(size) is not int or size < 0):
         _invalid("has a size that is not a number of bytes")
@@ -234,15 +234,15 @@ def _file(value: Any) -> ClosureFile:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else _invalid("has something other than an object where one belongs")
+    return value if isinstance(value, dict) else _invalid("has a value that should be an object")
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else _invalid("has something other than a list where one belongs")
+    return value if isinstance(value, list) else _invalid("has a value that should be a list")
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _invalid("has something other than text where text belongs")
+    return value if isinstance(value, str) else _invalid("has a value that should be a string")
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -250,7 +250,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _flag(value: Any) -> bool:
-    return value if isinstance(value, bool) else _invalid("has something other than true or false where that belongs")
+    return value if isinstance(value, bool) else _invalid("has a value that should be true or false")
 
 
 def _invalid(why: str) -> NoReturn:
@@ -258,14 +258,14 @@ def _invalid(why: str) -> NoReturn:
 
 
 def approved_digests(extension: Extension | None) -> frozenset[Digest]:
-    """The archives whose install scripts may run."""
+    """The digests of archives whose install scripts may run."""
     return (
         frozenset(approval.digest for approval in extension.install_scripts) if extension is not None else frozenset()
     )
 
 
 def still_approved(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
-    """The approvals that are about packages of a closure, sorted. The others are dropped."""
+    """The approvals of packages that are in the closure, sorted."""
     present = {package.files[0].digest for package in with_scripts(closure)}
     kept = {approval.digest: approval for approval in approvals if approval.digest in present}
     return tuple(sorted(kept.values(), key=lambda approval: (approval.package, str(approval.digest))))
@@ -279,7 +279,7 @@ def with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:
 
 
 def not_approved(closure: Closure, approved: frozenset[Digest]) -> tuple[ClosurePackage, ...]:
-    """The packages whose scripts are left out, each once, however often it is installed."""
+    """The packages whose scripts are not run; each once, even if installed several times."""
     packages = {
         package.files[0].digest: package for package in with_scripts(closure) if package.files[0].digest not in approved
     }

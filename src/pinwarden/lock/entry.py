@@ -17,9 +17,9 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.strict_json import Limits
 
 EXTENSION = "pinwarden"
-"""Our member of ``capabilityManifest``: the one place in an entry that ToolPin neither hashes nor drops."""
+"""Pinwarden's member of ``capabilityManifest``, the only object that ToolPin neither hashes nor drops."""
 LOCK_LIMITS = Limits(max_bytes=256 * 1024 * 1024)
-"""An entry has about 4 kB, so this reads fifty thousand of them; a lockfile is our own file, not a server's answer."""
+"""Enough for fifty thousand entries of about 4 kB."""
 LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
     "code": "lock_integrity",
     "status": "passed",
@@ -29,7 +29,7 @@ LOCK_INTEGRITY_EVIDENCE: Mapping[str, Any] = {
     "verificationMethod": "canonical-json-sha256",
     "verifiedByToolPin": True,
 }
-"""What ToolPin adds to the evidence of every entry it writes; the sentence is part of what is hashed."""
+"""The evidence that ToolPin adds to every entry it writes. The sentence is part of the hash."""
 Tier = Literal["verified", "conditional", "unverified", "blocked"]
 TIERS_WORST_FIRST: tuple[Tier, ...] = ("blocked", "unverified", "conditional", "verified")
 LOCK_CLIENTS = (
@@ -52,8 +52,8 @@ TOOL_HASHES = {
     "toolSurfaceHash": ("algorithm", "coverage", "value", "toolCount"),
     "toolManifestHash": ("algorithm", "value", "toolCount"),
 }
-"""Which parts of the three tool hashes in a manifest are hashed."""
-_EPOCH = "1970-01-01T00:00:00.000Z"  # what ToolPin hashes for an entry without resolvedAt
+"""The hashed members of the three tool hashes in a manifest."""
+_EPOCH = "1970-01-01T00:00:00.000Z"  # hashed by ToolPin for an entry without resolvedAt
 _ENTRY_ORDER = (
     "name",
     "version",
@@ -126,7 +126,7 @@ _MANIFEST_ORDER = (*HASHED_MANIFEST, "generatedAt", *TOOL_HASHES, "toolDescripti
 
 
 class Entry(Record):
-    """One entry as it stands in the file, under the key it stands under."""
+    """One entry of the file, under its key."""
 
     key: str
     document: Mapping[str, Any]
@@ -148,12 +148,12 @@ class Entry(Record):
 
     @property
     def scope(self) -> str:
-        """``project`` or ``global``; an entry that does not say is for the project."""
+        """``project`` (the default) or ``global``."""
         return str(self.document.get("scope", "project"))
 
     @property
     def selected_target(self) -> Mapping[str, Any]:
-        """The package or the address that was chosen."""
+        """The package or remote that was chosen."""
         return _object(self.document["selectedTarget"])
 
     @property
@@ -194,12 +194,12 @@ class Entry(Record):
 
 
 def entry_key(name: str, client: str) -> str:
-    """The key that an entry must stand under."""
+    """The key that an entry must have."""
     return f"{name}:{client}"
 
 
 def tier_rank(tier: object) -> int:
-    """Higher is better; what is no tier at all is below the worst."""
+    """Higher is better; -1 for an unknown tier."""
     return next((rank for rank, known in enumerate(TIERS_WORST_FIRST) if known == tier), -1)
 
 
@@ -207,7 +207,7 @@ def tier_rank(tier: object) -> int:
 
 
 def with_integrity(entry: Entry) -> Entry:
-    """The entry with the integrity value of its content, in the place where the member stood or belongs."""
+    """The entry with its integrity value computed. An existing member keeps its position."""
     stated = {**entry.document, "integrity": integrity_of(entry.document)}
     return Entry(key=entry.key, document=stated)
 
@@ -218,12 +218,12 @@ def integrity_of(document: Mapping[str, Any]) -> str:
 
 
 def integrity_of_payload(payload: Mapping[str, Any]) -> str:
-    """The same, of a view that was already taken."""
+    """The same, from an `integrity_payload`."""
     return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
 def integrity_payload(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What ToolPin hashes of an entry: members it does not know are not in it."""
+    """The view of an entry that ToolPin hashes, without members that ToolPin does not know."""
     payload: dict[str, Any] = {
         "name": document["name"],
         "version": document["version"],
@@ -263,7 +263,7 @@ def _hashed_locked(locked: Any) -> dict[str, Any]:
     if "capabilityManifest" not in locked:
         return _only(locked, ("selectedTarget", "config"))
     if not is_manifest(locked["capabilityManifest"]):
-        return {}  # ToolPin forgets the whole copy then
+        return {}  # then ToolPin ignores the whole copy
     return {
         **_only(locked, ("selectedTarget", "config")),
         "capabilityManifest": hashed_manifest(locked["capabilityManifest"]),
@@ -280,7 +280,7 @@ def hashed_manifest(manifest: Any) -> dict[str, Any]:
 
 
 def uncovered(document: Mapping[str, Any], payload: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Where an entry holds something that its hashed view does not, apart from what v2 itself leaves out."""
+    """The paths in an entry that its hashed view does not cover, apart from those that version 2 itself leaves out."""
     for path in _not_in(document, payload):
         if not _left_out_by_v2(path):
             yield path
@@ -294,7 +294,7 @@ def _left_out_by_v2(path: tuple[str, ...]) -> bool:
         return False
     member = inner[1:]
     if member == (EXTENSION,):
-        return path[0] != "locked"  # its own integrity covers it, and it has no copy
+        return path[0] != "locked"  # covered by its own integrity value; has no copy
     return member in (("generatedAt",), ("toolDescriptionScan",)) or (
         len(member) == 2 and member[0] in TOOL_HASHES and member[1] == "generatedAt"
     )
@@ -317,13 +317,13 @@ def _not_in(document: Any, covered: Any) -> Iterator[tuple[str, ...]]:
 
 
 def whole_digest(entry: Entry) -> str:
-    """The digest of an entry, its key and everything in it."""
+    """The digest of an entry's key and all members."""
     content = {"key": entry.key, "entry": entry.document}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
 
 
 def seal_of(entry: Entry) -> str:
-    """The digest of an entry, its key and everything in it, except the seal itself."""
+    """The seal of an entry: the digest of its key and all members except the seal itself."""
     record = {member: value for member, value in entry.manifest[EXTENSION].items() if member != "integrity"}
     return whole_digest(with_record(entry, record))
 
@@ -332,13 +332,13 @@ def seal_of(entry: Entry) -> str:
 
 
 def with_record(entry: Entry, record: Mapping[str, Any]) -> Entry:
-    """The entry with another record of ours in it."""
+    """The entry with this Pinwarden extension."""
     manifest = {**entry.manifest, EXTENSION: record}
     return replace(entry, document={**entry.document, "capabilityManifest": manifest})
 
 
 def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Our record without what changes when the same thing is approved again: the seal and the time."""
+    """The Pinwarden extension without what changes when the same content is approved again: seal and time."""
     rest = {member: value for member, value in record.items() if member != "integrity"}
     if isinstance(rest.get("approval"), dict):
         rest["approval"] = {member: value for member, value in rest["approval"].items() if member != "at"}
@@ -346,7 +346,7 @@ def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_reread(entry: Entry) -> Entry:
-    """The entry in the order in which ToolPin writes entries that it read from the file; what it drops, we keep."""
+    """The entry in the order in which ToolPin writes entries that it has read. Members that ToolPin drops are kept."""
     document = in_order(entry.document, _ENTRY_ORDER)
     document["trust"] = in_order(entry.trust, TRUST_REREAD_ORDER)
     for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
@@ -359,7 +359,7 @@ def as_reread(entry: Entry) -> Entry:
 
 
 def plain(entry: Entry) -> Entry:
-    """The entry with nothing but the members of v2."""
+    """The entry with the members of version 2 only."""
     document = _only(entry.document, _ENTRY_ORDER)
     trust = _only(entry.trust, tuple(member for member in entry.trust if member in _TRUST_ORDER))
     for member, order in (("evidence", _EVIDENCE_ORDER), ("issues", _ISSUE_ORDER)):
@@ -387,7 +387,7 @@ def _plain_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_order(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
-    """The members that ``order`` names, in that order, then the others as they come."""
+    """The members in ``order`` first, then the others in their own order."""
     known = {member: value[member] for member in order if member in value}
     return {**known, **{member: inner for member, inner in value.items() if member not in known}}
 
@@ -408,24 +408,24 @@ def _text(value: Any) -> str | None:
 
 
 def check_shape(document: Any, path: str) -> None:
-    """Raise LOCK_INVALID, naming the place, if an entry could not be read."""
+    """Raise LOCK_INVALID with the path if ToolPin could not read the entry."""
     if not isinstance(document, dict):
         invalid(path, "is not an object")
     for member in ("name", "version"):
-        _demand(isinstance(document.get(member), str), f"{path}/{member}", "is not text")
+        _require(isinstance(document.get(member), str), f"{path}/{member}", "is not text")
     client = document.get("client")
     if client not in LOCK_CLIENTS:
         known = ", ".join(LOCK_CLIENTS)
         invalid(f"{path}/client", f"names the unknown client {str(client)[:40]!a}; known: {known}")
     if "scope" in document and document["scope"] not in LOCK_SCOPES:
         invalid(f"{path}/scope", "is neither project nor global")
-    _demand(isinstance(document.get("selectedTarget"), dict), f"{path}/selectedTarget", "is not an object")
+    _require(isinstance(document.get("selectedTarget"), dict), f"{path}/selectedTarget", "is not an object")
     _check_trust(document.get("trust"), f"{path}/trust")
-    _demand(isinstance(document.get("notes"), list), f"{path}/notes", "is not a list")
+    _require(isinstance(document.get("notes"), list), f"{path}/notes", "is not a list")
     if "capabilityManifest" in document:
         _check_manifest(document["capabilityManifest"], f"{path}/capabilityManifest")
     if "integrity" in document:
-        _demand(isinstance(document["integrity"], str), f"{path}/integrity", "is not text")
+        _require(isinstance(document["integrity"], str), f"{path}/integrity", "is not text")
 
 
 TRUST_SHAPE = {
@@ -456,18 +456,18 @@ def _check_trust(trust: Any, path: str) -> None:
     if not isinstance(trust, dict):
         invalid(path, "is not an object")
     for member in ("score", "badges", "issues"):
-        _demand(member in trust, f"{path}/{member}", "is missing")
+        _require(member in trust, f"{path}/{member}", "is missing")
     for member, kind in TRUST_SHAPE.items():
         if member in trust and not _is_kind(trust[member], kind):
-            invalid(f"{path}/{member}", f"is not what a trust report holds there ({kind})")
+            invalid(f"{path}/{member}", f"has the wrong type for a trust report ({kind})")
     for index, row in enumerate(trust["issues"]):
-        good = all_text(row, ("code", "message")) and row.get("severity") in ("info", "warning", "critical")
-        _demand(good, f"{path}/issues/{index}", "is not an issue")
+        valid = all_text(row, ("code", "message")) and row.get("severity") in ("info", "warning", "critical")
+        _require(valid, f"{path}/issues/{index}", "is not an issue")
     for index, row in enumerate(trust.get("evidence", [])):
         statuses = ("passed", "declared", "failed", "unavailable")
-        good = all_text(row, ("code", "message")) and row.get("status") in statuses
-        good = good and all(_is_kind(row[member], kind) for member, kind in EVIDENCE_SHAPE.items() if member in row)
-        _demand(good, f"{path}/evidence/{index}", "is not evidence")
+        valid = all_text(row, ("code", "message")) and row.get("status") in statuses
+        valid = valid and all(_is_kind(row[member], kind) for member, kind in EVIDENCE_SHAPE.items() if member in row)
+        _require(valid, f"{path}/evidence/{index}", "is not evidence")
 
 
 def _is_kind(value: Any, kind: str) -> bool:
@@ -495,18 +495,18 @@ def _is_kind(value: Any, kind: str) -> bool:
 def _check_manifest(manifest: Any, path: str) -> None:
     if not isinstance(manifest, dict):
         invalid(path, "is not an object")
-    wrong = _wrong_in_manifest(manifest)
-    if wrong is not None:
-        invalid(f"{path}/{wrong}", "is not what a capability manifest of version 1 holds there")
+    member = _invalid_member(manifest)
+    if member is not None:
+        invalid(f"{path}/{member}", "is invalid in a capability manifest of version 1")
 
 
 def is_manifest(manifest: Any) -> bool:
     """Whether a value is a capability manifest as ToolPin reads it."""
-    return isinstance(manifest, dict) and _wrong_in_manifest(manifest) is None
+    return isinstance(manifest, dict) and _invalid_member(manifest) is None
 
 
-def _wrong_in_manifest(manifest: dict[str, Any]) -> str | None:
-    """The first member of a manifest that is not as it should be."""
+def _invalid_member(manifest: dict[str, Any]) -> str | None:
+    """The first invalid member of a manifest."""
     if not is_number(manifest.get("version")) or manifest["version"] != 1:
         return "version"
     for member in ("serverName", "serverVersion", "registrySource", "generatedAt"):
@@ -542,15 +542,15 @@ def _is_tool_hash(value: Any, parts: Sequence[str]) -> bool:
 
 
 def all_text(value: Any, members: Iterable[str]) -> bool:
-    """Whether a value is an object whose named members are all text."""
+    """Whether a value is an object in which all these members are strings."""
     return isinstance(value, dict) and all(isinstance(value.get(member), str) for member in members)
 
 
-def _demand(holds: bool, path: str, why: str) -> None:
-    if not holds:
+def _require(condition: bool, path: str, why: str) -> None:
+    if not condition:
         invalid(path, why)
 
 
 def invalid(path: str, why: str) -> NoReturn:
-    """Raise LOCK_INVALID about one place of a lockfile."""
+    """Raise LOCK_INVALID for a path in the lockfile."""
     raise PinwardenError("LOCK_INVALID", f"{path[:300]!a} {why}", data={"path": path})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMAT = "pinwarden-entry/1"
 SURFACES_FOLDER = "mcp-lock.surfaces"
 
-# One folder beside the lockfile, one file in it: nothing that a system could take for another place.
+# One folder beside the lockfile and one file in it; no characters with a meaning in paths of any system.
 _STEM, _FILE = r"[^./\\:*?\"<>|\x00-\x1f][^/\\:*?\"<>|\x00-\x1f]*", r"[a-z0-9_][a-z0-9._@=-]*\.json"
 _SURFACE_PATH = pattern(rf"{_STEM}\.surfaces/{_FILE}")
 _CLOSURE_PATH = pattern(rf"{_STEM}\.closures/{_FILE}")
@@ -67,7 +67,7 @@ class ClosurePin(Record):
 
 
 FilePin = SurfacePin | ClosurePin
-"""Something that is kept in a file beside the lock."""
+"""The pin of a file beside the lock."""
 
 
 class Approval(Record):
@@ -96,7 +96,7 @@ class ConfiguredIn(Record):
     scope: str
     file: str
     answers: Mapping[str, Any] = field(default_factory=dict)
-    """What the file proposed as answers to its own input prompts when it was approved."""
+    """The default values of the file's input prompts when it was approved."""
 
 
 class LaunchCommand(Record):
@@ -126,7 +126,7 @@ class Extension(Record):
     """The pin of a server installed from a bundle registry; ``bundle/bundle_pin.py`` reads it."""
     configured_in: ConfiguredIn | None = None
     surface_of: str | None = None
-    """What the surface was approved for, if that is not what the entry starts now."""
+    """What the surface was approved for, if the entry starts something else now."""
     probed_release: str | None = None
     """The release that answered the probe, if the command names none."""
     install_scripts: tuple[ScriptApproval, ...] = ()
@@ -151,7 +151,7 @@ class Extension(Record):
 
 def pin_surface(surface: Surface, path: str) -> SurfacePin:
     """The pin of an approved surface. Raises ``SURFACE_INVALID`` if an item cannot be digested."""
-    from pinwarden.surface.surface import ITEM_KINDS, encode_surface  # checking a lock without surfaces does without it
+    from pinwarden.surface.surface import ITEM_KINDS, encode_surface  # not needed for locks without surfaces
 
     digest = surface.digest
     if digest is None:
@@ -168,9 +168,9 @@ def pin_surface(surface: Surface, path: str) -> SurfacePin:
 
 
 def surface_path(server: str, version: str | None = None, folder: str = SURFACES_FOLDER) -> str:
-    """Where the approved text of a server is kept. Different names never share a file, on any file system.
+    """The path of a server's approved surface. Different names never share a file, on any file system.
 
-    The version is given when two clients approved different versions of one server.
+    ``version`` is needed when two clients approved different versions of one server.
     """
     stem = _file_stem(server) + ("" if version is None else "@" + _file_stem(version))
     return f"{folder}/{stem}.json"
@@ -196,7 +196,7 @@ def _escaped(character: str) -> str:
 
 
 def policy_facts(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
-    """The evidence and the publication time in a lock entry's document, without reading the rest of the extension."""
+    """The evidence and the publication time of a lock entry, without parsing the rest of the extension."""
     record = document["capabilityManifest"].get(EXTENSION, {})
     evidence = record.get("evidence")
     return (evidence if isinstance(evidence, list) else []), record.get("publishedAt")
@@ -221,7 +221,7 @@ def with_optional_members_of(known: Extension, fresh: Extension) -> Extension:
     )
 
 
-# In and out of an entry
+# Format
 
 
 def extension_of(entry: Entry) -> Extension | None:
@@ -241,9 +241,11 @@ def has_surface(entry: Entry) -> bool:
 def extended(entry: Entry, extension: Extension) -> Entry:
     """The entry with this extension, sealed. The entry must have a capability manifest."""
     if not entry.manifest:
-        invalid(f"/servers/{entry.key}/capabilityManifest", "is missing, so the Pinwarden extension has no place")
+        invalid(
+            f"/servers/{entry.key}/capabilityManifest", "is missing, so there is no object for the Pinwarden extension"
+        )
     record = _to_json(extension)
-    parse_record(record, EXTENSION)  # what we could not read again is not written
+    parse_record(record, EXTENSION)  # never write what cannot be read back
     unsealed = with_record(entry, record)
     return with_record(unsealed, {**record, "integrity": seal_of(unsealed)})
 
@@ -388,13 +390,13 @@ def _rows(record: Any, member: str) -> list[Any]:
 def _surface(value: Any, path: str) -> SurfacePin:
     where = _text(value["file"]["path"])
     if not _SURFACE_PATH.fullmatch(where):
-        invalid(f"{path}/file/path", "does not name a file in the surfaces folder")
+        invalid(f"{path}/file/path", "is not a file in the surfaces folder")
     from pinwarden.surface.surface import ITEM_KINDS
 
     members = {kind.member for kind in ITEM_KINDS}
     items = {member: dict(rows.items()) for member, rows in value["items"].items()}
     if not items.keys() <= members:
-        invalid(f"{path}/items", "names a list that servers do not have")
+        invalid(f"{path}/items", "has an unknown list")
     for rows in items.values():
         for digest in rows.values():
             Digest.parse(digest)
@@ -409,7 +411,7 @@ def _surface(value: Any, path: str) -> SurfacePin:
 def _closure(value: Any, path: str) -> ClosurePin:
     where, count = _text(value["file"]["path"]), value["packages"]
     if not _CLOSURE_PATH.fullmatch(where):
-        invalid(f"{path}/file/path", "does not name a file in the closures folder")
+        invalid(f"{path}/file/path", "is not a file in the closures folder")
     if type(count) is not int or count < 1:
         invalid(f"{path}/packages", "is not a number of packages")
     return ClosurePin(packages=count, path=where, file_digest=Digest.parse(value["file"]["digest"]))

@@ -26,7 +26,7 @@ LEVELS = ("info", "review", "critical")
 ALLOWLIST_PROFILES = ("pinwarden", "hangar", "hangar-1.2")
 HIDDEN = ("relay", "flag", "strip")
 INTERCEPTORS = ("answer", "announce")
-"""Whether the gates that answer as interceptors are only there, or also named among the server's capabilities."""
+"""Whether the gateway only settings interceptor requests, or also announces them as a capability."""
 ARGUMENTS = ("omit", "record")
 """Whether the audit log keeps the arguments of calls."""
 
@@ -58,28 +58,28 @@ DEFAULTS: Mapping[str, Any] = {
     "relist-calls": 100,
     "hidden-characters": "relay",
 }
-"""What holds where a policy does not answer."""
+"""The value of each key that a policy does not set."""
 _ANY = Pattern(text="**")
 _Row = TypeVar("_Row")
 
 
 class AllowedDigest(Record):
-    """A digest that is allowed for the items of a name, beside what was approved."""
+    """A digest that is allowed for items of a name, in addition to the approved one."""
 
     tool: str
-    """A name, or a glob of names: the digest covers the name itself."""
+    """A name or a glob. The digest covers the name too."""
     digest: Digest
     profile: str = "pinwarden"
     server: Pattern = _ANY
     client: Pattern = _ANY
 
     def is_for(self, tool: str) -> bool:
-        """Whether it speaks of a tool."""
+        """Whether it applies to a tool."""
         return self.tool == tool or Pattern(text=self.tool).matches(tool)
 
 
 class DigestPolicy(Record):
-    """What holds for one item of one server and one client."""
+    """The rules for one item of one server and one client."""
 
     enforcement: str = DEFAULTS["enforcement"]
     unknown: str = DEFAULTS["unknown"]
@@ -88,15 +88,15 @@ class DigestPolicy(Record):
 
 
 class RequestPolicy(Record):
-    """What a server may ask of the client."""
+    """The requests that a server may send to the client."""
 
     sampling: bool = True
     elicitation: bool = True
     roots: bool = True
     url_hosts: tuple[Pattern, ...] = ()
-    """The hosts to which an elicitation may send the user; none unless they are named."""
+    """The hosts to which an elicitation may send the user; none by default."""
     max_rounds: int = DEFAULTS["max-rounds"]
-    """How often in a row a server may ask for more before it answers."""
+    """How many requests in a row a server may send before it responds."""
 
 
 class ResultPolicy(Record):
@@ -109,48 +109,48 @@ class ResultPolicy(Record):
 
 
 class GatewayRule(Record):
-    """Answers for some servers, tools and clients."""
+    """Settings for some servers, tools and clients."""
 
     server: Pattern
     item: Pattern
     client: Pattern
-    answers: dict[str, Any]
+    settings: dict[str, Any]
 
-    def fits(self, server: str, client: str) -> bool:
-        """Whether the rule speaks of this server and client."""
+    def applies_to(self, server: str, client: str) -> bool:
+        """Whether the rule applies to this server and client."""
         return self.server.matches(server) and self.client.matches(client)
 
 
 class GatewayPolicy(Record):
-    """The whole table."""
+    """The whole table ``[policy.gateway]``."""
 
-    answers: dict[str, Any]
+    settings: dict[str, Any]
     rules: tuple[GatewayRule, ...] = ()
     allowlist: tuple[AllowedDigest, ...] = ()
     results: ResultPolicy = ResultPolicy()
     relist_seconds: int = DEFAULTS["relist-seconds"]
-    """How long a list counts before it is asked for again behind the client's back."""
+    """How long a list is valid before the gateway requests it again."""
     relist_calls: int = DEFAULTS["relist-calls"]
-    """And for how many calls at most; 0 for no limit."""
+    """For how many calls a list is valid; 0 for no limit."""
     digest: str = ""
-    """Names the policy in the audit log."""
+    """Identifies the policy in the audit log."""
     tightened_by: GatewayPolicy | None = None
-    """A second policy whose answers apply only where they are stricter (`tightened`)."""
+    """A second policy, which applies only where it is stricter (`tightened`)."""
 
     def for_item(self, server: str, item: str, client: str) -> DigestPolicy:
-        """What holds for one item."""
-        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]
+        """The rules for one item."""
+        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
         keys = ("enforcement", "unknown", "block-at")
-        answers = _first_answers(keys, (*rules, self))
+        settings = _first_settings(keys, (*rules, self))
         if self.tightened_by is not None:
             other = self.tightened_by
-            more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.matches(item)]
-            answers = _stricter_answers(answers, _first_answers(keys, (*more, other)))
-        answers = {**DEFAULTS, **answers}
+            more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.matches(item)]
+            settings = _stricter_settings(settings, _first_settings(keys, (*more, other)))
+        settings = {**DEFAULTS, **settings}
         return DigestPolicy(
-            enforcement=answers["enforcement"],
-            unknown=answers["unknown"],
-            block_at=answers["block-at"],
+            enforcement=settings["enforcement"],
+            unknown=settings["unknown"],
+            block_at=settings["block-at"],
             allowlist=tuple(
                 allowed
                 for allowed in self.allowlist
@@ -160,8 +160,8 @@ class GatewayPolicy(Record):
 
     def lets_pass(self) -> str:
         """A sentence about unapproved content that this policy lets pass; empty if it blocks everything."""
-        answers = {**DEFAULTS, **self.answers}
-        enforcement, unknown = answers["enforcement"], answers["unknown"]
+        settings = {**DEFAULTS, **self.settings}
+        enforcement, unknown = settings["enforcement"], settings["unknown"]
         if enforcement != "block":
             also = ", and reported to clients" if enforcement == "warn" else ""
             return f'the policy says enforcement = "{enforcement}": changes are recorded{also}, but not blocked'
@@ -170,54 +170,58 @@ class GatewayPolicy(Record):
         return ""
 
     def loosened(self) -> list[str]:
-        """What the policy allows beyond the default, as sentences: only what lets pass text that was not approved."""
+        """Settings that let unapproved content pass although the default would not, as sentences."""
         sentences: list[str] = []
-        for where, answers in (("", self.answers), *(("a rule of ", rule.answers) for rule in self.rules)):
+        for where, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
             for key in ("enforcement", "unknown", "block-at"):
                 default = DEFAULTS[key]
-                word = answers.get(key, default)
+                word = settings.get(key, default)
                 if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
                     sentences.append(f'{where}the policy says {key} = "{word}"')
         sentences += [
-            f"the policy allows a digest of {allowed.tool[:120]!a} beside the approved one"
+            f"the policy allows a digest of {allowed.tool[:120]!a} in addition to the approved one"
             for allowed in self.allowlist
         ]
         if self.relist_seconds > DEFAULT_POLICY.relist_seconds:
-            sentences.append(f"the policy says relist-seconds = {self.relist_seconds}, so that changes are seen later")
+            sentences.append(
+                f"the policy says relist-seconds = {self.relist_seconds}, which delays the detection of changes"
+            )
         if self.relist_calls == 0 or self.relist_calls > DEFAULT_POLICY.relist_calls:
-            sentences.append(f"the policy says relist-calls = {self.relist_calls}, so that changes are seen later")
+            sentences.append(
+                f"the policy says relist-calls = {self.relist_calls}, which delays the detection of changes"
+            )
         return list(dict.fromkeys(sentences))
 
     def records_arguments(self, server: str, item: str, client: str) -> bool:
-        """Whether the audit log keeps what an item is called with."""
-        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.matches(item)]
-        return _first_answers(("arguments",), (*rules, self)).get("arguments") == "record"
+        """Whether the audit log records the arguments of an item's calls."""
+        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.matches(item)]
+        return _first_settings(("arguments",), (*rules, self)).get("arguments") == "record"
 
     def for_requests(self, server: str, client: str) -> RequestPolicy:
-        """What a server may ask of a client. Rules for some items only say nothing about it."""
-        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
-        answers = _first_answers(_REQUEST_KEYS, (*rules, self))
+        """The requests that a server may send to a client. Rules for single items do not apply."""
+        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
+        settings = _first_settings(_REQUEST_KEYS, (*rules, self))
         if self.tightened_by is not None:
             other = self.tightened_by
-            more = [rule for rule in other.rules if rule.fits(server, client) and rule.item.text == "**"]
-            answers = _stricter_answers(answers, _first_answers(_REQUEST_KEYS, (*more, other)))
-        answers = {**DEFAULTS, **answers}
+            more = [rule for rule in other.rules if rule.applies_to(server, client) and rule.item.text == "**"]
+            settings = _stricter_settings(settings, _first_settings(_REQUEST_KEYS, (*more, other)))
+        settings = {**DEFAULTS, **settings}
         return RequestPolicy(
-            sampling=answers["sampling"] == "allow",
-            elicitation=answers["elicitation"] == "allow",
-            roots=answers["roots"] == "allow",
-            url_hosts=answers["url-hosts"],
-            max_rounds=answers["max-rounds"],
+            sampling=settings["sampling"] == "allow",
+            elicitation=settings["elicitation"] == "allow",
+            roots=settings["roots"] == "allow",
+            url_hosts=settings["url-hosts"],
+            max_rounds=settings["max-rounds"],
         )
 
     def announces(self, server: str, client: str) -> bool:
         """Whether the gateway announces its gates as interceptors to a client."""
-        rules = [rule for rule in self.rules if rule.fits(server, client) and rule.item.text == "**"]
-        return _first_answers(("interceptors",), (*rules, self)).get("interceptors") == "announce"
+        rules = [rule for rule in self.rules if rule.applies_to(server, client) and rule.item.text == "**"]
+        return _first_settings(("interceptors",), (*rules, self)).get("interceptors") == "announce"
 
 
 def gateway_policy(value: Any) -> GatewayPolicy:
-    """The policy of the gateway from the values of its table."""
+    """Build the gateway policy from its parsed table."""
     table = Table(value, "policy.gateway")
     table.refuse_unknown(_KEYS)
     if not table.value:
@@ -225,9 +229,9 @@ def gateway_policy(value: Any) -> GatewayPolicy:
     results = table.table("results", _RESULT_KEYS)
     seconds, calls = table.number("relist-seconds", 86_400), table.number("relist-calls", 1_000_000)
     if seconds == 0:
-        table.invalid("relist-seconds", "is 0, so that a silent change would never be seen")
+        table.invalid("relist-seconds", "is 0, so silent changes would never be detected")
     return GatewayPolicy(
-        answers=_answers(table),
+        settings=_settings(table),
         rules=_rows(table, "rules", _rule),
         allowlist=_rows(table, "allow", _allowed),
         results=_results(results) if results else ResultPolicy(),
@@ -237,13 +241,13 @@ def gateway_policy(value: Any) -> GatewayPolicy:
     )
 
 
-def _first_answers(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
-    answers: dict[str, Any] = {}
+def _first_settings(keys: tuple[str, ...], levels: tuple[GatewayRule | GatewayPolicy, ...]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
     for level in levels:
         for key in keys:
-            if key in level.answers:
-                answers.setdefault(key, level.answers[key])
-    return answers
+            if key in level.settings:
+                settings.setdefault(key, level.settings[key])
+    return settings
 
 
 _STRICTNESS: dict[str, tuple[str, ...]] = {
@@ -252,18 +256,18 @@ _STRICTNESS: dict[str, tuple[str, ...]] = {
     "block-at": LEVELS[::-1],
     **dict.fromkeys(("sampling", "elicitation", "roots"), _LEAVE),
 }
-"""The answers to each question, from the loosest to the strictest."""
+"""The values of each key, from the loosest to the strictest."""
 
 
 def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
-    """A policy with the stricter answers of another one. What the other one allows beyond it does not count: neither
-    looser answers nor digests beside the approved ones."""
+    """A policy with the stricter settings of another one. Looser settings and allowed digests of the other do not
+    apply."""
     sizes = [size for size in (policy.results.max_bytes, other.results.max_bytes) if size]
     calls = [most for most in (policy.relist_calls, other.relist_calls) if most]
     hidden = max(policy.results.hidden_characters, other.results.hidden_characters, key=HIDDEN.index)
     return replace(
         policy,
-        answers={**policy.answers, **_stricter_answers(policy.answers, other.answers)},
+        settings={**policy.settings, **_stricter_settings(policy.settings, other.settings)},
         results=ResultPolicy(max_bytes=min(sizes, default=0), hidden_characters=hidden),
         relist_seconds=min(policy.relist_seconds, other.relist_seconds),
         relist_calls=min(calls, default=0),
@@ -272,9 +276,9 @@ def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
     )
 
 
-def _stricter_answers(answers: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The answers, each replaced by that of the other policy where that one is stricter."""
-    stricter = dict(answers)
+def _stricter_settings(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The settings, each replaced by that of the other policy where it is stricter."""
+    stricter = dict(settings)
     for key, words in _STRICTNESS.items():
         if key in other:
             stricter[key] = max(stricter.get(key, DEFAULTS[key]), other[key], key=words.index)
@@ -294,39 +298,39 @@ def _rows(table: Table, key: str, read: Callable[[Table], _Row]) -> tuple[_Row, 
     return tuple(read(Table(row, f"{table.path}.{key}[{index}]")) for index, row in enumerate(rows))
 
 
-def _answers(table: Table) -> dict[str, Any]:
-    answers: dict[str, Any] = {}
+def _settings(table: Table) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
     for key, known in _WORDS.items():
         if key in table.value:
             word = table.value[key]
             word = _ALIASES.get(word, word) if isinstance(word, str) else word
             if word not in known:
                 table.invalid(key, f"is not one of {', '.join(known)}")
-            answers[key] = word
+            settings[key] = word
     hosts = table.texts("url-hosts")
     if hosts is not None:
-        answers["url-hosts"] = tuple(table.pattern(host.lower()) for host in hosts)
+        settings["url-hosts"] = tuple(table.pattern(host.lower()) for host in hosts)
     rounds = table.number("max-rounds", 1000)
     if rounds is not None:
-        answers["max-rounds"] = rounds
-    return answers
+        settings["max-rounds"] = rounds
+    return settings
 
 
 def _rule(table: Table) -> GatewayRule:
     table.refuse_unknown(("server", "item", "client", *_RULE_KEYS))
-    answers = _answers(table)
-    if not answers:
-        invalid(table.path, "says nothing")
+    settings = _settings(table)
+    if not settings:
+        invalid(table.path, "has no settings")
     item = _pattern_or_any(table, "item")
     if item != _ANY:
         for key in _REQUEST_KEYS:
-            if key in answers:  # it would be read and never heeded
-                table.invalid(key, "is about what a server asks for, which is for no item; write a rule without item")
+            if key in settings:  # it would have no effect
+                table.invalid(key, "applies to whole servers; use a rule without item")
     return GatewayRule(
         server=_pattern_or_any(table, "server"),
         item=item,
         client=_pattern_or_any(table, "client"),
-        answers=answers,
+        settings=settings,
     )
 
 
@@ -361,5 +365,5 @@ def _pattern_or_any(table: Table, key: str) -> Pattern:
     return table.pattern(table.required_text(key)) if key in table.value else _ANY
 
 
-DEFAULT_POLICY = GatewayPolicy(answers={}, digest=str(Digest.of_bytes(canonicalize({}))))
+DEFAULT_POLICY = GatewayPolicy(settings={}, digest=str(Digest.of_bytes(canonicalize({}))))
 """The policy without configuration. It has a digest, so the audit log can name it."""

@@ -1,8 +1,8 @@
 """The install plan of a server: its configuration fragment for each of ToolPin's twelve clients, and its lock entry.
 
-``toolpin`` is the dialect of ToolPin 0.5.4, equal to it member by member, because lockfiles hash it. ``modern`` is what
-the clients' own documentation asks for today; every difference comes with a sentence that explains it. How a client
-spells a server is in ``documents.clients.table``, for reading and for writing; here is what is written beyond that.
+``toolpin`` is the dialect of ToolPin 0.5.4, member by member, because lockfiles hash it. ``modern`` follows today's
+documentation of the clients; every difference comes with a sentence that explains it. ``clients/table.py`` has how each
+client spells a server; this module adds what is written beyond that.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from pinwarden.lock.target_verification import VerificationReport
 from pinwarden.lock.trust_tiers import judge, with_evidence
 
 _STREAMABLE = "streamable-http"
-_BEFORE_THE_SERVERS: dict[str, dict[str, Any]] = {
+_LEADING_MEMBERS: dict[str, dict[str, Any]] = {
     "opencode": {"$schema": "https://opencode.ai/config.json"},
-    # The name of the file's owner is part of what is hashed.
+    # The name is part of the hash.
     "continue": {"name": "ToolPin Config", "version": "1.0.0", "schema": "v1"},
 }
 _WITHOUT_TYPE = ("codex", "windsurf", "gemini", "zed")
@@ -51,16 +51,16 @@ class Fragment(Record):
     config: dict[str, Any]
     notes: tuple[str, ...]
     differences: tuple[str, ...] = ()
-    """Where it is not what ToolPin writes, each with its reason. None in ToolPin's dialect."""
+    """The differences from ToolPin's fragment, one sentence each; empty in ToolPin's dialect."""
 
 
 def fragment(
     entry: ServerEntry, client: str, *, target: LaunchTarget | None = None, dialect: Dialect = "toolpin"
 ) -> Fragment:
-    """The configuration of one client for this server; ``target`` is what is launched if not the default."""
+    """The configuration of one client for this server; ``target`` replaces the default target."""
     if client not in LOCK_CLIENTS:
         raise PinwardenError(
-            "CLIENT_UNKNOWN", f"no configuration can be made for {client[:40]!a}; known: {', '.join(LOCK_CLIENTS)}"
+            "CLIENT_UNKNOWN", f"{client[:40]!a} is not a supported client; known: {', '.join(LOCK_CLIENTS)}"
         )
     chosen = require_target(entry) if target is None else target
     body = _toolpin_body(chosen, client) if dialect == "toolpin" else _modern_body(chosen, client)
@@ -74,7 +74,7 @@ def fragment(
 
 
 def toolpin_placeholder(client: str) -> Callable[[str], str]:
-    """How ToolPin writes a value that the user has to supply."""
+    """How ToolPin writes a value that the user must supply."""
     match client:
         case "windsurf":
             return lambda name: f"${{env:{name}}}"
@@ -93,7 +93,7 @@ class _Body(Record):
 
 
 def _wrapped(client: str, name: str, members: dict[str, Any]) -> dict[str, Any]:
-    return {**_BEFORE_THE_SERVERS.get(client, {}), **config_with(client_of(client), name, members)}
+    return {**_LEADING_MEMBERS.get(client, {}), **config_with(client_of(client), name, members)}
 
 
 # ToolPin's dialect
@@ -123,7 +123,7 @@ def _local(command: Command, client: str, env: dict[str, Any]) -> dict[str, Any]
 
 def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dict[str, Any]:
     spelling = client_of(client).spelling
-    # Where an address alone means SSE, the other transport has a member of its own.
+    # If a plain URL means SSE, the other transport has a separate member.
     member = spelling.url[-1] if spelling.url_transport == "sse" and remote.type != _STREAMABLE else spelling.url[0]
     address = {member: remote.url}
     with_headers = nested(spelling.headers, headers) if headers else {}
@@ -136,14 +136,14 @@ def _toolpin_remote(remote: Remote, client: str, headers: dict[str, str]) -> dic
 
 
 def _switches(client: str) -> dict[str, Any]:
-    """What some clients' servers are written with: that they are on, and that nothing is approved beforehand."""
+    """Members that some clients need: the server is enabled, and no tool is pre-approved."""
     spelling = client_of(client).spelling
     member, off = spelling.off
     on = {member: not off} if client in ("opencode", "cline", "roo") else {}
     return {**on, spelling.consent[0]: []} if client == "cline" else on
 
 
-# Today's dialect
+# The modern dialect
 
 _EXPANSIONS: dict[str, str] = {
     "claude": "${{{}}}",
@@ -157,12 +157,12 @@ _EXPANSIONS: dict[str, str] = {
     "opencode": "{{env:{}}}",
     "continue": "${{{{ secrets.{} }}}}",
 }
-"""How a client spells "the value of this variable". Codex and Zed expand nothing."""
+"""How a client references an environment variable. Codex and Zed do not expand variables."""
 
 _HTTP_WORD = {"claude": "http", "vscode": "http", "generic": "http"}
 _INERT = (
-    "Values to supply are written as {example}, which this client replaces by the variable; "
-    "ToolPin writes <NAME>, which is sent as it stands."
+    "Values to supply are written as {example}, which this client replaces with the variable; "
+    "ToolPin writes <NAME>, which is sent literally."
 )
 
 
@@ -186,7 +186,9 @@ def _modern_body(target: LaunchTarget, client: str) -> _Body:
         differences.append('VS Code documents type "stdio" for a command; ToolPin leaves it out.')
     if forwarded:
         members["env_vars"] = forwarded
-        differences.append("Codex expands nothing; env_vars names the variables that it hands on from its own.")
+        differences.append(
+            "Codex does not expand variables; env_vars names the variables that it passes on from its own environment."
+        )
     if any(variable.value is None and variable.default is None for variable in target.environment_variables):
         differences += _expansion_difference(client)
     return _Body(members=members, note=command.note, differences=tuple(differences))
@@ -195,7 +197,7 @@ def _modern_body(target: LaunchTarget, client: str) -> _Body:
 def _modern_env(
     variables: tuple[Input, ...], client: str, placeholder: Callable[[str], str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The environment to write down, and for Codex the names of variables to hand on instead."""
+    """The environment to write, and for Codex the names of variables to pass on instead."""
     env: dict[str, Any] = {}
     forwarded: list[str] = []
     for variable in variables:
@@ -213,7 +215,7 @@ def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str
     differences: list[str] = []
     url = filled_in(remote.url, remote.variables, placeholder)
     if url != remote.url:
-        differences.append("The variables of the address are filled in; ToolPin leaves the braces in it.")
+        differences.append("The variables of the URL are filled in; ToolPin leaves the braces.")
     headers: dict[str, str] = {}
     from_env: dict[str, str] = {}
     for header in remote.headers:
@@ -225,22 +227,22 @@ def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str
         else:
             headers[header.name] = placeholder(header.name)
     if any(header.value is not None or header.default is not None for header in remote.headers):
-        differences.append("Header values that the entry declares are kept; ToolPin replaces each by a placeholder.")
+        differences.append("Header values that the entry declares are kept; ToolPin replaces each with a placeholder.")
     filled = Remote(type=remote.type, url=url, headers=remote.headers, variables=(), raw=remote.raw)
     members = _toolpin_remote(filled, client, headers)
     if from_env:
         members["env_http_headers"] = from_env
-        differences.append("Codex expands nothing; env_http_headers names the variable that holds each header.")
+        differences.append("Codex does not expand variables; env_http_headers names the variable of each header.")
     if remote.type == _STREAMABLE and client in _HTTP_WORD:
         members["type"] = _HTTP_WORD[client]
         differences.append('The type of a Streamable HTTP server is "http" in this client\'s documentation.')
     if client == "cursor":
         del members["type"]
-        differences.append("Cursor detects the transport of an address and documents no type for it.")
+        differences.append("Cursor detects the transport of a URL and documents no type for it.")
     if any(header.value is None and header.default is None for header in remote.headers):
         differences += _expansion_difference(client)
         if any(variable_name(header.name) != header.name for header in remote.headers):
-            differences.append("A header's name with - in it cannot be a variable; the variable has _ instead.")
+            differences.append("A header name with - is not a valid variable name; the variable has _ instead.")
     return _Body(members=members, note=REMOTE_NOTE, differences=tuple(differences))
 
 
@@ -254,11 +256,11 @@ Scope = Literal["project", "global"]
 
 
 class Installation(Record):
-    """How a server is to be installed, where that is not the usual way."""
+    """Options of an install plan."""
 
     scope: Scope = "project"
     target: LaunchTarget | None = None
-    """What is launched, if not the default."""
+    """Replaces the default target."""
     dialect: Dialect = "toolpin"
 
 
@@ -275,8 +277,8 @@ def install_plan(
 ) -> dict[str, Any]:
     """The lockfile entry of a server in a client, in ToolPin's member order and without ``integrity``.
 
-    ``now`` is when the entry was resolved and locked. What a verification found is in it: its evidence, and the hashes
-    of live tools in the manifest.
+    ``now`` is when the entry was resolved and locked. With a ``verification``, the entry includes its evidence and, in
+    the manifest, the hashes of live tools.
     """
     problem = installable_problem(entry)
     if problem is not None:
@@ -296,7 +298,7 @@ def install_plan(
         "client": client,
         "scope": how.scope,
         "selectedTarget": selected_target(chosen),
-        # The row is there before the digest is, so that it is part of what the digest covers.
+        # Added before the digest is computed, so that the digest covers it.
         "trust": with_evidence(trust, LOCK_INTEGRITY_EVIDENCE, now=now).to_json(),
         "config": made.config,
         "notes": list(made.notes),
@@ -311,7 +313,7 @@ def install_plan(
 
 
 def _without_absent(plan: dict[str, Any]) -> dict[str, Any]:
-    """An entry without a version has none in its copies either."""
+    """Remove an absent version from the entry and its copies."""
     for copy in (plan, plan["resolved"], plan["original"]):
         if copy["version"] is None:
             del copy["version"]

@@ -1,10 +1,10 @@
-"""Which of the things that a registry entry offers is launched, and the command that launches it.
+"""Choose which package or remote of a registry entry is launched, and the command that launches it.
 
-ToolPin's rule decides unless the user names a kind: the first Streamable HTTP remote, else the first remote, else the
+Unless the user names a kind, ToolPin's rule applies: the first Streamable HTTP remote, else the first remote, else the
 first container image, else the first MCPB bundle, else the first package.
 
-Two dialects of commands. ``toolpin`` is what ToolPin 0.5.4 writes, because lockfiles hash it. ``modern`` honours all of
-``server.json``, and says in a sentence wherever the two differ.
+There are two dialects of commands. ``toolpin`` is what ToolPin 0.5.4 writes, because lockfiles hash it. ``modern``
+supports all of ``server.json`` and explains every difference in a sentence.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ REMOTE_NOTE = "Remote server selected; no local runtime install is required."
 _COMMAND_NOTE = "Uses the command declared by registry metadata; review generated arguments before running."
 _DOCKER_NOTE = "Requires Docker-compatible runtime. Review mounts and network policy before running."
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
-_TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash belongs to the port of the image's registry
+_TAG = re.compile(r":[^/]+\Z")  # a colon before the last slash is that of a port
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 class Command(Record):
-    """A program with its arguments, and what the user should know about it."""
+    """A program with its arguments, and a note for the user."""
 
     program: str
     arguments: tuple[str, ...]
     note: str
     differences: tuple[str, ...] = ()
-    """Where this is not the command that ToolPin would write, each with its reason."""
+    """The differences from ToolPin's command, one sentence each."""
 
 
 def choose_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget | None:
-    """What is launched; None if the entry offers nothing. A ``kind`` that the entry does not offer is an error."""
+    """The target to launch; None if the entry has none. Raises if the entry has no target of this ``kind``."""
     if kind is None:
         return _default_target(entry)
     if kind not in TARGET_KINDS:
         raise PinwardenError(
-            "USAGE", f"there is no target {kind[:40]!a}", hint=f"Use one of: {', '.join(TARGET_KINDS)}"
+            "USAGE", f"{kind[:40]!a} is not a kind of target", hint=f"Use one of: {', '.join(TARGET_KINDS)}"
         )
     offered: LaunchTarget | None
     if kind == REMOTE:
@@ -66,7 +66,7 @@ def choose_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget |
 
 
 def require_target(entry: ServerEntry, kind: str | None = None) -> LaunchTarget:
-    """What is launched; an entry that offers nothing is an error."""
+    """The target to launch. Raises NO_INSTALL_TARGET if the entry has none."""
     target = choose_target(entry, kind)
     if target is None:
         raise PinwardenError("NO_INSTALL_TARGET", f"{entry.name[:120]} has no package and no remote")
@@ -110,7 +110,7 @@ def selected_target(target: LaunchTarget) -> dict[str, Any]:
 
 
 def toolpin_command(package: Package) -> Command:
-    """The command that ToolPin 0.5.4 writes: only plain-text arguments, and those only for npm and unknown kinds."""
+    """The command that ToolPin 0.5.4 writes: only string arguments, and only for npm and unknown package types."""
     if package.command:
         return _declared_command(package)
     plain = tuple(argument.value or "" for argument in package.package_arguments if argument.kind == "text")
@@ -140,7 +140,7 @@ def _declared_command(package: Package) -> Command:
 
 
 def _launcher(package: Package) -> tuple[str, tuple[str, ...], str, str]:
-    """Program, fixed arguments, what stands between identifier and version, and ToolPin's note."""
+    """Program, fixed arguments, the separator of identifier and version, and ToolPin's note."""
     match package.registry_type:
         case "npm" if package.runtime_hint == "bun":
             return "bunx", (), "@", "Requires Bun and bunx on PATH."
@@ -165,7 +165,7 @@ def _forwarded(package: Package) -> tuple[str, ...]:
     return tuple(word for name in names for word in ("-e", name))
 
 
-# Commands that honour all of server.json
+# Commands that support all of server.json
 
 
 def modern_command(package: Package, placeholder: Callable[[str], str]) -> Command:
@@ -201,7 +201,7 @@ def modern_command(package: Package, placeholder: Callable[[str], str]) -> Comma
 
 
 def words(arguments: Iterable[Argument], placeholder: Callable[[str], str]) -> tuple[str, ...]:
-    """The words of a command line that arguments stand for. An optional argument without a value is left out."""
+    """The command-line words of arguments. Optional arguments without a value are left out."""
     names: list[str] = []
     for argument in arguments:
         value = _value(argument, placeholder)
@@ -214,14 +214,14 @@ def words(arguments: Iterable[Argument], placeholder: Callable[[str], str]) -> t
 
 
 def _value(argument: Argument, placeholder: Callable[[str], str]) -> str | None:
-    """The text of an argument; empty for a flag that takes none, None if the argument is left out."""
+    """The value of an argument: empty for a flag, None if the argument is left out."""
     if argument.kind == "text":
         return argument.value
     given = argument.value if argument.value is not None else argument.default
     if given is not None:
         return filled_in(as_text(given), argument.variables, placeholder)
     if argument.value_hint is None and argument.kind == "named":
-        # Nothing in it can hold a value, so it is a flag: it is present unless the user must choose it.
+        # It cannot have a value, so it is a flag: present unless it is optional.
         return "" if argument.is_required or "isRequired" not in argument.raw else None
     if argument.is_required:
         return placeholder(argument.value_hint or argument.name or "value")
@@ -235,7 +235,7 @@ def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[
     def value(match: re.Match[str]) -> str:
         variable = declared.get(match[1])
         if variable is None:
-            return match[0]  # not declared: the braces are the author's own
+            return match[0]  # not declared: the braces are literal
         given = variable.value if variable.value is not None else variable.default
         return placeholder(variable.name) if given is None else as_text(given)
 
@@ -243,14 +243,14 @@ def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[
 
 
 def as_text(value: Any) -> str:
-    """A default as text: servers write 8080 and true as well as "8080" and "true"."""
+    """A default value as a string: entries have 8080 and true as well as "8080" and "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
 
 
 def variable_name(name: str) -> str:
-    """A name as an environment variable can have it: ``X-Api-Key`` becomes ``X_API_KEY``."""
+    """A valid environment variable name: ``X-Api-Key`` becomes ``X_API_KEY``."""
     if not _NOT_IN_NAME.search(name) and not name[:1].isdigit():
         return name
     plain = _NOT_IN_NAME.sub("_", name.strip("-<>{}")).upper()
@@ -272,20 +272,20 @@ def _command_differences(package: Package, command: Command) -> Iterable[str]:
     old = toolpin_command(package)
     kind = package.registry_type
     if package.runtime_arguments:
-        yield "The arguments for the runtime (runtimeArguments) are passed on; ToolPin drops them."
+        yield "The runtime arguments (runtimeArguments) are passed on; ToolPin drops them."
     if any(argument.kind != "text" for argument in package.package_arguments):
-        yield "Arguments that are objects, the form of the official schema, are passed on; ToolPin drops them."
+        yield "Arguments that are objects, as in the official schema, are passed on; ToolPin drops them."
     elif package.package_arguments and kind in ("pypi", "oci", "nuget", "cargo", "mcpb"):
         yield f"The server's arguments (packageArguments) are passed on; ToolPin drops them for {kind}."
     if kind == "oci" and _image(package) != package.identifier:
-        yield "The image has the declared version as its tag; without one, docker takes whatever is latest."
+        yield "The image has the declared version as its tag; without one, docker uses the tag latest."
     if kind == "nuget":
-        yield "dnx gets --yes, because its prompt cannot be answered when a client starts it."
+        yield "dnx gets --yes, because a client cannot answer its prompt."
     if kind == "cargo" and package.version:
-        yield f"Nothing in this command pins version {package.version}: the installed binary decides."
+        yield f"This command does not pin version {package.version}: it runs the installed binary."
     if package.transport not in (None, "stdio"):
         where = f" at {package.serves.url}" if package.serves else ""
-        yield f"The package serves {package.transport}{where}; a client that only starts it does not reach it there."
+        yield f"The package serves {package.transport}{where}; a client that only starts it cannot reach it."
     if kind == "mcpb":
         yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."
     if kind not in PACKAGE_TYPES and (old.program, old.arguments) != (command.program, command.arguments):

@@ -1,14 +1,13 @@
 """The lockfile and the folders beside it on disk: approved surfaces, and dependency closures.
 
-One writer at a time holds an exclusive lock on a sibling file. The lockfile is replaced in one step, and it is the
-moment of decision for the other files too:
+One writer at a time holds an exclusive lock on a sibling file. Replacing the lockfile commits the other files too:
 
-1. New files are written beside the old ones, as ``<name>.json.pending``.
-2. The lockfile, which pins their digests, is replaced.
-3. The pending files take the place of the old ones.
+1. Write new files beside the old ones, as ``<name>.json.pending``.
+2. Replace the lockfile, which pins their digests.
+3. Rename the pending files over the old ones.
 
-After a crash before 2 the pending files fit no pin and are swept away by the next writer; after 2, a reader takes a
-pending file if it is the one that the pin names, and the next writer finishes step 3.
+After a crash before step 2, the pending files match no pin, and the next writer removes them. After a crash in step 3,
+readers use a pending file that matches its pin, and the next writer finishes the step.
 """
 
 from __future__ import annotations
@@ -35,33 +34,33 @@ if TYPE_CHECKING:
     from pinwarden.lock.extension import FilePin
 
 MAX_WAIT_SECONDS = 10.0
-"""A writer holds the lock for the time of one write, not of a download: ten seconds mean that something hangs."""
+"""A writer holds the lock for one write, not for a download. After ten seconds, something hangs."""
 
 _POLL_SECONDS = 0.01
-_LOOKS = 10  # how often a reader looks before it takes a text that does not fit for changed
+_MAX_READS = 10  # attempts before a file that does not match its pin counts as changed
 _PENDING = ".pending"
-_TEMPORARY = pattern(r"[a-z0-9_]{8}")  # what tempfile puts after the prefix of write_atomically
+_TEMPORARY = pattern(r"[a-z0-9_]{8}")  # the suffix that tempfile adds in write_atomically
 
 
 class LockWrite(Record):
-    """What to write: the lock, and the files beside it by the path that the lock names."""
+    """What to write: the lock, and the files beside it by the path in the lock."""
 
     lock: Lock
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read(path: Path) -> Lock | None:
-    """The lock at a path; None if there is no file. Reading does not verify."""
-    data = _read_if_there(path)
+    """Read a lock; None if there is no file. The lock is not verified."""
+    data = _read_if_exists(path)
     if data is None:
         return None
-    with told_of(path):
+    with naming_lockfile(path):
         return lockfile.parse(data)
 
 
 @contextmanager
-def told_of(path: Path) -> Iterator[None]:
-    """Put the name of the lockfile before an error about what is in it: commands read several files."""
+def naming_lockfile(path: Path) -> Iterator[None]:
+    """Add the lockfile's path to errors about its content, because commands read several files."""
     try:
         yield
     except PinwardenError as err:
@@ -70,47 +69,47 @@ def told_of(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a lockfile, of whatever format; that there is none is an error here."""
-    data = _read_if_there(path)
+    """The bytes of a lockfile of any format. Raises LOCK_MISSING if there is none."""
+    data = _read_if_exists(path)
     if data is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {path}")
     return data
 
 
 def read_with_files(path: Path) -> tuple[Lock | None, dict[str, bytes]]:
-    """The lock, and the files that it pins by their path; one that is not there is absent.
+    """Read the lock and the files that it pins, by path. Missing files are left out.
 
-    Readers take no lock. One that looks while a writer is between two steps sees a text that does not fit, and looks
-    again; what still does not fit then is for ``verify_files`` to judge.
+    Readers take no lock. A reader that sees a file that does not match its pin may have met a writer between two steps,
+    so it reads again. `verify_files` reports what still does not match.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_READS):
         lock = read(path)
         pins = () if lock is None else tuple(pin for _, _, pin in file_pins(lock))
-        texts = {pin.path: _text_of(path, pin) for pin in pins}
-        if all(_fits(texts[pin.path], pin) for pin in pins):
+        contents = {pin.path: _read_pinned(path, pin) for pin in pins}
+        if all(_matches(contents[pin.path], pin) for pin in pins):
             break
-    return lock, {name: text for name, text in texts.items() if text is not None}
+    return lock, {name: data for name, data in contents.items() if data is not None}
 
 
 def read_pinned(path: Path, pin: FilePin) -> bytes | None:
-    """One file beside the lock; None if it is not there. Whether it is the pinned one is for the caller to see."""
-    return _text_of(path, pin)
+    """Read one file beside the lock; None if it is missing. The caller checks its digest."""
+    return _read_pinned(path, pin)
 
 
-def _text_of(path: Path, pin: FilePin) -> bytes | None:
-    file = _place_of(path, pin.path)
-    settled = _read_if_there(file)
-    if _fits(settled, pin):
+def _read_pinned(path: Path, pin: FilePin) -> bytes | None:
+    file = _file_at(path, pin.path)
+    settled = _read_if_exists(file)
+    if _matches(settled, pin):
         return settled
-    pending = _read_if_there(_pending(file))
-    return pending if _fits(pending, pin) else settled
+    pending = _read_if_exists(_pending(file))
+    return pending if _matches(pending, pin) else settled
 
 
-def _fits(text: bytes | None, pin: FilePin) -> bool:
-    return text is not None and Digest.of_bytes(text) == pin.file_digest
+def _matches(data: bytes | None, pin: FilePin) -> bool:
+    return data is not None and Digest.of_bytes(data) == pin.file_digest
 
 
-def _read_if_there(path: Path) -> bytes | None:
+def _read_if_exists(path: Path) -> bytes | None:
     _refuse_link(path)
     try:
         return read_file(path, LOCK_LIMITS.max_bytes)
@@ -121,23 +120,23 @@ def _read_if_there(path: Path) -> bytes | None:
 
 
 def surfaces_folder(path: Path) -> str:
-    """The folder of approved texts that belongs to a lockfile: ``mcp-lock.surfaces`` for ``mcp-lock.json``."""
+    """The folder of a lockfile's approved surfaces: ``mcp-lock.surfaces`` for ``mcp-lock.json``."""
     return f"{path.stem}.surfaces"
 
 
 def closures_folder(path: Path) -> str:
-    """The folder of dependency closures that belongs to a lockfile: ``mcp-lock.closures`` for ``mcp-lock.json``."""
+    """The folder of a lockfile's dependency closures: ``mcp-lock.closures`` for ``mcp-lock.json``."""
     return f"{path.stem}.closures"
 
 
 def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_seconds: float = MAX_WAIT_SECONDS) -> Lock:
-    """Read, change and write under the lock. If ``change`` raises or returns what it was given, nothing is written."""
+    """Read, change and write the lock under `exclusive`; writes nothing if ``change`` raises or changes nothing."""
     with exclusive(path, wait_seconds):
         _finish_earlier_write(path)
         old = read(path)
         changed = change(old)
-        writes = {_place_of(path, name): data for name, data in changed.files.items()}
-        writes = {file: data for file, data in writes.items() if _read_if_there(file) != data}
+        writes = {_file_at(path, name): data for name, data in changed.files.items()}
+        writes = {file: data for file, data in writes.items() if _read_if_exists(file) != data}
         for file, data in writes.items():
             _make_folder(file.parent)
             write_atomically(_pending(file), data)
@@ -151,13 +150,13 @@ def update(path: Path, change: Callable[[Lock | None], LockWrite], *, wait_secon
 
 @contextmanager
 def restored_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
-    """Put the lock and the files beside it back, to the byte, if the block raises or is interrupted.
+    """Restore the lock and the files beside it if the block raises or is interrupted.
 
-    ``keys`` are the entries that the block changes. If other entries changed meanwhile, another process wrote the lock,
-    and it stays as that process left it.
+    ``keys`` are the entries that the block changes. If other entries changed in the meantime, another process wrote the
+    lock, and it is left as it is.
     """
     lock, files = read_with_files(path)
-    data = _read_if_there(path)
+    data = _read_if_exists(path)
     others = _others(lock, keys)
     try:
         yield
@@ -176,9 +175,9 @@ def _others(lock: Lock | None, keys: Collection[str]) -> tuple[Entry, ...]:
 
 
 def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
-    writes = {_place_of(path, name): text for name, text in files.items()}
+    writes = {_file_at(path, name): text for name, text in files.items()}
     for file, text in writes.items():
-        if _read_if_there(file) != text:
+        if _read_if_exists(file) != text:
             _make_folder(file.parent)
             write_atomically(_pending(file), text)
     write_atomically(path, data)
@@ -188,7 +187,7 @@ def _restore(path: Path, data: bytes, files: Mapping[str, bytes]) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raise if the lock and the texts beside it could not be written now."""
+    """Raise if the lock and its surfaces cannot be written."""
     with exclusive(path):
         folder = path.parent / surfaces_folder(path)
         for item in (path.parent, *((folder,) if folder.exists() else ())):
@@ -198,14 +197,14 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def exclusive(path: Path, wait_seconds: float = MAX_WAIT_SECONDS) -> Iterator[None]:
-    """Hold off every other writer of this file. The system frees the lock of a process that dies."""
+    """Hold the exclusive lock for writing a file. The system releases it when the process ends."""
     _refuse_link(path)
     sibling = path.with_name(f".{path.name}.lock")
     descriptor = _locked(sibling, time.monotonic() + wait_seconds)
     try:
         yield
     finally:
-        # Removed while still held: a waiting process sees that the name is gone and opens it again.
+        # Removed while still locked: a waiting process notices that the file is gone and opens it again.
         if os.name == "posix":
             sibling.unlink(missing_ok=True)
         os.close(descriptor)
@@ -227,7 +226,7 @@ def _locked(sibling: Path, deadline: float) -> int:
             return descriptor
         os.close(descriptor)
         if time.monotonic() >= deadline:
-            raise PinwardenError("LOCK_BUSY", f"{sibling} is held by another process")
+            raise PinwardenError("LOCK_BUSY", f"another process holds the lock {sibling}")
         time.sleep(_POLL_SECONDS)
 
 
@@ -239,7 +238,7 @@ def _is_still(sibling: Path, descriptor: int) -> bool:
 
 
 def _finish_earlier_write(path: Path) -> None:
-    """Sweep up after a writer that was killed: its temporary files, and files that it did not settle."""
+    """Clean up after a writer that was killed: remove its temporary files, and finish or remove its pending files."""
     from glob import escape
 
     folders = [path.with_name(surfaces_folder(path)), path.with_name(closures_folder(path))]
@@ -255,7 +254,7 @@ def _finish_earlier_write(path: Path) -> None:
     if not pending:
         return
     lock = read(path)
-    pins = {} if lock is None else {_place_of(path, pin.path): pin.file_digest for _, _, pin in file_pins(lock)}
+    pins = {} if lock is None else {_file_at(path, pin.path): pin.file_digest for _, _, pin in file_pins(lock)}
     for file in pending:
         _refuse_link(file)
         settled = file.with_name(file.name.removesuffix(_PENDING))
@@ -266,13 +265,13 @@ def _finish_earlier_write(path: Path) -> None:
 
 
 def _remove_unpinned(path: Path, old: Lock | None, new: Lock) -> None:
-    """Files that the old lock pinned and the new one does not."""
+    """Remove files that the old lock pinned and the new one does not."""
     if old is None or old is new:
         return
     pinned = {pin.path for _, _, pin in file_pins(new)}
     for _, _, pin in file_pins(old):
         if pin.path not in pinned:
-            _remove(_place_of(path, pin.path))
+            _remove(_file_at(path, pin.path))
 
 
 def _settle(file: Path) -> None:
@@ -289,8 +288,8 @@ def _remove(file: Path) -> None:
         raise PinwardenError("FILE_UNWRITABLE", f"{file}: {err.strerror or err}") from err
 
 
-def _place_of(path: Path, relative: str) -> Path:
-    """The place of a file beside the lock. The form of the name was checked when the lock was read."""
+def _file_at(path: Path, relative: str) -> Path:
+    """The path of a file beside the lock. The form of its name was checked when the lock was read."""
     folder, _, name = relative.partition("/")
     file = path.parent / folder / name
     if file.parent.parent != path.parent or not name or not folder.endswith((".surfaces", ".closures")):
@@ -311,7 +310,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _refuse_link(path: Path) -> None:
-    """Refuse links: they would make Pinwarden read or replace another file."""
+    """Refuse symbolic links: Pinwarden would read or replace another file."""
     try:
         mode = path.stat(follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -319,4 +318,4 @@ def _refuse_link(path: Path) -> None:
     except OSError as err:
         raise PinwardenError("FILE_UNREADABLE", f"{path}: {err.strerror or err}") from err
     if stat.S_ISLNK(mode):
-        raise PinwardenError("FILE_UNREADABLE", f"{path} is a symbolic link", hint="Replace the link by the file.")
+        raise PinwardenError("FILE_UNREADABLE", f"{path} is a symbolic link", hint="Replace the link with the file.")

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from pinwarden.lock.extension import ConfiguredIn
 
 Place = tuple[str, str]
-"""A client and a scope, which together name one file."""
+"""Client and scope, which identify one configuration file."""
 
 
 class LockedConfig(Record):
-    """The part of a lock entry that a client's file can be held against."""
+    """The part of a lock entry that is compared with a client's configuration file."""
 
     key: str
     name: str
     client: str
     scope: str | None
-    """``None`` if the entry does not say, which means: wherever it is found."""
+    """``None`` matches any scope."""
     entry: Any = field(repr=False)
-    """The server's entry in the approved fragment; ``None`` if the fragment does not hold it."""
+    """The server's entry in the approved fragment; ``None`` if it is not there."""
     secrets: tuple[tuple[str, str], ...] = ()
     """Name and source (env or header) of each secret that the server needs."""
 
 
 def locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
-    """Read the members of a version 2 lock entry that matter here; the rest is the lockfile's business."""
+    """The configuration and secrets of a lock entry, given its key and document."""
     name, client = _text(lock_entry.get("name")), _text(lock_entry.get("client"))
     locked = lock_entry.get("locked")
     fragment = locked.get("config") if type(locked) is dict else None
@@ -68,25 +68,25 @@ def _text(value: Any) -> str:
     return value if type(value) is str else ""
 
 
-_MOST_NAMED = 8  # members in one note
+_MAX_NAMED = 8  # members in one note
 SOURCE = "local-config"
-"""What stands for a registry in such entries."""
+"""The registry source of entries that were locked from a configuration."""
 
 INSTALLED = "bundle-registry"
-"""What stands there for servers that were installed from a registry of bundles, which has an update of its own."""
+"""The registry source of installed bundles, which are upgraded from their own registry."""
 
 UNLISTED = (SOURCE, INSTALLED)
-"""Entries that no MCP registry is asked about."""
+"""Sources that are not MCP registries."""
 
 NO_RELEASE = "0.0.0"
-"""What stands for a version, which lockfileVersion 2 demands, where a configuration names none."""
+"""The version of entries whose configuration names none; lockfileVersion 2 requires one."""
 
 
 def uncovered(name: str, members: Sequence[str]) -> str:
-    """The note about members of a configuration whose text a lock does not hold."""
-    more = f" and {len(members) - _MOST_NAMED} more" if len(members) > _MOST_NAMED else ""
-    shown = ", ".join(members[:_MOST_NAMED])
-    return f"{name}: the lock holds no text of {shown}{more}, because it may be secret; a change of it is not seen"
+    """The note about members of a configuration that the lock does not record."""
+    more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
+    shown = ", ".join(members[:_MAX_NAMED])
+    return f"{name}: the lock does not record {shown}{more}, which may be secret; changes to it are not detected"
 
 
 def configured_in(entry: Entry) -> ConfiguredIn | None:

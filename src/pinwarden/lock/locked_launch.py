@@ -1,7 +1,7 @@
-"""What a lock entry starts: the package, the program in it, its arguments, and the variables it is given.
+"""What a lock entry starts: package, program, arguments and environment variables.
 
-An entry whose client starts it through ``pinwarden run`` keeps the command that this stands for in our record, under
-``launch``; of any other entry it is the command of its approved configuration.
+If the client starts the server through ``pinwarden run``, the extension's ``launch`` has the server's own command. For
+all other entries it is the command of the approved configuration.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pinwarden.lock.extension import Extension, LaunchCommand, extension_of
 from pinwarden.lock.locked_config import locked_config
 from pinwarden.system.target import StdioTarget
 
-_ABOUT_THE_BYTES = ("evidence", "publishedAt", "publisher", "installScripts", "bundleTree", "launch")
-"""Members of the lock extension that stay with the bytes."""
+_BYTES_MEMBERS = ("evidence", "publishedAt", "publisher", "installScripts", "bundleTree", "launch")
+"""Members of the extension that describe the bytes."""
 
 
 class LockedLaunch(Record):
-    """What is started for an entry."""
+    """The command of a lock entry."""
 
     runs: Launch
     command: tuple[str, ...] = field(repr=False)
-    """The words as they were approved; placeholders are still in them."""
+    """The words as approved; placeholders are not filled in."""
     variables: tuple[str, ...] = ()
-    """Names of the variables that the server is given."""
+    """Names of the environment variables that the server gets."""
     cwd: str | None = None
 
 
 def locked_launch(entry: Entry) -> LockedLaunch:
-    """What an entry starts; an error if it starts nothing, because it is an address."""
+    """The command of an entry. Raises NOTHING_TO_RUN if the entry is a URL."""
     extension = extension_of(entry)
     if extension is not None and extension.launch is not None:
         launch = extension.launch
@@ -49,7 +49,7 @@ def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
     server = configured_server(entry.name, locked_config(entry.key, entry.document).entry, client)
     if not isinstance(server.target, StdioTarget):
         raise PinwardenError(
-            "NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: {server.problem or 'an address'}"
+            "NOTHING_TO_RUN", f"{entry.name[:120]!a} is not a command: {server.problem or 'it is a URL'}"
         )
     target = server.target
     return LockedLaunch(
@@ -58,27 +58,27 @@ def _configured(entry: Entry, extension: Extension | None) -> LockedLaunch:
 
 
 def launch_command(launch: LockedLaunch) -> LaunchCommand:
-    """What the lock records of a command that ``pinwarden run`` starts."""
+    """The command as the extension records it."""
     return LaunchCommand(command=launch.command, variables=launch.variables, cwd=launch.cwd)
 
 
-def same_release(entry_a: Entry, other: Entry) -> bool:
-    """Whether two entries take the same release of the same package from a registry."""
+def same_release(left: Entry, right: Entry) -> bool:
+    """Whether two entries start the same release of the same package."""
     try:
-        first, second = (_release(locked_launch(entry).runs) for entry in (entry_a, other))
+        first, second = (_release(locked_launch(entry).runs) for entry in (left, right))
     except PinwardenError:
         return False
     return first is not None and first == second
 
 
 def is_enforced(entry: Entry) -> bool:
-    """Whether ``pinwarden run`` stands for the command of an entry."""
+    """Whether the client starts this entry through ``pinwarden run``."""
     extension = extension_of(entry)
     return extension is not None and extension.launch is not None
 
 
-def started_in_words(entry: Entry) -> str:
-    """What an entry starts or contacts, in one word: its package at its release, its program or its address."""
+def launch_label(entry: Entry) -> str:
+    """What an entry starts or contacts: the package URL, the program or the URL."""
     try:
         runs = locked_launch(entry).runs
     except PinwardenError:
@@ -88,9 +88,9 @@ def started_in_words(entry: Entry) -> str:
 
 
 def still_enforced(before: Entry, entry: Entry) -> LockedLaunch | None:
-    """What ``pinwarden run`` stands for in an entry whose configuration still is the one that says so.
+    """The approved command behind ``pinwarden run``, if the new configuration still starts the entry that way.
 
-    The variables are those of the new configuration: what it gives to the server, the server gets.
+    The variables are those of the new configuration.
     """
     extension = extension_of(before)
     if extension is None or extension.launch is None:
@@ -110,7 +110,7 @@ def _release(runs: Launch) -> str | None:
 
 
 def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extension:
-    """A record with the bytes that another one pins. ``same`` says that the configuration is the same, too."""
+    """``fresh`` with the pinned bytes of ``known``. ``same``: the configuration did not change either."""
     return replace(
         fresh,
         artifacts=known.artifacts,
@@ -124,5 +124,5 @@ def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extensio
         install_scripts=fresh.install_scripts or known.install_scripts,
         bundle_tree=fresh.bundle_tree or known.bundle_tree,
         launch=fresh.launch or (known.launch if same else None),
-        member_order=tuple(name for name in known.member_order if name in _ABOUT_THE_BYTES),
+        member_order=tuple(name for name in known.member_order if name in _BYTES_MEMBERS),
     )

@@ -49,13 +49,13 @@ _SEAL_MEMBERS = ("format", "entries", "integrity")
 
 
 class Lock(Record):
-    """A lockfile: its entries in the order of the file, and every other member as it was read."""
+    """A lockfile: entries in file order, and every other member as it was read."""
 
     generated_at: str
     updated_at: str | None
     entries: tuple[Entry, ...]
     seal: Mapping[str, Any] | None = None
-    """Our top-level member as the file states it; None in a plain v2 file."""
+    """Pinwarden's top-level member as it was read; None in a plain v2 file."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Unknown top-level members."""
 
@@ -70,12 +70,12 @@ class Lock(Record):
 
     @property
     def is_extended(self) -> bool:
-        """Whether anything of ours is in the file."""
+        """Whether the file has any Pinwarden member."""
         return self.seal is not None or any(EXTENSION in entry.manifest for entry in self.entries)
 
 
 def parse(data: bytes) -> Lock:
-    """Read a lockfile strictly. Reading does not verify: see `verify`."""
+    """Parse a lockfile strictly. `verify` checks its digests."""
     document = strict_json.parse_json(data, LOCK_LIMITS)
     if not isinstance(document, dict):
         invalid("", "is not an object")
@@ -107,13 +107,13 @@ def _check_version(document: Mapping[str, Any]) -> None:
         return
     hint = None
     if version == 1:
-        hint = "Version 1 records too little to be trusted. Lock the servers again; the old file is not needed."
+        hint = "Version 1 records too little to be trusted. Delete the file and lock the servers again."
     message = f"is {str(version)[:40]!a}, not {VERSION}" if "lockfileVersion" in document else "is missing"
     raise PinwardenError("LOCK_VERSION_UNSUPPORTED", f"lockfileVersion {message}", hint=hint)
 
 
 def to_bytes(lock: Lock, *, plain_v2: bool = False) -> bytes:
-    """The file as ``JSON.stringify`` would write it. ``plain_v2`` leaves out all that v2 does not know."""
+    """The file as ``JSON.stringify`` would write it. ``plain_v2`` leaves out members that are not in version 2."""
     return encode_javascript_json(_document(plain(lock) if plain_v2 else lock))
 
 
@@ -133,26 +133,26 @@ def _header(lock: Lock) -> dict[str, Any]:
 
 
 def digest(lock: Lock) -> str:
-    """ToolPin's whole-lock digest: all entries and their keys, without timestamps of the file and what v2 ignores."""
+    """ToolPin's whole-lock digest: entries and keys, without the file's timestamps and members that v2 ignores."""
     servers = {entry.key: integrity_payload(entry.document) for entry in lock.entries}
     payload = {"lockfileVersion": VERSION, "servers": servers}
     return Digest.of_bytes(canonicalize(payload, "toolpin", LOCK_LIMITS)).sri
 
 
 def plain(lock: Lock) -> Lock:
-    """The lock with nothing but the members of v2."""
+    """The lock with the members of version 2 only."""
     return replace(lock, entries=tuple(lock_entry.plain(entry) for entry in lock.entries), seal=None, others={})
 
 
 def sealed(lock: Lock) -> Lock:
-    """The lock with a fresh seal of the whole file. Entries are listed as they are; none is touched."""
+    """The lock with a new seal over the whole file. Entries do not change."""
     kept = {member: value for member, value in (lock.seal or {}).items() if member not in _SEAL_MEMBERS}
     seal = {"format": SEAL_FORMAT, "entries": {entry.key: whole_digest(entry) for entry in lock.entries}, **kept}
     return replace(lock, seal={**seal, "integrity": seal_integrity(replace(lock, seal=seal))})
 
 
 def seal_integrity(lock: Lock) -> str:
-    """The digest of everything in the file but the entries, whose digests the seal lists, and itself."""
+    """The digest over the seal (without this digest), which lists the entries' digests, and all other members."""
     seal = {member: value for member, value in (lock.seal or {}).items() if member != "integrity"}
     content = {**_header(lock), EXTENSION: seal, "others": lock.others}
     return Digest.of_bytes(canonicalize(content, "jcs", LOCK_LIMITS)).sri
@@ -161,17 +161,16 @@ def seal_integrity(lock: Lock) -> str:
 # Update
 
 
-# Locking again writes a missing seal, and an empty file holds nothing that could be tampered with.
-_HEALED_BY_LOCKING = frozenset({"no_entries", "seal_missing"})
+# Locking again writes a missing seal, and an empty file has nothing that could be tampered with.
+_FIXED_BY_LOCKING = frozenset({"no_entries", "seal_missing"})
 _TIMES = frozenset({"generatedAt", "verifiedAt"})
 
 
 def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2: bool = False) -> Lock:
-    """The lock with these entries in it. If they say nothing new, the result *is* ``old``.
+    """The lock with these entries added or replaced. If nothing changes, the result *is* ``old``.
 
-    An entry that differs only in its times is kept as it was approved. Entries that are not mentioned stay. A lock
-    that is not whole is refused, unless all that is wrong with it is replaced here: to seal it again would turn what
-    somebody else wrote into what was approved.
+    An entry that differs only in timestamps is kept as it was approved, with its bytes. A tampered lock is refused
+    unless every problem is in an entry that is replaced: sealing it again would approve what another program wrote.
     """
     finish = plain if plain_v2 else sealed
     fresh = {entry.key: lock_entry.plain(entry) if plain_v2 else entry for entry in new_entries}
@@ -182,7 +181,7 @@ def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2
         old_plain = plain(old)
         old = old if old_plain == old else old_plain
     kept = {entry.key: entry for entry in old.entries}
-    changed = {key: entry for key, entry in fresh.items() if key not in kept or not _says_the_same(kept[key], entry)}
+    changed = {key: entry for key, entry in fresh.items() if key not in kept or not _is_unchanged(kept[key], entry)}
     if not changed and (plain_v2 or old.seal is not None or not old.is_extended):
         return old
     entries = {key: as_reread(entry) for key, entry in kept.items()} | changed  # a replaced entry keeps its place
@@ -190,7 +189,7 @@ def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2
 
 
 def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
-    """The lock without these entries; the result is ``old`` if it has none of them."""
+    """The lock without these entries; the result *is* ``old`` if it has none of them."""
     gone = frozenset(keys)
     _refuse_tampered(verify(old), replaced=gone)
     rest = tuple(as_reread(entry) for entry in old.entries if entry.key not in gone)
@@ -201,19 +200,19 @@ def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
 
 
 def _refuse_tampered(problems: Iterable[Problem], replaced: Iterable[str]) -> None:
-    """By place and not by server: a forged entry under another key is not replaced by the honest one."""
+    """Compare paths, not servers: a forged entry under another key is not replaced by the real one."""
     paths = tuple(
         f"{parent}/{escape_pointer_token(key)}" for key in replaced for parent in ("/servers", f"/{EXTENSION}/entries")
     )
     refuse_if_tampered(
         problem
         for problem in problems
-        if problem.code not in _HEALED_BY_LOCKING
+        if problem.code not in _FIXED_BY_LOCKING
         and not any(problem.path == path or problem.path.startswith(path + "/") for path in paths)
     )
 
 
-def _says_the_same(old: Entry, new: Entry) -> bool:
+def _is_unchanged(old: Entry, new: Entry) -> bool:
     try:
         return _timeless(old) == _timeless(new)
     except PinwardenError:
@@ -221,7 +220,7 @@ def _says_the_same(old: Entry, new: Entry) -> bool:
 
 
 def _timeless(entry: Entry) -> bytes:
-    """An entry without all that changes when the same thing is locked again."""
+    """An entry without the members that change when the same release is locked again."""
     document = {
         member: value
         for member, value in entry.document.items()
@@ -247,38 +246,38 @@ def _without_times(value: Any) -> Any:
 
 
 PROBLEMS: Mapping[str, str] = {
-    "no_entries": "the lockfile locks nothing",
-    "entry_key_mismatch": "the entry stands under a key that is not its name and client",
+    "no_entries": "the lockfile has no entries",
+    "entry_key_mismatch": "the entry's key is not its name and client",
     "integrity_missing": "the entry has no integrity value",
-    "integrity_mismatch": "the entry is not what its integrity value was computed over",
-    "locked_copy_differs": "the locked copy is not the same as the entry",
-    "entry_inconsistent": "the entry names one server or version here and another there",
+    "integrity_mismatch": "the entry does not match its integrity value",
+    "locked_copy_differs": "the locked copy differs from the entry",
+    "entry_inconsistent": "members of the entry name different servers or versions",
     "member_unprotected": "no integrity value covers this member",
-    "timestamps_inconsistent": "the file claims to be older than what is in it",
+    "timestamps_inconsistent": "the file's timestamp is older than its entries",
     "not_canonical": "the entry or its key has no single canonical form",
-    "entry_seal_missing": "the extension of the entry has no seal",
-    "entry_seal_mismatch": "the entry is not what our seal of it was computed over",
-    "seal_missing": "entries are ours, but the seal of the file is gone: another tool rewrote the file",
-    "seal_format_unknown": "the seal of the file is of another format",
-    "seal_mismatch": "the seal of the file does not fit its members",
-    "sealed_entry_changed": "the entry is not the one that the file was sealed with",
-    "sealed_entry_removed": "an entry that the file was sealed with is gone",
+    "entry_seal_missing": "the Pinwarden extension of the entry has no seal",
+    "entry_seal_mismatch": "the entry does not match its seal",
+    "seal_missing": "the file has no seal although its entries are extended: another tool rewrote the file",
+    "seal_format_unknown": "the seal of the file has an unknown format",
+    "seal_mismatch": "the seal of the file does not match its members",
+    "sealed_entry_changed": "the entry changed after the file was sealed",
+    "sealed_entry_removed": "an entry was removed after the file was sealed",
     "sealed_entry_added": "the entry was added after the file was sealed",
     "not_extended": "the Pinwarden extension is required and missing",
-    "surface_conflict": "two entries pin different texts in one file",
-    "surface_missing": "the approved text of the server is not there",
-    "surface_mismatch": "the approved text of the server is not the one that was pinned",
+    "surface_conflict": "two entries pin different surfaces in one file",
+    "surface_missing": "the file with the approved surface is missing",
+    "surface_mismatch": "the file with the approved surface does not match its pin",
     "closure_conflict": "two entries pin different dependency closures in one file",
-    "closure_missing": "the dependency closure of the server is not there",
-    "closure_mismatch": "the dependency closure of the server is not the one that was pinned",
+    "closure_missing": "the file with the dependency closure is missing",
+    "closure_mismatch": "the file with the dependency closure does not match its pin",
 }
 NOTES: frozenset[str] = frozenset({"timestamps_inconsistent"})
-"""Problems that are information: a clock that was wrong explains them, and no integrity value depends on them."""
-_MAX_CLOCK_SKEW = timedelta(days=1)  # machines that write one file do not agree on the time to the minute
+"""Problems that are information: a wrong clock explains them, and no integrity value depends on them."""
+_MAX_CLOCK_SKEW = timedelta(days=1)  # clocks of machines that share a file differ
 
 
 class Problem(Record):
-    """One thing that is wrong, and where: ``path`` is a JSON Pointer into the lockfile."""
+    """One problem of a lock; ``path`` is a JSON Pointer into the lockfile."""
 
     code: str
     path: str
@@ -288,20 +287,20 @@ class Problem(Record):
 
     @property
     def level(self) -> str:
-        """How much it matters: critical, or info for what does not keep anyone from using the lock."""
+        """``critical``, or ``info`` for problems that do not prevent the use of the lock."""
         return "info" if self.code in NOTES else "critical"
 
     @property
     def message(self) -> str:
-        """The problem in words."""
+        """The problem as a sentence."""
         return PROBLEMS[self.code] + (f": {self.detail}" if self.detail else "")
 
 
 def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...]:
-    """Every problem of a lock; none means that it is whole.
+    """Every problem of a lock; none if it is intact.
 
-    Our record can be stripped from a file without a trace, and what is left is a good v2 file. Where all entries
-    are known to be ours, ``require_extension`` refuses that.
+    Removing the Pinwarden extension from a file leaves a valid v2 file. ``require_extension`` reports entries without
+    it, for locks that are known to have been written by Pinwarden.
     """
     problems: list[Problem] = []
     if not lock.entries:
@@ -321,7 +320,7 @@ def verify(lock: Lock, *, require_extension: bool = False) -> tuple[Problem, ...
 
 
 def critical(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """The problems for which a lock is not used."""
+    """The problems that prevent the use of a lock."""
     return tuple(problem for problem in problems if problem.level == "critical")
 
 
@@ -338,7 +337,7 @@ def refuse_if_tampered(problems: Iterable[Problem]) -> None:
         raise PinwardenError(
             "LOCK_TAMPERED",
             f"{first.path[:200]}: {first.message}{more}",
-            hint="Review what the other tool changed, then lock again: that seals the file." if only_seal else None,
+            hint="Review what the other tool changed, then lock again to seal the file." if only_seal else None,
             data={"problems": rows},
         )
 
@@ -383,7 +382,7 @@ def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterat
 
 
 def _entry_seal_problem(entry: Entry) -> str | None:
-    extension_of(entry)  # raises if it cannot be read
+    extension_of(entry)  # raises if it is invalid
     stated = entry.manifest[EXTENSION].get("integrity")
     if stated is None:
         return "entry_seal_missing"
@@ -405,7 +404,7 @@ def _differing_copies(entry: Entry) -> Iterator[str]:
 
 
 def _inconsistent(entry: Entry) -> Iterator[str]:
-    """The same fact stated in several members must agree, although each is hashed."""
+    """Members that repeat a fact must agree, even though each of them is hashed."""
     identity = {"name": entry.name, "version": entry.version, "client": entry.client}
     for member, names in (
         ("resolved", {"name": "name", "version": "version"}),
@@ -418,7 +417,7 @@ def _inconsistent(entry: Entry) -> Iterator[str]:
 
 
 def same_json(left: Any, right: Any) -> bool:
-    """Equality of JSON values; Python alone would take 1 for true. Most copies are the same text to begin with."""
+    """Whether two values are the same JSON. Python's ``==`` alone would treat 1 and true as equal."""
     if left != right:
         return False
     if repr(left) == repr(right):
@@ -430,7 +429,7 @@ def same_json(left: Any, right: Any) -> bool:
 
 
 def _check_seal(lock: Lock, problems: list[Problem]) -> bool:
-    """Whether the seal covers the file; an entry that was changed after it is a problem of its own."""
+    """Whether the seal matches the file. Adds a problem for each entry that changed since."""
     path = f"/{EXTENSION}"
     seal = lock.seal
     if seal is None:
@@ -474,7 +473,7 @@ def _whole_digest(entry: Entry) -> str | None:
 
 
 def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
-    """Keys that look the same and differ only in how their accents are spelt: the file has no whole-lock digest."""
+    """Keys that are equal after Unicode normalisation: such a file has no whole-lock digest."""
     seen: set[str] = set()
     for entry in entries:
         normal = entry.key if entry.key.isascii() else normalize("NFC", entry.key)
@@ -486,7 +485,7 @@ def _equal_keys(entries: Iterable[Entry]) -> Iterator[Problem]:
 
 
 def _timestamp_problems(lock: Lock) -> Iterator[Problem]:
-    """A file that is older than its entries by more than clocks differ. A plain v2 file protects no timestamp."""
+    """A file older than its entries by more than clocks differ. Digests of a plain v2 file ignore timestamps."""
     updated = parse_timestamp(lock.updated_at)
     newest = max((time for entry in lock.entries if (time := parse_timestamp(entry.locked_at))), default=None)
     if updated and newest and newest - updated > _MAX_CLOCK_SKEW:
@@ -514,7 +513,7 @@ def _file_conflicts(entries: Iterable[Entry]) -> Iterator[Problem]:
 
 
 def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
-    """Every file beside the lock that an entry pins, with the member that pins it."""
+    """Every file beside the lock that is pinned: the entry, the member (surface or closure), and the pin."""
     for entry in lock.entries:
         extension = extension_of(entry)
         if extension is not None and extension.surface is not None:
@@ -524,7 +523,7 @@ def file_pins(lock: Lock) -> Iterator[tuple[Entry, str, FilePin]]:
 
 
 def verify_files(lock: Lock, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
-    """Whether the files beside the lock, by their path as the lock names it, are those that were pinned."""
+    """Compare the files beside the lock, by path, with their pins."""
     problems: list[Problem] = []
     for entry, member, pin in file_pins(lock):
         detail = ""
@@ -548,21 +547,21 @@ def _closure_difference(pin: ClosurePin, data: bytes) -> str:
     from pinwarden.lock import closure
 
     if Digest.of_bytes(data) != pin.file_digest:
-        return f"{pin.path} has other bytes"
+        return f"{pin.path} does not have the pinned digest"
     try:
         actual = closure.parse(data)
     except PinwardenError as err:
         return f"{pin.path}: {err.message}"
-    return "" if len(actual.packages) == pin.packages else f"{pin.path} holds another number of packages"
+    return "" if len(actual.packages) == pin.packages else f"{pin.path} has another number of packages"
 
 
 def _surface_difference(pin: SurfacePin, data: bytes) -> str:
     from pinwarden.surface import surface as surface_document
 
     if Digest.of_bytes(data) != pin.file_digest:
-        return f"{pin.path} has other bytes"
+        return f"{pin.path} does not have the pinned digest"
     try:
         actual = pin_surface(surface_document.parse_surface(data), pin.path)
     except PinwardenError as err:
         return f"{pin.path}: {err.message}"
-    return "" if actual == pin else f"{pin.path} holds items with other digests"
+    return "" if actual == pin else f"{pin.path} has items with other digests"

@@ -1,7 +1,7 @@
 """MCP registries: the official API, compatible ones, local files, and ToolPin's cache.
 
-Everything a registry says is a claim. Entries come back as they were answered, with the id of the source they came
-from; what they are worth is judged elsewhere.
+Entries are returned as the registry sent them, with the id of their source. They are claims; ``trust_tiers.py`` judges
+them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pinwarden.system.target import HttpAddress
 
 OFFICIAL = "official"
 _OFFICIAL_URL = "https://registry.modelcontextprotocol.io"
-_MAX_ANSWER = 16 * 1024 * 1024  # one page of 100 entries stays below 1 MiB
+_MAX_RESPONSE = 16 * 1024 * 1024  # one page of 100 entries stays below 1 MiB
 _MAX_PAGES = 500  # 50,000 servers; the official registry has a fifth of that
 _PAGE = 100
-_SECONDS = 60.0  # one question is two or three requests, and the official registry answers each in one
+_SECONDS = 60.0  # a lookup takes two or three requests, of about a second each at the official registry
 _CACHE_FILE = Path(".toolpin/registry-cache.json")
 _SOURCES_FILE = Path(".toolpin/registries.json")
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]{1,8000}")
@@ -36,8 +36,8 @@ _OWN_VARIABLES = ("PINWARDEN_", "TOOLPIN_")
 _ALLOW_AUTH = "PINWARDEN_REGISTRY_AUTH_ENV"
 _ALLOW_PRIVATE = "PINWARDEN_ALLOW_PRIVATE_REGISTRIES"
 
-RegistryAnswer = dict[str, Any]
-"""One answer: ``server``, ``_meta`` and our ``source``."""
+RegistryEntry = dict[str, Any]
+"""``server`` and ``_meta`` as the registry sent them, and the id of the ``source``."""
 
 
 class RegistrySource(Record):
@@ -56,20 +56,21 @@ class Registries(Record):
     """The registries of one project. Offline, only local files and caches are read."""
 
     sources: tuple[RegistrySource, ...]
-    cached: tuple[RegistryAnswer, ...] = ()
+    cached: tuple[RegistryEntry, ...] = ()
     offline: bool = False
     cache_folder: Path | None = None
     seconds: float = _SECONDS
-    """How long one registry may take for all the requests that one question needs."""
+    """The time limit for all requests of one lookup at one registry."""
 
-    def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryAnswer:
-        """The entry of that name, and version if one is given, from the first source that has it.
+    def find(self, name: str, version: str | None = None, source: str | None = None) -> RegistryEntry:
+        """The entry of this name and version (default: the latest) from the first source that has it.
 
-        A source that cannot be asked ends the search: it may be the one that has it, and the next one somebody else's.
+        An unavailable source ends the search. It may have the entry, and the next source may have another publisher's
+        server under the same name.
         """
         for candidate in self._wanted(source):
             rows = [entry for entry in self._entries(candidate, name, version) if _is(entry, name, version)]
-            _refuse_two_answers(candidate, rows)
+            _refuse_duplicates(candidate, rows)
             result = newest(iter(rows))
             if result is not None:
                 return result
@@ -83,10 +84,10 @@ class Registries(Record):
         chosen = [known for known in self.sources if source in (None, known.id)]
         return [source for source in chosen if source.path is not None or not self.offline]
 
-    def _from_cache(self, source: str | None) -> Iterator[RegistryAnswer]:
-        """ToolPin's cache is a file of the project: what a source that was asked does not have, it does not prove.
+    def _from_cache(self, source: str | None) -> Iterator[RegistryEntry]:
+        """Entries of ToolPin's cache, except those of sources that were queried: they do not have the entry.
 
-        Nor is it the official registry, whatever it calls itself, where that one is only switched off.
+        The cache is a file of the project. It cannot stand in for the official registry where that is switched off.
         """
         queried = {handler.id for handler in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
         return (
@@ -95,68 +96,68 @@ class Registries(Record):
             if source in (None, entry.get("source")) and entry.get("source", OFFICIAL) not in queried
         )
 
-    def _entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryAnswer]:
+    def _entries(self, source: RegistrySource, name: str, version: str | None) -> list[RegistryEntry]:
         if source.path is not None:
             return list(_local_entries(source))
         base = (source.url or "").rstrip("/")
         roots = [base] if base.endswith(("/v0", "/v0.1")) else [f"{base}/v0.1", f"{base}/v0"]
-        with _Conversation(source, self.cache_folder, self.seconds) as conversation:
+        with _Lookup(source, self.cache_folder, self.seconds) as lookup:
             for root in roots:
                 if root.endswith("/v0.1"):
                     wanted = quote(version or "latest", safe="")
-                    answer = conversation.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted}")
-                    if answer is not None:
-                        return [_answered(source, answer, name, version)]
-                listed = list(_listed(conversation, root, name))
+                    response = lookup.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted}")
+                    if response is not None:
+                        return [_checked_entry(source, response, name, version)]
+                listed = list(_listed(lookup, root, name))
                 if listed:
                     return listed
         return []
 
 
-def _answered(source: RegistrySource, answer: Any, name: str, version: str | None) -> RegistryAnswer:
-    """The one entry that was asked for; an answer about anything else is none."""
-    entry = _entry(source, answer)
+def _checked_entry(source: RegistrySource, response: Any, name: str, version: str | None) -> RegistryEntry:
+    """The requested entry. Raises if the registry sent another one."""
+    entry = _entry(source, response)
     if entry is None:
-        raise _unavailable(source, "it answered something that is not a server")
+        raise _unavailable(source, "its response is not a server entry")
     if not _is(entry, name, version):
-        raise _unavailable(source, "it answered for another server or version than it was asked for")
+        raise _unavailable(source, "its response is about another server or version")
     return entry
 
 
-def _listed(conversation: _Conversation, root: str, name: str) -> Iterator[RegistryAnswer]:
-    """Every page of the list; one that cannot be followed to its end is no list."""
-    source = conversation.source
+def _listed(lookup: _Lookup, root: str, name: str) -> Iterator[RegistryEntry]:
+    """The entries of all pages. Raises if the list cannot be read to its end."""
+    source = lookup.source
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(_MAX_PAGES):
         query = {"search": name, "limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
-        answer = conversation.get(f"{root}/servers?{urlencode(query)}")
-        if answer is None and cursor is None:
+        response = lookup.get(f"{root}/servers?{urlencode(query)}")
+        if response is None and cursor is None:
             return
-        servers = answer.get("servers") if isinstance(answer, dict) else None
+        servers = response.get("servers") if isinstance(response, dict) else None
         rows = [_entry(source, server) for server in servers] if isinstance(servers, list) else [None]
         for row in rows:
             if row is None:
-                raise _unavailable(source, "it answered something that is not a list of servers")
+                raise _unavailable(source, "its response is not a list of servers")
             yield row
-        cursor = _next_cursor(source, answer.get("metadata"))
+        cursor = _next_cursor(source, response.get("metadata"))
         if not cursor:
             return
         if cursor in seen:
-            raise _unavailable(source, "its pages go round in a circle")
+            raise _unavailable(source, "its pages form a loop")
         seen.add(cursor)
-    raise _unavailable(source, "its list does not end")
+    raise _unavailable(source, f"its list has more than {_MAX_PAGES} pages")
 
 
 def _next_cursor(source: RegistrySource, metadata: Any) -> str | None:
     cursor = metadata.get("nextCursor", metadata.get("next_cursor")) if isinstance(metadata, dict) else None
     if cursor is not None and not isinstance(cursor, str):
-        raise _unavailable(source, "its next page cannot be followed")
+        raise _unavailable(source, "its cursor is not a string")
     return cursor
 
 
-def _entry(source: RegistrySource, row: Any) -> RegistryAnswer | None:
-    """A row of an answer, with our word for where it came from; a bare ``server.json`` is one as well."""
+def _entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
+    """An entry with its source. A bare ``server.json`` is accepted too; None for anything else."""
     if not isinstance(row, dict):
         return None
     if isinstance(row.get("server"), dict):
@@ -164,16 +165,16 @@ def _entry(source: RegistrySource, row: Any) -> RegistryAnswer | None:
     return {"server": row, "_meta": {}, "source": source.id} if isinstance(row.get("name"), str) else None
 
 
-def _refuse_two_answers(source: RegistrySource, rows: list[RegistryAnswer]) -> None:
-    """The same version twice, and not the same: whichever is taken, the other may be the one that was reviewed."""
+def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> None:
+    """Refuse two different entries for one version: either could be the one that was reviewed."""
     known: dict[str, Any] = {}
     for row in rows:
         if known.setdefault(_version(row), row["server"]) != row["server"]:
             raise _unavailable(source, f"it has two different entries for version {_version(row)[:80]!a}")
 
 
-class _Conversation:
-    """All requests to one registry for one question: one connection, one deadline, answers kept by their ETag."""
+class _Lookup:
+    """All requests of one lookup: one connection, one deadline, responses cached by ETag."""
 
     def __init__(self, source: RegistrySource, cache_folder: Path | None, seconds: float) -> None:
         from pinwarden.system.net.connections import NetworkRules
@@ -188,16 +189,16 @@ class _Conversation:
         rules = NetworkRules(allow_private=source.allow_private, allow_plain_http=source.allow_http)
         # Redirects are not followed: the user did not name the target, and a token must not be sent there.
         options = HttpOptions(address=HttpAddress.parse(source.url or ""), headers={}, rules=rules)
-        self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_ANSWER), seconds))
+        self._client = HttpClient(options, ProbeBudget(ProbeLimits(max_message_bytes=_MAX_RESPONSE), seconds))
 
-    def __enter__(self) -> _Conversation:
+    def __enter__(self) -> _Lookup:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def get(self, url: str) -> Any:
-        """The value at an address; None if the registry has nothing there."""
+        """The JSON at a URL; None for 404."""
         kept = self._kept(url)
         status, etag, body = self._request(url, kept["etag"] if kept else None)
         if status == 304 and kept:
@@ -205,50 +206,50 @@ class _Conversation:
         if status == 404:
             return None
         if status != 200:
-            raise _unavailable(self.source, f"it answered with status {status}")
+            raise _unavailable(self.source, f"it responded with status {status}")
         try:
-            answer = parse_json(body, Limits(max_bytes=_MAX_ANSWER))
+            response = parse_json(body, Limits(max_bytes=_MAX_RESPONSE))
         except PinwardenError as err:
-            raise _unavailable(self.source, f"its answer is not strict JSON: {err.message}") from err
-        if answer is None:
-            raise _unavailable(self.source, "it answered with nothing")
+            raise _unavailable(self.source, f"its response is not strict JSON: {err.message}") from err
+        if response is None:
+            raise _unavailable(self.source, "its response is null")
         if etag:
-            self._keep(url, etag, answer)
-        return answer
+            self._keep(url, etag, response)
+        return response
 
     def _request(self, url: str, etag: str | None) -> tuple[int, str | None, bytes]:
         from pinwarden.system.net.http_client import HttpRequest, NoResponse
 
         headers = self._headers | ({"If-None-Match": etag} if etag else {})
         try:
-            response = self._client.request(HttpRequest(method="GET", address=HttpAddress.parse(url), headers=headers))
-            return response.status, response.header("etag"), response.body(_MAX_ANSWER)
+            reply = self._client.request(HttpRequest(method="GET", address=HttpAddress.parse(url), headers=headers))
+            return reply.status, reply.header("etag"), reply.body(_MAX_RESPONSE)
         except NoResponse as err:
-            raise _unavailable(self.source, "it gave no complete answer") from err
+            raise _unavailable(self.source, "it sent no complete response") from err
         except PinwardenError as err:
             if err.code in ("PROBE_FAILED", "PROBE_LIMIT"):
                 raise _unavailable(self.source, err.message) from err
             raise
 
-    def _keep(self, url: str, etag: str, answer: Any) -> None:
+    def _keep(self, url: str, etag: str, response: Any) -> None:
         if self._cache is None:
             return
         try:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-            kept = {"url": url, "etag": etag, "body": answer, "digest": _digest(answer)}
+            kept = {"url": url, "etag": etag, "body": response, "digest": _digest(response)}
             write_atomically(self._cache_path(url), json.dumps(kept).encode())
         except (OSError, PinwardenError):
-            return  # only a cache: without one, everything is asked for again
+            return  # only a cache; the next lookup requests it again
 
     def _kept(self, url: str) -> dict[str, Any] | None:
-        """An answer that was kept. One that is damaged, another's, or open to others is asked for again."""
+        """The cached response; None if it is damaged, of another URL, or writable by other users."""
         if self._cache is None:
             return None
         path = self._cache_path(url)
         try:
             if not _is_ours(path):
                 return None
-            kept = parse_json(read_file(path, 2 * _MAX_ANSWER), Limits(max_bytes=2 * _MAX_ANSWER))
+            kept = parse_json(read_file(path, 2 * _MAX_RESPONSE), Limits(max_bytes=2 * _MAX_RESPONSE))
             whole = kept["url"] == url and kept["digest"] == _digest(kept["body"])
         except (OSError, PinwardenError, KeyError, TypeError):
             return None
@@ -258,12 +259,12 @@ class _Conversation:
         return (self._cache or Path()) / f"{Digest.of_bytes(url.encode()).hex}.json"
 
 
-def _digest(answer: Any) -> str:
-    return str(Digest.of_bytes(json.dumps(answer, sort_keys=True).encode()))
+def _digest(response: Any) -> str:
+    return str(Digest.of_bytes(json.dumps(response, sort_keys=True).encode()))
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether only this user can have written the file."""
+    """Whether only this user can write the file."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         return False
@@ -273,7 +274,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def load_registries(project: Path, *, offline: bool = False, cache_folder: Path | None = None) -> Registries:
-    """The registries of a project: those in ToolPin's files, and the official one unless it is switched off."""
+    """The registries in ToolPin's files of a project, and the official one unless it is switched off."""
     sources: list[RegistrySource] = []
     switches: Mapping[str, Any] = {}
     path = project / _SOURCES_FILE
@@ -292,14 +293,14 @@ def load_registries(project: Path, *, offline: bool = False, cache_folder: Path 
     )
 
 
-def newest(entries: Iterator[RegistryAnswer]) -> RegistryAnswer | None:
-    """The entry that its registry calls the latest, else the one of the highest version.
+def newest(entries: Iterator[RegistryEntry]) -> RegistryEntry | None:
+    """The entry that the registry marks as latest, else the one with the highest version.
 
-    One that was deleted is taken only where there is no other: it is there to be told about.
+    A deleted entry is returned only if there is no other, so that the user learns that it was deleted.
     """
     from pinwarden.core.versions import compare_versions
 
-    best: RegistryAnswer | None = None
+    best: RegistryEntry | None = None
     for entry in sorted(entries, key=_is_deleted):
         if best is not None and _is_deleted(entry) and not _is_deleted(best):
             break
@@ -312,9 +313,9 @@ def newest(entries: Iterator[RegistryAnswer]) -> RegistryAnswer | None:
 
 def _source(row: Any, path: Path) -> RegistrySource:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("url"), str):
-        raise PinwardenError("CONFIG_INVALID", f"{path}: a registry has an id and a url")
+        raise PinwardenError("CONFIG_INVALID", f"{path}: every registry needs an id and a url")
     if row["id"] == OFFICIAL:
-        raise PinwardenError("CONFIG_INVALID", f"{path}: only the official registry has the id {OFFICIAL}")
+        raise PinwardenError("CONFIG_INVALID", f"{path}: the id {OFFICIAL} is reserved for the official registry")
     auth = row.get("authEnv")
     if not row["url"].startswith(("https://", "http://")):
         return RegistrySource(id=row["id"], path=path.parent.parent / row["url"].removeprefix("file://"))
@@ -322,38 +323,40 @@ def _source(row: Any, path: Path) -> RegistrySource:
         id=row["id"],
         url=row["url"],
         auth_env=auth if isinstance(auth, str) else None,
-        allow_http=row.get("allowHttp") is True and _may_be_near(row["url"]),
-        allow_private=row.get("allowPrivateHosts") is True and _may_be_near(row["url"]),
+        allow_http=row.get("allowHttp") is True and _may_be_private(row["url"]),
+        allow_private=row.get("allowPrivateHosts") is True and _may_be_private(row["url"]),
     )
 
 
-def _may_be_near(url: str) -> bool:
-    """Whether a file of the project may lead to this host without protection: to this machine, else if the user says.
+def _may_be_private(url: str) -> bool:
+    """Whether a project's file may allow plain HTTP or a private address: for this machine, or if the user allows it.
 
-    A repository can come from anybody, and must not choose which hosts of the user's network are asked.
+    The file is part of a repository, which must not choose which hosts of the user's network receive requests.
     """
     return HttpAddress.parse(url).host in _LOOPBACK or os.environ.get(_ALLOW_PRIVATE) == "1"
 
 
 def _bearer(source: RegistrySource, variable: str) -> str:
-    """The token for a registry. The file that names the variable can come from anybody."""
+    """The token for a registry. Needs consent, because the file that names the variable is part of a repository."""
     allowed = [name.strip() for name in os.environ.get(_ALLOW_AUTH, "").split(",")]
     if not variable.startswith(_OWN_VARIABLES) and variable not in allowed:
         raise PinwardenError(
             "CONSENT_REQUIRED",
-            f"not sent to registry {source.id[:80]!a} without consent: the variable {variable[:80]!a}",
-            hint=f"If that registry may have it, name it in {_ALLOW_AUTH}, separated by commas.",
+            f"sending the variable {variable[:80]!a} to the registry {source.id[:80]!a} needs your consent",
+            hint=f"To allow it, add the variable to {_ALLOW_AUTH}, separated by commas.",
             data={"variable": variable, "registry": source.id},
         )
     secret = os.environ.get(variable)
     if not secret:
         raise PinwardenError("VARIABLE_MISSING", f"the variable {variable} of registry {source.id} is not set")
     if not _HEADER_TEXT.fullmatch(secret):
-        raise PinwardenError("VARIABLE_MISSING", f"the variable {variable} of registry {source.id} holds no token")
+        raise PinwardenError(
+            "VARIABLE_MISSING", f"the variable {variable} of registry {source.id} does not contain a token"
+        )
     return secret
 
 
-def _cached_entries(project: Path) -> tuple[RegistryAnswer, ...]:
+def _cached_entries(project: Path) -> tuple[RegistryEntry, ...]:
     path = project / _CACHE_FILE
     if not path.is_file():
         return ()
@@ -364,7 +367,7 @@ def _cached_entries(project: Path) -> tuple[RegistryAnswer, ...]:
     return tuple(entries)
 
 
-def _local_entries(source: RegistrySource) -> Iterator[RegistryAnswer]:
+def _local_entries(source: RegistrySource) -> Iterator[RegistryEntry]:
     root = source.path or Path()
     files = sorted(root.glob("*.json")) if root.is_dir() else [root]
     for path in files:
@@ -375,29 +378,29 @@ def _local_entries(source: RegistrySource) -> Iterator[RegistryAnswer]:
         for row in rows if isinstance(rows, list) else [None]:
             entry = _entry(source, row)
             if entry is None:
-                raise PinwardenError("CONFIG_INVALID", f"{path}: not a server, and not a list of servers")
+                raise PinwardenError("CONFIG_INVALID", f"{path} is neither a server nor a list of servers")
             yield entry
 
 
 def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
-    return PinwardenError("REGISTRY_UNAVAILABLE", f"the registry {source.id} could not be asked: {why}")
+    return PinwardenError("REGISTRY_UNAVAILABLE", f"the registry {source.id} is unavailable: {why}")
 
 
-def _is(entry: RegistryAnswer, name: str, version: str | None) -> bool:
+def _is(entry: RegistryEntry, name: str, version: str | None) -> bool:
     server = entry.get("server")
     return isinstance(server, dict) and server.get("name") == name and version in (None, server.get("version"))
 
 
-def _version(entry: RegistryAnswer) -> str:
+def _version(entry: RegistryEntry) -> str:
     version = entry["server"].get("version")
     return version if isinstance(version, str) else ""
 
 
-def _is_deleted(entry: RegistryAnswer) -> bool:
+def _is_deleted(entry: RegistryEntry) -> bool:
     return _official_meta(entry).get("status") == "deleted"
 
 
-def _official_meta(entry: RegistryAnswer) -> Mapping[str, Any]:
+def _official_meta(entry: RegistryEntry) -> Mapping[str, Any]:
     meta = entry.get("_meta")
     official = meta.get("io.modelcontextprotocol.registry/official") if isinstance(meta, dict) else None
     return official if isinstance(official, dict) else {}

@@ -1,7 +1,7 @@
 """Policies: ToolPin's ``.toolpin/policy.json``, and Pinwarden's table ``[policy]`` of ``pinwarden.toml``.
 
-Neither is read half: an unknown key is an error that names it, because a rule with a typing error is a rule that nobody
-follows. Ours also refuses to be empty or to contradict itself.
+Unknown keys are errors, because a misspelled rule would silently not apply. Pinwarden's policy must also not be empty
+or contradict itself.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ RECOMMENDED: Mapping[str, Any] = {
 
 
 class ToolPinPolicy(Record):
-    """ToolPin's policy. Members have ToolPin's names; those that are absent say nothing."""
+    """ToolPin's policy. Members have ToolPin's names; absent members set no rule."""
 
     members: Mapping[str, Any]
 
@@ -84,7 +84,7 @@ class ToolPinPolicy(Record):
 
 
 def parse_toolpin_policy(data: bytes) -> ToolPinPolicy:
-    """Read ``.toolpin/policy.json``."""
+    """Parse ``.toolpin/policy.json``."""
     value = strict_json.parse_json(data)
     if not isinstance(value, dict):
         _invalid("policy", "is not an object")
@@ -112,7 +112,7 @@ def _check_toolpin(value: dict[str, Any]) -> None:
     for member in _LISTS:
         listed = value.get(member, [])
         if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
-            _invalid(member, "is not a list of texts")
+            _invalid(member, "is not a list of strings")
     for member in ("allowedClients", "deniedClients"):
         for client in value.get(member, []):
             if client not in LOCK_CLIENTS:
@@ -122,26 +122,26 @@ def _check_toolpin(value: dict[str, Any]) -> None:
 def _source(member: str, name: str) -> str:
     known = _SOURCE_ALIASES.get(name, name)
     if known not in _TOOLPIN_SOURCES:
-        # ToolPin's policy can name its own registries only. Ours can name any.
+        # ToolPin's policy can name only its own registries; Pinwarden's can name any.
         _invalid(member, f"names the registry {name[:40]!a}, which ToolPin does not know")
     return known
 
 
-# Our own policy
+# Pinwarden's policy
 
 
 class Choice(Record):
-    """What is allowed and what is denied. Denial wins; without an allow list everything else is allowed."""
+    """An allow list and a deny list. Deny wins; without an allow list, everything that is not denied is allowed."""
 
     allow: tuple[Pattern, ...] | None = None
     deny: tuple[Pattern, ...] = ()
 
     def denied_by(self, *spellings: str) -> Pattern | None:
-        """The pattern that denies a thing, under any of its spellings."""
+        """The pattern that denies a name in any of these spellings."""
         return next((pattern for pattern in self.deny if any(map(pattern.matches, spellings))), None)
 
     def allows(self, *spellings: str) -> bool:
-        """Whether the allow list, if there is one, has a pattern for it."""
+        """Whether there is no allow list, or it has a matching pattern."""
         return self.allow is None or any(pattern.matches(name) for pattern in self.allow for name in spellings)
 
 
@@ -153,7 +153,7 @@ class Waiver(Record):
     reason: str
     owner: str
     expires: date
-    """The last day on which it holds."""
+    """The last day on which it applies."""
 
 
 class SandboxRule(Record):
@@ -163,12 +163,12 @@ class SandboxRule(Record):
     network: bool = False
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
-    """Folders that it may see beyond the system and its own files; relative ones are below the project."""
+    """Folders that it may access besides the system and its own files; relative paths are below the project."""
 
 
 class McpbRule(Record):
-    """What the MCPB bundles of some servers must be: signed under a certificate of ``anchors``, with the name ``name``
-    in their manifest."""
+    """Requirements on the MCPB bundles of some servers: a signature under a certificate of ``anchors``, and the name
+    ``name`` in their manifest."""
 
     servers: Pattern
     anchors: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class McpbRule(Record):
 
 
 class Policy(Record):
-    """Our own policy."""
+    """Pinwarden's policy."""
 
     servers: Choice
     namespaces: Choice
@@ -187,7 +187,7 @@ class Policy(Record):
     package_types: Choice
     transports: Choice
     minimum_tier: Mapping[str, str]
-    """By environment; ``default`` counts for those that are not named."""
+    """By environment; ``default`` applies to environments that are not named."""
     minimum_score: int | None
     required_evidence: tuple[str, ...]
     evidence_proved: bool
@@ -200,16 +200,16 @@ class Policy(Record):
     deny_secrets: bool
     waivers: tuple[Waiver, ...]
     sandboxes: tuple[SandboxRule, ...]
-    """The first that fits a server counts."""
+    """The first rule that matches a server applies."""
     mcpb: tuple[McpbRule, ...]
     """The first rule that matches a server applies."""
     gateway: GatewayPolicy | None
-    """What the gateway enforces; None if the policy does not speak of it."""
+    """What the gateway enforces; None if the policy has no gateway table."""
     table: Mapping[str, Any]
     """The table as it was read, with dates as text."""
 
     def sandbox_rule(self, server: str) -> SandboxRule | None:
-        """The first rule for a sandbox that fits a server."""
+        """The first sandbox rule that matches a server."""
         return next((rule for rule in self.sandboxes if rule.servers.matches(server)), None)
 
     def mcpb_rule(self, server: str) -> McpbRule | None:
@@ -218,7 +218,7 @@ class Policy(Record):
 
     @property
     def digest(self) -> Digest:
-        """The digest of everything the policy says."""
+        """The digest of the whole table."""
         return Digest.of_bytes(canonicalize(dict(self.table)))
 
 
@@ -265,9 +265,9 @@ EVIDENCE_CODES = (
 PROVABLE_CODES = frozenset(code for code in EVIDENCE_CODES if code.endswith("_verified"))
 """Evidence codes that claim a verification, recorded earlier or made in this run."""
 SETTING_CODES = ("servers_enabled", "hooks", "command_setting", "variables_set", "plugins_enabled")
-"""What the settings of a client do that a team may want. A waiver names the file in place of a server."""
+"""Findings about client settings that a team may want. A waiver names the file instead of a server."""
 FILE_CODES = (*SETTING_CODES, "config_uncovered")
-"""Findings about a file, which a waiver names in place of a server."""
+"""Findings about a file, which a waiver names instead of a server."""
 WAIVABLE_CODES = (
     "server_denied",
     "server_not_allowed",
@@ -300,14 +300,14 @@ WAIVABLE_CODES = (
 
 
 def parse_policy(data: bytes) -> Policy:
-    """Read the table ``[policy]`` of ``pinwarden.toml``; a file without one is an error, not a policy that allows."""
+    """Parse the table ``[policy]`` of ``pinwarden.toml``. A file without it is an error: it would allow everything."""
     import tomllib
 
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except RecursionError as err:
-        raise PinwardenError("POLICY_INVALID", "the file is nested more deeply than can be read") from err
-    except ValueError as err:  # not UTF-8, not TOML, or a number that is too long to be read
+        raise PinwardenError("POLICY_INVALID", "the file is nested too deeply") from err
+    except ValueError as err:  # not UTF-8, not TOML, or a number that is too long
         raise PinwardenError("POLICY_INVALID", f"the file is not TOML: {err}") from err
     if "policy" not in document:
         _invalid("policy", "is missing: the file has no table of that name")
@@ -315,7 +315,7 @@ def parse_policy(data: bytes) -> Policy:
 
 
 def policy_from_table(value: Any) -> Policy:
-    """A policy from the values of its table."""
+    """Build a policy from its parsed table."""
     table = _Table(value, "policy")
     table.refuse_unknown(_KEYS)
     version = table.value.get("version", 1)
@@ -348,7 +348,7 @@ def policy_from_table(value: Any) -> Policy:
         gateway=gateway_policy(table.value["gateway"]) if "gateway" in table.value else None,
         table=_as_json(table.value),
     )
-    if not _says_anything(policy):
+    if not _has_rules(policy):
         _invalid("policy", "has no rule, so it would allow everything")
     return policy
 
@@ -381,7 +381,7 @@ def _minimum_tier(table: _Table) -> Mapping[str, str]:
         if tier not in TIERS_WORST_FIRST or tier == "blocked":
             table.invalid(f"minimum-tier.{environment}", "is not one of verified, conditional, unverified")
     if tiers and "default" not in tiers:
-        table.invalid("minimum-tier", "has no default for environments that it does not name")
+        table.invalid("minimum-tier", "has no default for other environments")
     return tiers
 
 
@@ -393,7 +393,7 @@ def _evidence(table: _Table | None) -> tuple[str, ...]:
         if code not in EVIDENCE_CODES:
             table.invalid("require", f"names the unknown evidence {code[:40]!a}")
     if table.flag("proved") and not PROVABLE_CODES & set(codes or ()):
-        table.invalid("proved", "asks for proofs, and require names no evidence that can be proved")
+        table.invalid("proved", "requires proofs, but require names no evidence that can be proved")
     return codes or ()
 
 
@@ -408,7 +408,7 @@ def _waiver(table: _Table) -> Waiver:
     table.refuse_unknown(("server", "code", "reason", "owner", "expires"))
     code = table.required_text("code")
     if code not in WAIVABLE_CODES:
-        table.invalid("code", f"is {code[:40]!a}, which no waiver can lift")
+        table.invalid("code", f"is {code[:40]!a}, which cannot be waived")
     return Waiver(
         servers=table.pattern(table.required_text("server")),
         code=code,
@@ -430,7 +430,7 @@ def _sandbox(table: _Table) -> SandboxRule:
     read, write = table.texts("read") or (), table.texts("write") or ()
     for path in (*read, *write):
         if "\0" in path or path in ("/", "~", "~/"):
-            table.invalid("read", f"or write names {path[:80]!a}, which would show everything")
+            table.invalid("read", f"or write names {path[:80]!a}, which would give access to everything")
     return SandboxRule(
         servers=table.pattern(table.required_text("server")), network=table.flag("network"), read=read, write=write
     )
@@ -455,7 +455,7 @@ def _mcpb_rule(table: _Table) -> McpbRule:
     return McpbRule(servers=table.pattern(table.required_text("server")), anchors=anchors, name=name)
 
 
-def _says_anything(policy: Policy) -> bool:
+def _has_rules(policy: Policy) -> bool:
     choices = (policy.servers, policy.namespaces, policy.hosts, policy.registries)
     kinds = (policy.clients, policy.package_types, policy.transports)
     switches = (policy.digest_pinned_images, policy.bundle_hashes, policy.deny_remotes, policy.deny_secrets)
@@ -469,7 +469,7 @@ def _says_anything(policy: Policy) -> bool:
         or bool(policy.mcpb)
         or policy.gateway is not None
         or any(switches)
-        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # what holds unwritten
+        or any(waiver.code in FILE_CODES for waiver in policy.waivers)  # those rules apply by default
     )
 
 

@@ -1,7 +1,7 @@
 """Propose a gateway policy from observations: what can be allowed, and why the rest cannot.
 
-Whoever watches a gateway for a week and then allows all that was seen allows an attack that happened in that week. So
-everything that reads like one, changed while it was watched, cannot be told apart or was withheld is left out.
+Allowing everything that a gateway saw in a week would also allow an attack of that week. So the proposal leaves out
+every definition that reads like an attack, changed in that time, is ambiguous, or was blocked.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pinwarden.surface.surface import ITEM_KINDS, Item, Surface
 
 REASONS = {
     "suspicious": "its text reads like an attack",
-    "undigestable": "it cannot be read in only one way",
+    "undigestable": "its definition is ambiguous",
     "duplicate": "the server offered two items of this name",
     "changed": "it changed while it was observed",
-    "unnamed": "it has no name that a rule could be written for",
+    "unnamed": "it has no name that a rule could match",
     "unlisted": "it was called, but the server never listed it",
     "rejected": "it was rejected in review",
-    "withheld": "it was withheld",
+    "withheld": "it was blocked",
     "unused": "it was never called",
-    "server": "what a server says of itself is approved with its lock, not by a policy",
+    "server": "a server's own information is approved with its lock, not by a policy",
 }
-"""Why something is left out, by code, the gravest first."""
+"""Why an observation is left out, by code, most serious first."""
 
 
 class Observation(Record):
-    """One definition, how long it was seen and how often it was used."""
+    """One definition, when it was seen, and how often it was used."""
 
     server: str
     entity: str
@@ -41,18 +41,18 @@ class Observation(Record):
     sessions: int
     calls: int = 0
     last_called: str = ""
-    withheld: bool = False
+    blocked: bool = False
     """It did not reach the client."""
     doubled: bool = False
     rejected: bool = False
     named: bool = True
-    """The whole name of its server is known."""
+    """The full name of its server is known."""
     listed: bool = True
-    """A server may be called for what it never offered."""
+    """Whether the server listed it; clients may call tools that it never listed."""
 
 
 class LeftOut(Record):
-    """Something that was observed and is not proposed."""
+    """An observation that is not proposed, and why."""
 
     observation: Observation
     code: str
@@ -60,16 +60,16 @@ class LeftOut(Record):
 
 
 class Proposal(Record):
-    """What is proposed, and what is not."""
+    """The observations to allow, and those left out."""
 
     allow: tuple[Observation, ...]
     left_out: tuple[LeftOut, ...]
 
 
 def propose(observations: Sequence[Observation], *, only_called: bool = False) -> Proposal:
-    """Sort everything that was observed into what may be allowed and what a person has to look at.
+    """Split observations into those that can be allowed and those that a person must review.
 
-    With ``only_called`` what nobody needed while it was watched is not allowed either.
+    With ``only_called``, definitions that were never called are left out too.
     """
     digests: dict[tuple[str, str, str], set[str]] = {}
     for observation in observations:
@@ -89,20 +89,20 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
             )
         else:
             allow.append(observation)
-    gravity = list(REASONS)
-    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda omission: gravity.index(omission.code))))
+    order = list(REASONS)
+    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda omission: order.index(omission.code))))
 
 
 _Findings = Mapping[tuple[str, str, str, str], list[Finding]]
 
 
 def _objection(observation: Observation, digests: int, findings: _Findings) -> tuple[str, str]:
-    """What speaks against an item, the gravest first; empty if nothing does."""
+    """The most serious reason to leave an item out, as code and detail; empty if there is none."""
     if not observation.listed:
         return "unlisted", ""
-    value = findings.get((observation.server, observation.entity, _name(observation), observation.digest), [])
-    if value:
-        return "suspicious", "; ".join(dict.fromkeys(f"{finding.message} ({finding.code})" for finding in value))
+    matching = findings.get((observation.server, observation.entity, _name(observation), observation.digest), [])
+    if matching:
+        return "suspicious", "; ".join(dict.fromkeys(f"{finding.message} ({finding.code})" for finding in matching))
     if not observation.digest:
         return "undigestable", ""
     if observation.doubled:
@@ -115,13 +115,13 @@ def _objection(observation: Observation, digests: int, findings: _Findings) -> t
         return "changed", f"{digests} definitions were seen"
     if observation.rejected:
         return "rejected", ""
-    if observation.withheld:
+    if observation.blocked:
         return "withheld", ""
     return ("server", "") if observation.entity == "server" else ("", "")
 
 
 def _findings(observations: Sequence[Observation]) -> _Findings:
-    """Warnings about every definition that was seen, each server beside the others."""
+    """Scan warnings about every definition, each server scanned beside the others."""
     listed = [observation for observation in observations if observation.listed]
     surfaces = {
         server: _surface([item for item in listed if item.server == server])
@@ -146,19 +146,19 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
 
 
 def _is_seen_twice(surface: Surface, other: Surface) -> bool:
-    """Whether both offer the same, as one server under two names does, and do not say that they are two.
+    """Whether both surfaces are the same, as for one server under two names.
 
-    What a server says of itself is not written down while it is trusted on first use.
+    A server's own information is not recorded while it is trusted on first use.
     """
     if surface.server is not None and other.server is not None:
-        return False  # the scan compares all of it
+        return False  # the scan compares both completely
     return replace(surface, server=None).digest == replace(other, server=None).digest
 
 
 def _layers(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
     """The first definition of every item, then the second of those that have one, and so on.
 
-    Each is scanned for itself: an attack in the second definition says nothing about the first.
+    Each is scanned separately: an attack in the second definition says nothing about the first.
     """
     versions: dict[tuple[str, str, str], list[Observation]] = {}
     for observation in observations:

@@ -1,6 +1,6 @@
-"""Evaluate policies for a server: ToolPin's with its codes and sentences, and Pinwarden's own.
+"""Evaluate policies for an install plan or lock entry: ToolPin's, with its codes and sentences, and Pinwarden's own.
 
-Both look at an install plan or a lockfile entry. A blocked verdict blocks whatever the policy says.
+A server with the tier ``blocked`` is refused whatever the policy says.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PolicyIssue(Record):
 
 
 class ToolPinPolicyReport(Record):
-    """The answer of ToolPin's policy about one plan."""
+    """The result of ToolPin's policy for one plan."""
 
     key: str
     issues: tuple[PolicyIssue, ...]
@@ -59,7 +59,7 @@ class ToolPinPolicyReport(Record):
 
 
 def evaluate_toolpin(policy: ToolPinPolicy, plan: Mapping[str, Any], *, now: str) -> ToolPinPolicyReport:
-    """ToolPin's answer, rule by rule in its order. As in ToolPin, an empty allow list allows everything."""
+    """Evaluate ToolPin's rules in its order. As in ToolPin, an empty allow list allows everything."""
     issues = tuple(PolicyIssue(code=code, message=message) for code, message in _toolpin_issues(policy, plan, now))
     return ToolPinPolicyReport(key=f"{plan['name']}:{plan['client']}", issues=issues, policy=policy)
 
@@ -140,26 +140,26 @@ def _lacks_bundle_hash(plan: Mapping[str, Any]) -> bool:
     return len(digest) != 64 or not _DIGITS.issuperset(digest)
 
 
-# Our own policy
+# Pinwarden's policy
 
 
 class PolicyFinding(Record):
-    """A rule of our policy that a plan breaks, and the waiver that lifts it, if one does."""
+    """A rule of Pinwarden's policy that a plan breaks, and the waiver for it, if any."""
 
     code: str
     message: str
     waiver: Waiver | None = None
     expired_waiver: Waiver | None = None
-    """A waiver that would have lifted it until lately."""
+    """A waiver for it that has expired."""
 
     @property
     def refuses(self) -> bool:
-        """Whether it stands in the way."""
+        """Whether it is not waived."""
         return self.waiver is None
 
     @property
-    def told(self) -> str:
-        """The message, and who lifts or lifted the rule."""
+    def full_message(self) -> str:
+        """The message, and who waived the rule until when."""
         if self.waiver is not None:
             return f"{self.message}; waived by {self.waiver.owner} until {self.waiver.expires}: {self.waiver.reason}"
         if self.expired_waiver is not None:
@@ -167,8 +167,8 @@ class PolicyFinding(Record):
         return self.message
 
 
-class PolicyAnswer(Record):
-    """The answer of our policy about one plan. What is waived stays visible."""
+class PolicyResult(Record):
+    """The result of Pinwarden's policy for one plan, including waived findings."""
 
     server: str
     client: str
@@ -177,7 +177,7 @@ class PolicyAnswer(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether all findings are waived."""
         return not any(finding.refuses for finding in self.findings)
 
 
@@ -187,14 +187,14 @@ class Release(Record):
     published_at: str | None = None
     status: Status = "active"
     proved: frozenset[str] | None = None
-    """The evidence that was proved in this run; None where what is written down may be believed: it was made or its
-    signature was checked just now."""
+    """The evidence that was proved in this run. None if recorded evidence counts, because it was just made or a
+    signature covers it."""
 
 
 UNKNOWN_RELEASE = Release()
 
 
-def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
+def evaluate_policy(  # noqa: PLR0913  most have defaults
     policy: Policy,
     plan: Mapping[str, Any],
     *,
@@ -202,16 +202,15 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
     environment: str = "default",
     release: Release = UNKNOWN_RELEASE,
     today: date | None = None,
-) -> PolicyAnswer:
-    """What stands between a plan and its installation, in the order of the policy.
+) -> PolicyResult:
+    """The rules that a plan breaks, in the order of the policy.
 
-    ``today`` is what the clock says where ``now`` may be a moment that somebody set: no waiver outlives its last day.
-
-    A rule that cannot be checked is broken: a release of unknown age is not old enough.
+    A rule that cannot be checked counts as broken: a release of unknown age is not old enough. The user may set
+    ``now``; waivers end by the later of ``now`` and ``today``, the date of the clock.
     """
     moment = parse_timestamp(now)
     if moment is None:
-        raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is no moment that a policy could be judged at")
+        raise PinwardenError("POLICY_INVALID", f"{now[:40]!a} is not a timestamp with a time zone")
     day = max(moment.date(), today or moment.date())
     findings = (
         *_blocked(plan, release.status),
@@ -221,7 +220,7 @@ def evaluate_policy(  # noqa: PLR0913  all but the first two have a usual value
         *_age_findings(policy, plan, release.published_at, moment),
         *_shape_findings(policy, plan),
     )
-    return PolicyAnswer(
+    return PolicyResult(
         server=plan["name"],
         client=plan["client"],
         environment=environment,
@@ -274,11 +273,9 @@ def _trust_findings(policy: Policy, plan: Mapping[str, Any], environment: str, n
     tiers = policy.minimum_tier
     least = tiers.get(environment, tiers.get("default"))
     if least is not None and tier_rank(trust["tier"]) < tier_rank(least):
-        yield "tier_below_minimum", f"{name} is {trust['tier']}; {environment} asks for {least}"
+        yield "tier_below_minimum", f"{name} is {trust['tier']}; {environment} requires {least}"
     if policy.minimum_score is not None and trust["overallScore"] < policy.minimum_score:
-        message = (
-            f"{name} has an overall score of {trust['overallScore']}, at least {policy.minimum_score} is asked for"
-        )
+        message = f"{name} has an overall score of {trust['overallScore']}; at least {policy.minimum_score} is required"
         yield "score_below_minimum", message
     for code in policy.required_evidence:
         if not _has_evidence(code, trust, now):
@@ -296,8 +293,8 @@ def _recorded_findings(
         if code in PROVABLE_CODES and not fresh:
             yield (
                 "evidence_only_recorded",
-                f"{plan['name']}: {code} is only recorded in the lock; ci --bytes proves it, and a signature of the "
-                "lock (ci --public-key) says who recorded it",
+                f"{plan['name']}: {code} is only recorded in the lock; prove it with ci --bytes, or verify who "
+                "recorded it with ci --public-key",
             )
 
 
@@ -321,26 +318,26 @@ def _age_findings(
         yield "release_age_unknown", f"the publication date of this version of {name} is unknown"
     elif now - published < timedelta(days=policy.minimum_age_days):
         days = max(0, (now - published).days)
-        message = f"this version of {name} is {days} days old, at least {policy.minimum_age_days} are asked for"
+        message = f"this version of {name} is {days} days old; at least {policy.minimum_age_days} are required"
         yield "release_too_young", message
 
 
 def _shape_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     name, manifest = plan["name"], plan["capabilityManifest"]
     if policy.digest_pinned_images and _image_problem(plan):
-        yield "image_not_pinned", f"{name} names its image by a tag, which can be moved"
+        yield "image_not_pinned", f"{name} names its image by a tag, which can change"
     if policy.bundle_hashes and _lacks_bundle_hash(plan):
         yield "bundle_hash_missing", f"{name} does not declare the SHA-256 of its bundle"
     if policy.deny_remotes and manifest["remoteHosts"]:
         yield "remote_denied", f"{name} declares remotes: {', '.join(manifest['remoteHosts'])}"
     required = [row["name"] for row in manifest["secrets"] if row["required"]]
     if policy.deny_secrets and required:
-        yield "secrets_denied", f"{name} asks for secrets: {', '.join(required)}"
+        yield "secrets_denied", f"{name} requires secrets: {', '.join(required)}"
 
 
 def waived(policy: Policy, name: str, code: str, message: str, today: date) -> PolicyFinding:
-    """A finding with the waiver that lifts it, or that did; ``name`` is that of a server or of a file of settings."""
-    fitting = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
-    in_force = next((waiver for waiver in fitting if today <= waiver.expires), None)
-    expired = next((waiver for waiver in fitting if waiver.expires < today), None) if in_force is None else None
+    """A finding with its waiver, or an expired one. ``name`` is that of a server or of a settings file."""
+    matching = [waiver for waiver in policy.waivers if waiver.code == code and waiver.servers.matches(name)]
+    in_force = next((waiver for waiver in matching if today <= waiver.expires), None)
+    expired = next((waiver for waiver in matching if waiver.expires < today), None) if in_force is None else None
     return PolicyFinding(code=code, message=message, waiver=in_force, expired_waiver=expired)

@@ -1,8 +1,7 @@
-"""One entry of an MCP registry: a ``server.json`` (schema 2025-12-11), what the registry says about it, and its source.
+"""One entry of an MCP registry: a ``server.json`` (schema 2025-12-11), the registry's metadata, and the source.
 
-The whole value is kept as it was read; the typed members beside it are what rules look at. Reading refuses what
-would have to be guessed (a package without identifier, ``isSecret: "yes"``) and names the member. Members unknown to us
-are kept in ``raw``.
+The value is kept verbatim; rules use the typed members. Parsing refuses ambiguous values (a package without identifier,
+``isSecret: "yes"``) with an error that names the member. Unknown members are kept in ``raw``.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ class Input(Record):
 
     name: str
     value: str | None
-    """A fixed value, perhaps a template with ``{variable}`` in it."""
+    """A fixed value, which may contain ``{variable}``."""
     default: Any
-    """As written; usually text. None where there is no default."""
+    """As written, usually a string; None if there is no default."""
     is_required: bool
     is_secret: bool
     format: str
-    """What the value means: ``string``, ``number``, ``boolean`` or ``filepath``."""
+    """``string``, ``number``, ``boolean`` or ``filepath``."""
     choices: tuple[str, ...]
-    """The values that are possible; none where any is."""
+    """The allowed values; empty if any is allowed."""
     variables: tuple[Input, ...]
     raw: Mapping[str, Any]
 
@@ -71,7 +70,7 @@ class Package(Record):
     runtime_hint: str | None
     transport: str | None
     serves: Remote | None
-    """Where the server answers once it runs, if it is not spoken to over standard input and output."""
+    """The URL of the running server, if it does not use stdio."""
     runtime_arguments: tuple[Argument, ...]
     package_arguments: tuple[Argument, ...]
     environment_variables: tuple[Input, ...]
@@ -81,7 +80,7 @@ class Package(Record):
 
 
 class Remote(Record):
-    """An address at which the server answers, perhaps a template with ``{variable}`` in it."""
+    """A remote server. Its URL may contain ``{variable}``."""
 
     type: str
     url: str
@@ -94,7 +93,7 @@ class ServerEntry(Record):
     """A server as one registry describes it."""
 
     source: str
-    """The id of the registry that was asked: our own knowledge, not a claim of the entry unless a cache was read."""
+    """The id of the registry that was queried. Only for cached entries it is a claim of the entry."""
     name: str
     title: str
     description: str
@@ -112,16 +111,16 @@ class ServerEntry(Record):
     server: Mapping[str, Any]
     """The ``server.json``, verbatim."""
     meta: Mapping[str, Any]
-    """What the registry adds about the entry, verbatim."""
+    """The registry's metadata about the entry, verbatim."""
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The entry as it is kept in a cache."""
+        """The entry as it is stored in a cache."""
         return {"server": dict(self.server), "_meta": dict(self.meta), "source": self.source}
 
     @property
     def namespace(self) -> str:
-        """What stands before the slash of the name; the whole name if there is none."""
+        """The part of the name before the slash; the whole name if there is none."""
         return self.name.partition("/")[0]
 
     @property
@@ -146,15 +145,15 @@ class ServerEntry(Record):
         return any(variable.is_secret for variable in (*self._variables(), *self._headers()))
 
     def extension(self, name: str) -> Any:
-        """A ``_meta`` member that the author or the registry wrote; the author's counts first. None if absent."""
+        """A ``_meta`` member of the ``server.json``, or else of the registry's metadata. None if absent."""
         own = self.server.get("_meta")
         member = own.get(name) if isinstance(own, dict) else None
         return self.meta.get(name) if member is None else member
 
     def secrets(self) -> tuple[list[dict[str, Any]], bool]:
-        """What has to be supplied, as ToolPin's capability manifest lists it; and whether the order is exact.
+        """The inputs that the user must supply, as in ToolPin's capability manifest; and whether their order is exact.
 
-        The order is that of ``localeCompare``, see ``locale_order``. The same name twice stays twice.
+        The order is that of JavaScript's ``localeCompare`` (`locale_sorted`). Duplicate names are kept.
         """
         declared = [("env", variable) for variable in self._variables()] + [
             ("header", header) for header in self._headers()
@@ -174,7 +173,7 @@ class ServerEntry(Record):
 
 
 def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
-    """An entry from a value. ``source`` is the registry that was asked; without it the entry has to name it."""
+    """Parse an entry. ``source`` is the registry that was queried; without it the entry must name its source."""
     entry = _Object(value, "entry")
     server = entry.object("server")
     if server is None:
@@ -183,13 +182,13 @@ def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
     named = entry.text("source")
     known = source if source is not None else named
     if not known:
-        # Without this, an entry from anywhere would count as one from the official registry, as it does in ToolPin.
-        _invalid("entry.source", "is missing, and the registry is not known")
+        # ToolPin would treat such an entry as one of the official registry.
+        _invalid("entry.source", "is missing")
     return _entry(server, _Object({}, "entry._meta") if meta is None else meta, known)
 
 
 def installable_problem(entry: ServerEntry) -> str | None:
-    """Why nothing can be installed from this entry, in ToolPin's words; None if something can."""
+    """Why this entry cannot be installed, in ToolPin's words; None if it can."""
     if entry.discovery_only and entry.source == "glama":
         return "Glama entries require official registry re-resolution before install"
     if not entry.packages and not entry.remotes:
@@ -198,7 +197,7 @@ def installable_problem(entry: ServerEntry) -> str | None:
 
 
 def capability_manifest(entry: ServerEntry, *, now: str) -> dict[str, Any]:
-    """What the metadata says a server can do and needs: kinds, transports, hosts and secrets."""
+    """The capability manifest from metadata: package types, transports, hosts and secrets."""
     addresses = [parse_whatwg_host(remote.url) for remote in entry.remotes]
     secrets, _ = entry.secrets()
     manifest: dict[str, Any] = {
@@ -246,8 +245,8 @@ def _entry(server: _Object, meta: _Object, source: str) -> ServerEntry:
         is_latest=official.flag("isLatest"),
         published_at=official.text("publishedAt"),
         discovery_only=listing.value.get("mode") == "discovery",
-        packages=server.each("packages", _package),
-        remotes=server.each("remotes", _remote),
+        packages=server.items("packages", _package),
+        remotes=server.items("remotes", _remote),
         server=server.value,
         meta=meta.value,
     )
@@ -274,9 +273,9 @@ def _package(value: _Object) -> Package:
         runtime_hint=value.text("runtimeHint"),
         transport=None if transport is None else transport.text("type"),
         serves=None if transport is None or transport.value.get("url") is None else _remote(transport),
-        runtime_arguments=value.each("runtimeArguments", _argument),
-        package_arguments=value.each("packageArguments", _argument),
-        environment_variables=value.each("environmentVariables", _input),
+        runtime_arguments=value.items("runtimeArguments", _argument),
+        package_arguments=value.items("packageArguments", _argument),
+        environment_variables=value.items("environmentVariables", _input),
         command=value.text("command"),
         args=tuple(item for item in args if isinstance(item, str)) if isinstance(args, list) else (),
         raw=value.value,
@@ -287,7 +286,7 @@ def _remote(value: _Object) -> Remote:
     return Remote(
         type=value.required_text("type"),
         url=value.required_text("url"),
-        headers=value.each("headers", _input),
+        headers=value.items("headers", _input),
         variables=value.variables(),
         raw=value.value,
     )
@@ -349,7 +348,7 @@ def _text_argument(text: str) -> Argument:
 
 
 class _Object:
-    """An object together with where it stands, so that what is wrong with it can be named."""
+    """An object and its path, for errors that name the member."""
 
     __slots__ = ("path", "value")
 
@@ -362,7 +361,7 @@ class _Object:
     def text(self, member: str) -> str | None:
         value = self.value.get(member)
         if value is not None and not isinstance(value, str):
-            self.refuse(member, "is not text")
+            self.refuse(member, "is not a string")
         return value
 
     def required_text(self, member: str) -> str:
@@ -376,7 +375,7 @@ class _Object:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.refuse(member, "is not a list of texts")
+            self.refuse(member, "is not a list of strings")
         return tuple(value)
 
     def flag(self, member: str) -> bool:
@@ -389,19 +388,19 @@ class _Object:
         value = self.value.get(member)
         return None if value is None else _Object(value, f"{self.path}.{member}")
 
-    def each(self, member: str, read: Callable[[_Object], _Read]) -> tuple[_Read, ...]:
+    def items(self, member: str, read: Callable[[_Object], _Read]) -> tuple[_Read, ...]:
         value = self.value.get(member)
         if value is None:
             return ()
         if not isinstance(value, list):
             self.refuse(member, "is not a list")
-        items: list[_Read] = []
+        parsed: list[_Read] = []
         for index, item in enumerate(value):
             if read is _argument and isinstance(item, str):
-                items.append(cast(_Read, _text_argument(item)))
+                parsed.append(cast(_Read, _text_argument(item)))
             else:
-                items.append(read(_Object(item, f"{self.path}.{member}[{index}]")))
-        return tuple(items)
+                parsed.append(read(_Object(item, f"{self.path}.{member}[{index}]")))
+        return tuple(parsed)
 
     def variables(self) -> tuple[Input, ...]:
         result = self.object("variables")

@@ -119,16 +119,16 @@ def parse(data: bytes) -> Envelope | dict[str, Any]:
         return value
     version = value.get("version")
     if value.get("schema") != ENVELOPE_SCHEMA or type(version) is not int or version != ENVELOPE_VERSION:
-        _malformed("its schema and version are not known")
+        _malformed("its schema or version is unknown")
     if value.get("algorithm") != "ed25519":
         _malformed("its algorithm is not ed25519")
     unsigned = next((member for member in value if member not in _MEMBERS), None)
     if unsigned is not None:
-        _malformed(f"it holds {unsigned[:40]!a}, which the signature does not cover")
+        _malformed(f"it has the member {unsigned[:40]!a}, which the signature does not cover")
     for member in ("lockfileDigest", "publicKeyFingerprint", *(["policyDigest"] if "policyDigest" in value else [])):
         _check_digest(value.get(member), member)
     if not isinstance(value.get("signedAt"), str):
-        _malformed("signedAt is not text")
+        _malformed("signedAt is not a string")
     return Envelope(
         lock_digest=value["lockfileDigest"],
         policy_digest=value.get("policyDigest"),
@@ -174,7 +174,7 @@ def dsse_to_bytes(envelope: Mapping[str, Any]) -> bytes:
 
 
 def _check_statement(payload: bytes, lock_bytes: bytes, policy_digest: str | None) -> Any:
-    """When the statement says that it was signed."""
+    """Check the statement against the lock, and return its ``signedAt``."""
     statement: Any = strict_json.parse_json(payload)
     if not isinstance(statement, dict) or statement.get("_type") != _IN_TOTO:
         _malformed("it is not an in-toto statement")
@@ -255,36 +255,36 @@ def _signers(
     envelope = parse(data)
     if not isinstance(envelope, Envelope):
         payload, signers = dsse_verify(envelope, STATEMENT_TYPE, known_keys.values())
-        _check_moment(_check_statement(payload, lock_bytes, policy_digest), required)
+        _check_time(_check_statement(payload, lock_bytes, policy_digest), required)
         return signers
     key = next((key for key in known_keys.values() if key.fingerprint == envelope.fingerprint), None)
     if key is None:
         _malformed(f"no known key has the fingerprint {envelope.fingerprint}")
     lock = lockfile.parse(lock_bytes)
     if lock.is_extended and not required.accept_partial:
-        _malformed("it covers only the v2 part of a lock that has more; sign the whole file (DSSE)")
+        _malformed("it does not cover the Pinwarden extension of the lock; sign the whole file (DSSE)")
     problem = verify(envelope, lockfile.digest(lock), key, policy_digest=policy_digest)
     if problem:
         _malformed(problem)
-    _check_moment(envelope.signed_at, required)
+    _check_time(envelope.signed_at, required)
     return (key,)
 
 
-def _check_moment(signed_at: Any, required: RequiredSigners) -> None:
+def _check_time(signed_at: Any, required: RequiredSigners) -> None:
     since = required.signed_since
     if since is None:
         return
     moment = parse_timestamp(signed_at)
     if moment is None:
-        _malformed("it does not say when it was signed")
+        _malformed("it does not state when it was signed")
     if moment < since:
         _malformed(
-            f"it was signed at {signed_at}, and a signature of {since.isoformat()} is known: an older lock was restored"
+            f"it was signed at {signed_at}, but a signature of {since.isoformat()} is known: an older lock was restored"
         )
 
 
 def newest_signature(envelopes: Iterable[bytes], known_keys: Mapping[str, PublicKey]) -> datetime | None:
-    """When the newest of these envelopes was signed by a known key, over whatever lock; None if none was."""
+    """The newest time at which a known key signed any of these envelopes, over any lock; None if none did."""
     moments: list[datetime] = []
     for data in envelopes:
         try:
@@ -320,9 +320,9 @@ def _decoded(text: Any, size: int | None = 64) -> bytes:
     try:
         data = b64decode(text, validate=True)
     except (BinasciiError, ValueError, TypeError):
-        _malformed("it holds something that is not base64")
+        _malformed("it contains invalid base64")
     if b64encode(data).decode() != text or (size is not None and len(data) != size):
-        _malformed("its signature does not have the 64 bytes of Ed25519")
+        _malformed("its signature is not an Ed25519 signature of 64 bytes")
     return data
 
 

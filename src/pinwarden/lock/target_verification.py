@@ -1,7 +1,7 @@
 """The verification report of the target that would be launched, in ToolPin's codes and sentences.
 
-The bytes of artifacts and the live server are looked at elsewhere; this judges what came of it. Whatever nobody looked
-at is ``unavailable``, never ``passed``.
+Artifacts and the live server are checked elsewhere; the report includes the outcomes. Evidence about anything that was
+not checked is ``unavailable``, never ``passed``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pinwarden.lock.trust_tiers import (
 from pinwarden.surface.interop import Advisory, ToolNames, advisories_of, cross_tool, duplicate_name, toolpin_hashes
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-# Container registries and download hosts that ToolPin takes for anchors of trust.
+# Container registries and download hosts that ToolPin considers trust anchors.
 TRUSTED_IMAGE_HOSTS = (
     "docker.io",
     "ghcr.io",
@@ -52,7 +52,7 @@ TRUSTED_IMAGE_HOSTS = (
     "registry.k8s.io",
     "quay.io",
 )
-_DOCKER_HUB = "registry-1.docker.io"  # the other name of docker.io that ToolPin knows
+_DOCKER_HUB = "registry-1.docker.io"  # an alias of docker.io in ToolPin
 _SHA256 = pattern("sha256:[0-9a-fA-F]{64}")
 TRUSTED_BUNDLE_HOSTS = (
     "registry.modelcontextprotocol.io",
@@ -65,7 +65,7 @@ TRUSTED_BUNDLE_HOSTS = (
 
 
 class LiveOutcome(Record):
-    """What came of asking the server itself for its tools."""
+    """The outcome of listing the live server's tools."""
 
     state: Literal["skipped", "not-executed", "failed", "listed"]
     """``skipped`` on request, ``not-executed`` without permission to run the package."""
@@ -89,15 +89,15 @@ class VerificationReport(Record):
 
     entry: ServerEntry
     manifest: Mapping[str, Any]
-    found: Verified
+    result: Verified
     trust: TrustReport = field(repr=False)
-    """The trust report with this verification in it."""
+    """The trust report including this verification."""
     verdict: Verdict
 
     @property
     def ok(self) -> bool:
-        """Whether nothing critical was found."""
-        return not any(issue.severity == "critical" for issue in self.found.issues)
+        """Whether there is no critical issue."""
+        return not any(issue.severity == "critical" for issue in self.result.issues)
 
     def to_json(self) -> dict[str, Any]:
         """The report in ToolPin's shape."""
@@ -109,10 +109,10 @@ class VerificationReport(Record):
             "serverVersion": self.entry.version,
             "capabilityManifest": dict(self.manifest),
             "attestations": declared,
-            "badges": list(self.found.badges),
-            "evidence": [dict(row) for row in self.found.evidence],
-            "issues": [issue.to_json() for issue in self.found.issues],
-            "verifiedProvenance": self.found.verified_provenance,
+            "badges": list(self.result.badges),
+            "evidence": [dict(row) for row in self.result.evidence],
+            "issues": [issue.to_json() for issue in self.result.issues],
+            "verifiedProvenance": self.result.verified_provenance,
             "verdict": self.verdict.to_json(),
         }
         return {name: member for name, member in shape.items() if member is not None}
@@ -126,14 +126,12 @@ def verify_metadata(
     target: LaunchTarget | None = None,
     artifact: ArtifactOutcome | None = None,
 ) -> VerificationReport:
-    """The verification of the target that would be launched.
+    """Verify the target that would be launched. Without ``artifact``, its bytes count as not checked.
 
-    Without ``artifact`` its bytes count as not looked at.
-
-    1. What the metadata says about itself, and the scan of its text.
-    2. The target: is it pinned, or is its address safe to contact.
-    3. The bytes.
-    4. The live server.
+    1. Metadata: declared evidence, and the scan of its text.
+    2. Target: is the package pinned, or the URL safe to contact?
+    3. Bytes of the artifact.
+    4. Live server.
     """
     metadata = judge(entry, now=now)
     findings = _Findings()
@@ -143,9 +141,7 @@ def verify_metadata(
     if chosen is None:
         findings.issue("critical", "no_install_target", f"No install target is available for {_versioned(entry)}.")
     elif isinstance(chosen, Remote):
-        if (
-            _judge_remote(findings, chosen) or live.state == "skipped"
-        ):  # what was not asked for was skipped all the same
+        if _judge_remote(findings, chosen) or live.state == "skipped":
             _judge_live(findings, live, manifest, remote=True, now=now)
     else:
         _judge_package(findings, chosen, artifact, now)
@@ -195,7 +191,7 @@ def _read_metadata(findings: _Findings, entry: ServerEntry, metadata: TrustRepor
 
 
 def _judge_remote(findings: _Findings, remote: Remote) -> bool:
-    """Whether the address may be contacted at all."""
+    """Whether the URL may be contacted."""
     findings.badges.append("remote-target")
     address = parse_whatwg_host(remote.url)
     if address is None:
@@ -249,7 +245,7 @@ def _judge_package(findings: _Findings, package: Package, artifact: ArtifactOutc
         _refuse_unpinned_npm(findings, package, now)
         return
     if artifact is None:
-        findings.evidence += _unlooked_at(package)
+        findings.evidence += _unchecked_bytes(package)
         return
     findings.evidence += artifact.evidence
     findings.issues += artifact.issues
@@ -287,8 +283,8 @@ _ARTIFACT_ROWS = {
 }
 
 
-def _unlooked_at(package: Package) -> list[Evidence]:
-    """Evidence about bytes that were not fetched, with ToolPin's reason where ToolPin would not fetch them either."""
+def _unchecked_bytes(package: Package) -> list[Evidence]:
+    """Evidence about bytes that were not downloaded; with ToolPin's reason if it would not download them either."""
     identifier = package.identifier
     match package.registry_type:
         case "npm":
@@ -330,14 +326,14 @@ def _unavailable(kind: str, message: str, claim: str, reason: str, *, anchor: st
 
 
 def bundle_anchor(identifier: str) -> str | None:
-    """The host of a bundle's address, if it is one that ToolPin trusts; on whatever port."""
+    """The host of a bundle's URL if ToolPin trusts it, on any port; else None."""
     address = parse_whatwg_host(identifier)
     host = "" if address is None or address.scheme != "https" else address.host.partition(":")[0]
     return host if host in TRUSTED_BUNDLE_HOSTS else None
 
 
 def image_reference(identifier: str) -> tuple[str, str] | None:
-    """Host and digest of an image named by digest; None for a name with a tag as well, as ToolPin has it."""
+    """Host and digest of an image named by digest; None if it also has a tag, as in ToolPin."""
     name, mark, digest = identifier.rpartition("@")
     if not mark or not _SHA256.fullmatch(digest) or "://" in name:
         return None
@@ -350,7 +346,7 @@ def image_reference(identifier: str) -> tuple[str, str] | None:
 
 
 def image_host(name: str) -> str:
-    """The registry of an image by its name, which may have a tag."""
+    """The registry host of an image name, which may have a tag."""
     first, _, rest = name.lstrip("/").partition("/")
     host = first.lower() if rest and _names_host(first) else "docker.io"
     return "docker.io" if host == _DOCKER_HUB else host
@@ -427,7 +423,7 @@ def _report(
         verified_provenance=metadata.verified_provenance,
     )
     trust = with_verification(metadata, verified, now=now)
-    # ToolPin judges by what the verification saw, and leaves out what caps the score of the metadata.
+    # ToolPin's verdict uses the evidence of the verification, not the caps of the metadata's score.
     grounds = Grounds(
         tier=trust.tier,
         verified_provenance=trust.verified_provenance,
@@ -436,7 +432,7 @@ def _report(
         ok=not any(issue.severity == "critical" for issue in verified.issues),
     )
     return VerificationReport(
-        entry=entry, manifest=manifest, found=verified, trust=trust, verdict=decide(grounds, now=now)
+        entry=entry, manifest=manifest, result=verified, trust=trust, verdict=decide(grounds, now=now)
     )
 
 

@@ -1,7 +1,7 @@
 """Compare a live tool list with the hashes that ToolPin keeps in a lock.
 
-ToolPin keeps up to three hashes over all tools together. ``toolSurfaceHash`` decides where it is there; the two older
-ones, which depend on a locale, decide only without it. A hash cannot say what changed: the others narrow it down.
+ToolPin records up to three hashes over all tools together. ``toolSurfaceHash`` decides if it is present; the two older
+ones, which depend on a locale, decide only without it. A hash does not show what changed; the others narrow it down.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pinwarden.surface.interop import TOOLPIN_COVERAGE, ToolPinHashes, toolpin_h
 
 PIN_FINDINGS: Mapping[str, str] = MappingProxyType(
     {
-        "tools_changed": "The server offers other tools than those that ToolPin hashed.",
-        "tool_texts_changed": "Names or descriptions of tools are not those that ToolPin hashed.",
-        "tool_schemas_changed": "Input schemas of tools are not those that ToolPin hashed.",
-        "tool_coverage_reduced": "The hash in the lock leaves out members of tools, so it approves whatever they say.",
+        "tools_changed": "The tools differ from those that ToolPin hashed.",
+        "tool_texts_changed": "Names or descriptions of tools differ from those that ToolPin hashed.",
+        "tool_schemas_changed": "Input schemas of tools differ from those that ToolPin hashed.",
+        "tool_coverage_reduced": "The hash in the lock leaves out members of tools, so their changes are not detected.",
         "tool_undigestable": "A tool definition is ambiguous, so it cannot have been approved.",
-        "tool_order_unknown": "ToolPin's older hashes depend on a locale, and the order of these names is not known.",
+        "tool_order_unknown": "ToolPin's older hashes depend on a locale; the order of these names in it is unknown.",
     }
 )
 """Results of a comparison. All are drift except the last, which means that no comparison was possible."""
@@ -30,24 +30,24 @@ UNDECIDED = "tool_order_unknown"
 
 
 class PinFinding(Record):
-    """One thing that a recorded hash tells about the live list."""
+    """One result of comparing a recorded hash with the live list."""
 
     code: str
     message: str
 
     @property
     def decided(self) -> bool:
-        """Whether it could be compared at all."""
+        """Whether the comparison was possible."""
         return self.code != UNDECIDED
 
 
 def has_pins(manifest: Mapping[str, Any]) -> bool:
-    """Whether a capability manifest holds hashes of live tools."""
+    """Whether a capability manifest has hashes of live tools."""
     return any(member in manifest for member in TOOL_HASHES)
 
 
 def compare_pins(manifest: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[PinFinding, ...]:
-    """Every way in which the live tools are not those that were hashed; nothing if they are the same."""
+    """The differences between the live tools and the hashed ones; empty if they are the same."""
     live = toolpin_hashes(tools)
     pin = manifest.get("toolSurfaceHash")
     if pin is None:
@@ -68,13 +68,13 @@ def _by_older_hashes(manifest: Mapping[str, Any], live: ToolPinHashes, count: in
     if texts_same and schemas_same:
         return
     if live.locale_dependent and all(pin["toolCount"] == count for pin in pins):
-        yield _finding(UNDECIDED, "the approved hashes depend on the order of names in a locale that is not known")
+        yield _finding(UNDECIDED, "the approved hashes depend on the order of names in an unknown locale")
         return
     yield from _narrowed_down(manifest, live, (pins[0]["toolCount"], count))
 
 
 def _narrowed_down(manifest: Mapping[str, Any], live: ToolPinHashes, counts: tuple[float, int]) -> Iterator[PinFinding]:
-    """What must have changed, as far as the older hashes beside it can tell."""
+    """What changed, as far as the older hashes show it."""
     approved, listed = counts
     if approved != listed:
         yield _finding("tools_changed", f"the server lists {listed} tools, and {approved} were approved")
@@ -87,7 +87,7 @@ def _narrowed_down(manifest: Mapping[str, Any], live: ToolPinHashes, counts: tup
     elif schemas is None or not _same(schemas, live.tool_manifest_hash.hex, listed):
         yield _finding("tool_schemas_changed", "tool input schemas changed")
     else:
-        yield _finding("tools_changed", "a description or schema that was empty is gone, or the other way round")
+        yield _finding("tools_changed", "an empty description or schema was added or removed")
 
 
 def _same(pin: Mapping[str, Any], value: str, count: int) -> bool:

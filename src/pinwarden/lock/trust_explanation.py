@@ -24,7 +24,7 @@ from pinwarden.lock.trust_tiers import (
 
 
 class Explanation(Record):
-    """A tier in words: what it means, why it is this one, and what would make it better."""
+    """What a tier means, why the entry has it, and how to improve it."""
 
     tier: Tier
     meaning: str
@@ -33,15 +33,15 @@ class Explanation(Record):
 
 
 _MEANINGS: Mapping[Tier, str] = {
-    "blocked": "Blocked: something about this server rules it out, and it must not be installed.",
-    "unverified": "Unverified: the entry leaves open what would run, so a person has to look before it is installed.",
-    "conditional": "Conditional: the package is named, but its bytes were not verified.",
-    "verified": "Verified: the bytes of the artifact were checked against a trusted anchor within the last seven days.",
+    "blocked": "Blocked: this server must not be installed.",
+    "unverified": "Unverified: the entry does not determine what would run. Review it before you install it.",
+    "conditional": "Conditional: the package is pinned, but its bytes were not verified.",
+    "verified": "Verified: the artifact's bytes were verified against a trusted anchor within the last seven days.",
 }
 _REMEDIES = {
     "no_install_target": "Choose an entry that names a package or a remote.",
-    "insecure_remote": "Ask for an https address; over http anyone on the way can replace the tools.",
-    "invalid_remote_url": "Ask the author to correct the address.",
+    "insecure_remote": "Use an https URL; over http, anyone on the network can replace the tools.",
+    "invalid_remote_url": "Ask the author to correct the URL.",
     "mutable_oci_tag": "Name the image by digest: image@sha256:<64 hex digits>.",
     "digest_present": "Name the image by digest: image@sha256:<64 hex digits>.",
     "missing_mcpb_hash": "Ask the author to declare the bundle's fileSha256.",
@@ -50,21 +50,21 @@ _REMEDIES = {
 }
 _RELOCK = "in the client's configuration, then lock it again with pinwarden init --accept NAME."
 _CONFIGURED = {
-    "insecure_remote": f"Use an https address {_RELOCK}",
-    "invalid_remote_url": f"Correct the address {_RELOCK}",
+    "insecure_remote": f"Use an https URL {_RELOCK}",
+    "invalid_remote_url": f"Correct the URL {_RELOCK}",
     "mutable_oci_tag": f"Name the image by digest {_RELOCK}",
     "digest_present": f"Name the image by digest {_RELOCK}",
     "package_pin": f"Name an exact version {_RELOCK}",
 }
-"""The same for a server that was found in a configuration: no author and no registry is behind it."""
+"""The same for a server from a configuration, which has no registry entry."""
 _PACKAGED = ("npm", "pypi", "oci", "nuget", "jsr", "remote")
-_LOCAL = "A local program has no release to name; keep it where every change is reviewed, such as this repository."
+_LOCAL = "A local program has no release to pin; keep it where every change is reviewed, such as this repository."
 
 
 def explain(report: TrustReport, *, now: str, configured: str | None = None) -> Explanation:
-    """Why the report has this tier, each reason in a sentence, and what can be done about it.
+    """Explain the tier of a report.
 
-    ``configured`` is the kind of target of a server that was found in a configuration; None for one from a registry.
+    ``configured`` is the kind of target of a server from a configuration; None for one from a registry.
     """
     reasons = [f"{gate.code}: {_sentence(gate.message)}" for gate in report.gates]
     failed = [row for row in report.evidence if row["status"] == "failed"]
@@ -90,28 +90,26 @@ def explain(report: TrustReport, *, now: str, configured: str | None = None) -> 
 
 
 def explain_bundle(explanation: Explanation, version: str, *, literal: bool) -> Explanation:
-    """The same for an installed bundle, which ToolPin's tiers know nothing of: the install checked its bytes."""
+    """The same for an installed bundle. ToolPin's tiers do not cover bundles, whose bytes the install verified."""
     meaning = f"{explanation.tier.capitalize()} by ToolPin's tiers, which do not cover bundles. " + (
-        "The install checked every byte against what the registry signed, by the letter of the rulebook: not how "
-        "fresh that was, nor who may vouch as what."
+        "The install verified every byte against the registry's signature, but --literal skipped the log and the "
+        "attesters' roles."
         if literal
         else "The install verified every byte against the registry's signature, its log and the attestations."
     )
-    remedies = (f"Install it without --literal: {version} was accepted with holes left open.",) if literal else ()
+    remedies = (f"Install it without --literal: some checks of {version} were skipped.",) if literal else ()
     return Explanation(tier=explanation.tier, meaning=meaning, reasons=(), remedies=remedies)
 
 
 def explain_bytes(explanation: Explanation, name: str, *, pinned: bool) -> Explanation:
-    """The same for a package that was found in a configuration: ToolPin's tiers do not count bytes that we pinned."""
+    """The same for a package from a configuration. ToolPin's tiers ignore bytes that Pinwarden pinned."""
     if explanation.tier != "conditional":
         return explanation
-    stays = "The tier stays, as no registry's entry is behind it"
+    stays = "The tier stays conditional, because there is no registry entry"
     if pinned:
-        meaning = "Conditional: its bytes are pinned, but no provenance shows that they are its author's."
+        meaning = "Conditional: its bytes are pinned, but no provenance shows who built them."
         return replace(explanation, meaning=meaning, remedies=explanation.remedies or (f"{stays}.",))
-    return replace(
-        explanation, remedies=(*explanation.remedies, f"{stays}; pinwarden prove {name} pins its bytes all the same.")
-    )
+    return replace(explanation, remedies=(*explanation.remedies, f"{stays}; pinwarden prove {name} pins its bytes."))
 
 
 def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
@@ -119,9 +117,9 @@ def _open_reasons(report: TrustReport, now: str) -> Iterator[str]:
     if problem is not None:
         yield _sentence(problem)
     if not report.verified_provenance:
-        yield "The entry names no source repository, or comes from a registry that is not a known source."
+        yield "The entry has no source repository, or its registry is not a known source."
     if report.tier == "unverified":
-        yield f"The metadata is thin (score {report.score}, at least 40 is asked for) and nothing in it is pinned."
+        yield f"The metadata is incomplete (score {report.score}, at least 40 is required), and nothing is pinned."
 
 
 def _sentence(text: str) -> str:
@@ -135,7 +133,7 @@ WEAK_PIN_CODES = ("mutable_oci_tag", "missing_mcpb_hash")
 
 
 class Verdict(Record):
-    """The judgement in one word, with its reason."""
+    """The verdict in ToolPin's words, with its reason."""
 
     verdict: Literal["verified", "needs-review", "blocked"]
     reason: str
@@ -171,7 +169,7 @@ def verdict_of(report: TrustReport, *, now: str) -> Verdict:
 
 
 def decide(grounds: Grounds, *, now: str) -> Verdict:
-    """One word and the first reason that applies."""
+    """The verdict, with the first reason that applies."""
     tier = grounds.tier
     if tier == "blocked" or not grounds.ok:
         return Verdict(verdict="blocked", reason=_why_blocked(grounds), tier=tier)
@@ -213,7 +211,7 @@ def _why_review(grounds: Grounds, now: str) -> str:
 
 
 def own_findings(entry: ServerEntry) -> tuple[Issue, ...]:
-    """Our own findings about an entry's metadata. They do not change the numbers above."""
+    """Pinwarden's findings about an entry's metadata. They do not change the trust report."""
     return tuple(_own_findings(entry))
 
 
@@ -242,7 +240,7 @@ def _own_findings(entry: ServerEntry) -> Iterator[Issue]:
             yield Issue(
                 severity="info",
                 code="version_is_exact",
-                message=f"Version {version} of {package.identifier} names one release; the letter x is no wildcard.",
+                message=f"Version {version} of {package.identifier} names one release; the letter x is not a wildcard.",
             )
 
 

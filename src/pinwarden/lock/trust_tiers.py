@@ -30,11 +30,11 @@ from pinwarden.lock.server_entry import (
 from pinwarden.surface.interop import advisories_of
 
 Evidence = Mapping[str, Any]
-"""One row of evidence, as it stands in a report: ``code``, ``status`` and ``message``, and where it came from."""
+"""One row of evidence in a report: ``code``, ``status``, ``message``, and its source."""
 PIN_CODES = ("package_pin", "digest_present", "file_hash_present")
 ARTIFACT_CODES = (
     *("oci_digest_verified", "mcpb_sha256_verified", "npm_integrity_verified"),
-    # Ours, for kinds that ToolPin cannot verify.
+    # Pinwarden's, for package types that ToolPin cannot verify.
     *("pypi_sha256_verified", "nuget_sha512_verified", "cargo_checksum_verified"),
 )
 VETO_CODES = ("no_install_target", "insecure_remote", "invalid_remote_url")
@@ -49,7 +49,7 @@ _CLOCK_SKEW = timedelta(seconds=60)
 
 
 class Issue(Record):
-    """Something that speaks against an entry."""
+    """A problem of an entry."""
 
     severity: Literal["critical", "warning", "info"]
     code: str
@@ -61,7 +61,7 @@ class Issue(Record):
 
 
 class TierCap(Record):
-    """A reason why the tier is no better than ``tier``."""
+    """A reason that limits the tier to ``tier``."""
 
     code: str
     message: str
@@ -91,7 +91,7 @@ class Pillars(Record):
 
 
 class TrustReport(Record):
-    """A judgement about one entry."""
+    """The trust report of one entry."""
 
     score: int
     overall_score: int
@@ -102,14 +102,14 @@ class TrustReport(Record):
     gates: tuple[TierCap, ...]
     gated_by: tuple[str, ...]
     verified_provenance: bool
-    """ToolPin's word: a repository address is there and the registry is a known one. Nothing was verified."""
+    """ToolPin's term: the entry has a repository URL, and the registry is a known one. Nothing was verified."""
     pillars: Pillars
     evidence: tuple[Evidence, ...]
     badges: tuple[str, ...]
     issues: tuple[Issue, ...]
 
     def to_json(self, *, reread: bool = False) -> dict[str, Any]:
-        """The report in the order ToolPin writes it first, or after it has read its own file again."""
+        """The report in ToolPin's member order for a new report, or for one that it has read (``reread``)."""
         members = {
             "score": self.score,
             "overallScore": self.overall_score,
@@ -132,9 +132,9 @@ class TrustReport(Record):
 def judge(entry: ServerEntry, *, now: str) -> TrustReport:
     """The trust report of an entry from its metadata alone.
 
-    1. Points, issues, badges and evidence are collected member by member.
-    2. The pillars are computed from them.
-    3. Gates decide the tier, and the tier caps the overall score.
+    1. Collect points, issues, badges and evidence, member by member.
+    2. Compute the pillars.
+    3. Apply the gates, which decide the tier; the tier caps the overall score.
     """
     tally = collect(entry)
     ungated = TrustReport(
@@ -156,7 +156,7 @@ def judge(entry: ServerEntry, *, now: str) -> TrustReport:
 
 
 class Verified(Record):
-    """What a verification adds to a trust report."""
+    """The result of a verification, to be added to a trust report."""
 
     evidence: tuple[Evidence, ...]
     issues: tuple[Issue, ...]
@@ -165,7 +165,7 @@ class Verified(Record):
 
 
 def with_verification(report: TrustReport, result: Verified, *, now: str) -> TrustReport:
-    """The report after a verification: its rows follow those from metadata, nothing is listed twice, pillars stay."""
+    """The report with the rows of a verification added, without duplicates. The pillars do not change."""
     merged = replace(
         report,
         evidence=unique_evidence([*report.evidence, *result.evidence]),
@@ -182,7 +182,7 @@ def with_evidence(report: TrustReport, row: Evidence, *, now: str) -> TrustRepor
 
 
 def unique_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Each row once; rows are the same if code, status, message and claim are."""
+    """Rows without duplicates, compared by code, status, message and claim."""
     unique: dict[tuple[Any, ...], Evidence] = {}
     for row in rows:
         unique.setdefault((row["code"], row["status"], row["message"], row.get("claim", "")), row)
@@ -193,7 +193,7 @@ def unique_evidence(rows: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 
 def gated(report: TrustReport, *, now: str) -> TrustReport:
-    """The report with tier, gates and overall score that follow from its issues and evidence."""
+    """The report with its gates, tier and overall score computed from issues and evidence."""
     gates = _gates(report)
     vetoes = tuple(gate for gate in gates if gate.tier == "blocked")
     failed = tuple(row["code"] for row in report.evidence if row["status"] == "failed")
@@ -260,7 +260,7 @@ def _capped(
 
 
 def artifact_problem(evidence: Iterable[Evidence], *, now: str) -> str | None:
-    """Why the evidence is no proof that the artifact's bytes were checked lately; None if it is."""
+    """Why the evidence does not prove that the artifact's bytes were verified recently; None if it does."""
     checked = [
         row
         for row in evidence
@@ -286,7 +286,7 @@ def _is_fresh(verified_at: Any, now: datetime | None) -> bool:
 
 
 _INTEGRITY_BADGES = ("pinned version", "digest-pinned", "fileSha256", "https remote")
-# Registries that ToolPin takes for sources of provenance: pillar of provenance, pillar of reputation.
+# Registries that ToolPin considers sources of provenance: provenance pillar, reputation pillar.
 _KNOWN_SOURCES = {"official": (85, 80), "toolpin": (82, 78), "docker": (80, 75)}
 
 
@@ -301,7 +301,7 @@ def pillars(entry: ServerEntry, tally: Tally) -> Pillars:
 
 
 def has_provenance(entry: ServerEntry) -> bool:
-    """ToolPin's word: a repository address is there and the registry is a known one. Nothing was verified."""
+    """ToolPin's term: the entry has a repository URL, and the registry is a known one. Nothing was verified."""
     return bool(entry.repository_url) and entry.source in _KNOWN_SOURCES
 
 
@@ -312,7 +312,7 @@ def _provenance(entry: ServerEntry) -> int:
 
 
 def _integrity(tally: Tally) -> int:
-    """By badges, where the same badge of two packages counts twice, less a penalty for critical issues."""
+    """Counts badges (twice, if two packages have the same one), minus a penalty for critical issues."""
     criticals = [issue.code for issue in tally.issues if issue.severity == "critical"]
     penalty = 60 if any(code in VETO_CODES for code in criticals) else 35 if criticals else 0
     count = sum(badge in _INTEGRITY_BADGES for badge in tally.badges)
@@ -320,8 +320,7 @@ def _integrity(tally: Tally) -> int:
 
 
 def _reputation(entry: ServerEntry) -> int:
-    # ToolPin also means to lower this for instructions hidden in descriptions, but looks for codes that its scan never
-    # emits. The rule never fires there and is omitted here.
+    # ToolPin intends to lower this for hidden instructions, but its scan never emits the codes it looks for.
     if entry.source in _KNOWN_SOURCES:
         return _KNOWN_SOURCES[entry.source][1]
     return 45 if entry.discovery_only else 60
@@ -331,7 +330,7 @@ def _reputation(entry: ServerEntry) -> int:
 
 
 class Tally:
-    """What was found so far."""
+    """The points, issues, badges and evidence collected so far."""
 
     def __init__(self) -> None:
         self.points = 50
@@ -345,18 +344,18 @@ class Tally:
         return max(0, min(100, self.points))
 
     def flaw(self, points: int, severity: Literal["critical", "warning", "info"], code: str, message: str) -> None:
-        """Something that speaks against the entry."""
+        """Add an issue; ``points`` is negative."""
         self.points += points
         self.issues.append(Issue(severity=severity, code=code, message=message))
 
     def merit(self, points: int, badge: str) -> None:
-        """Something that speaks for it."""
+        """Add points and a badge."""
         self.points += points
         self.badges.append(badge)
 
 
 def collect(entry: ServerEntry) -> Tally:
-    """All that the entry's metadata says for and against it, member by member."""
+    """Collect points, issues, badges and evidence from the entry's metadata."""
     tally = Tally()
     if entry.repository_url:
         tally.merit(8, "source repo")
@@ -431,7 +430,7 @@ def _collect_remote(tally: Tally, remote: Remote) -> None:
 
 
 def metadata_advisories(entry: ServerEntry) -> list[Issue]:
-    """ToolPin's scan of the entry's own name and description; it advises and never fails anything."""
+    """ToolPin's scan of the entry's name and description. Its findings are advisory."""
     advisories = {advisory.code: advisory for advisory, _, _ in advisories_of(f"{entry.name}\n{entry.description}")}
     return [
         Issue(
@@ -451,7 +450,7 @@ _OCI_DIGEST = re.compile(r"@sha256:[0-9a-fA-F]{64}\Z")
 
 
 def package_rows(package: Package) -> list[Evidence]:
-    """What the metadata of a package claims about how it is pinned. Nothing of it has been checked."""
+    """Evidence of how a package is pinned, as its metadata declares. Nothing is verified."""
     identifier, version = package.identifier, package.version
     rows: list[Evidence] = []
     if pinned_version(package):
@@ -497,12 +496,12 @@ def _metadata_row(code: str, status: str, message: str, claim: str, failure: str
 
 
 def pinned_version(package: Package) -> bool:
-    """Whether ToolPin holds the package for pinned by its version."""
+    """Whether ToolPin considers the package pinned by its version."""
     return bool(package.version) and not is_floating_for_toolpin(package.version or "")
 
 
 def oci_pin_problem(identifier: str) -> str | None:
-    """What is wrong with the digest of an image, None if it has a valid one."""
+    """The problem of an image's digest pin; None if it has a valid one."""
     if _OCI_DIGEST.search(identifier):
         return None
     return "does not contain a valid sha256 digest pin" if "@sha256:" in identifier else "is not pinned by digest"
@@ -514,12 +513,12 @@ def has_file_hash(package: Package) -> bool:
 
 
 def unpinned(identifier: str) -> str:
-    """What is said about a package without an exact version."""
+    """The message for a package without an exact version."""
     return f"Package {identifier} does not declare an exact package version."
 
 
 def attestations(entry: ServerEntry) -> list[str]:
-    """The kinds of attestations that the entry says exist. None of them is fetched or checked here."""
+    """The kinds of attestations that the entry declares. None of them is verified here."""
     rows = entry.extension(ATTESTATIONS_META)
     if not isinstance(rows, list):
         return []
@@ -542,7 +541,7 @@ _CARRIED = ("source", "claim", "verificationMethod", "trustedAnchor", "trustAnch
 
 
 def registry_rows(entry: ServerEntry) -> list[Evidence]:
-    """Evidence that ToolPin's own registry claims; a claim of proof counts as a declaration."""
+    """Evidence from ToolPin's own registry. A claim of proof counts as a declaration only."""
     rows = entry.extension(EVIDENCE_META)
     if entry.source != "toolpin" or not isinstance(rows, list):
         return []

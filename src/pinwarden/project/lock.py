@@ -24,9 +24,9 @@ from pinwarden.lock.install_plan import Installation, Scope, install_plan
 from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
     launch_command,
+    launch_label,
     locked_launch,
     same_release,
-    started_in_words,
     still_enforced,
     with_bytes_of,
 )
@@ -224,7 +224,7 @@ def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extens
         fresh,
         surface=known.surface,
         api_surface=known.api_surface,
-        surface_of=known.surface_of or (None if same else started_in_words(before)),
+        surface_of=known.surface_of or (None if same else launch_label(before)),
         probed_release=(known.probed_release if same else None) or fresh.probed_release,
     )
 

@@ -40,7 +40,7 @@ class LockDocument(Record):
 def read_lock(path: Path) -> LockDocument:
     """Read a lockfile and verify it together with the approved texts beside it."""
     data = lock_store.read_bytes(path)
-    with lock_store.told_of(path):
+    with lock_store.naming_lockfile(path):
         lock = lockfile.parse(data)
     files: dict[str, bytes] = {}
     if any(True for _ in file_pins(lock)):

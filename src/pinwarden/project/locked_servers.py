@@ -14,7 +14,7 @@ from pinwarden.lock.closure import approved_digests
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import extension_of, has_surface
 from pinwarden.lock.locked_config import configured_in
-from pinwarden.lock.locked_launch import locked_launch, started_in_words
+from pinwarden.lock.locked_launch import launch_label, locked_launch
 from pinwarden.project.configured_servers import ServerIdentity, entry_identity
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def has_bytes(entry: Entry) -> bool:
 def describe_differences(servers: Iterable[LockedServer]) -> str:
     """How several servers of one name differ, with what each client starts or contacts."""
     listed = tuple(servers)
-    shown = [started_in_words(server.entry)[:120] for server in listed]
+    shown = [launch_label(server.entry)[:120] for server in listed]
     clients = [", ".join(server.clients) for server in listed]
     if len(set(shown)) == 1:
         why = "other bytes" if len({server.identity for server in listed}) == 1 else "other arguments or variables"

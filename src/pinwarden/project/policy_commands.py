@@ -233,7 +233,7 @@ def _row(entry: Entry, rule: PolicyFinding) -> Row:
         entity="server",
         name=entry.key,
         path="",
-        message=rule.told,
+        message=rule.full_message,
     )
 
 

@@ -46,7 +46,7 @@ def verify_server(
     rows = [
         Row(code=code, severity=level, entity="server", name=entry.name, path="", message=message)
         for code, level, message in (
-            *((issue.code, issue.severity, issue.message) for issue in report.found.issues),
+            *((issue.code, issue.severity, issue.message) for issue in report.result.issues),
             *((issue.code, "review", issue.message) for issue in own_findings(entry)),
         )
     ]

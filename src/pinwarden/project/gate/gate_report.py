@@ -292,7 +292,7 @@ LIVE_KINDS: FindingKinds = kind_table(
 def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
     """Servers whose surface was approved for another release or configuration than they start now. The gateway still
     enforces the approved surface; what the server offers now is known only after it was started."""
-    from pinwarden.lock.locked_launch import started_in_words
+    from pinwarden.lock.locked_launch import launch_label
     from pinwarden.project.locked_servers import approve_command
 
     for entry in lock.entries:
@@ -306,7 +306,7 @@ def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
             name=entry.name,
             path="",
             message=(
-                f"its surface was approved for {extension.surface_of[:200]}; {started_in_words(entry)} was not started "
+                f"its surface was approved for {extension.surface_of[:200]}; {launch_label(entry)} was not started "
                 f"since. What differs is blocked. Review it: {approve_command(entry, lock.entries)}"
             ),
         )

@@ -147,7 +147,7 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
     from pinwarden.lock.policy_rules import waived
 
     answer = waived(policies.own, row.file or "", code, message, policies.today)
-    return replace(row, severity=row.severity if answer.refuses else "info", message=answer.told)
+    return replace(row, severity=row.severity if answer.refuses else "info", message=answer.full_message)
 
 
 def _prefix(folder: Path, root: Path | None) -> str:
