@@ -7,8 +7,8 @@ from pinwarden.artifacts.provenance_drift import PROVENANCE_KINDS
 from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS
 from pinwarden.contract.costs import COST_KINDS
-from pinwarden.contract.entitlement_findings import CONTRACT_KINDS
 from pinwarden.contract.diff_report import CONTRACT_CHANGE_KINDS
+from pinwarden.contract.entitlement_findings import CONTRACT_KINDS
 from pinwarden.core.record import Record
 from pinwarden.core.report import FindingKind, FindingKinds
 from pinwarden.lock.lockfile import NOTES, PROBLEMS
