@@ -161,7 +161,7 @@ def _other(frame: bytes) -> bytes:
         case("full", FIFTY_MEGABYTES, OWN | {"cache-hints"}),
     ],
 )
-def test_over_stdio_both_sides_have_the_same_bytes_in_the_same_order(tmp_path: Path, case: Case) -> None:
+def test_stdio_relays_the_same_bytes_in_the_same_order(tmp_path: Path, case: Case) -> None:
     hosts = ", ".join(f'"{host}"' for host in HOSTS)
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nurl-hosts = [{hosts}]\n")
     folder = str(tmp_path) if case.server in ("filesystem", "git") else ""
@@ -192,7 +192,7 @@ def _judge_over_stdio(server: Side, client: Side) -> str:
     ("client", "mode", "server"),
     [("sdk1", "legacy", "git"), ("fastmcp", "auto", "fastmcp"), ("inspector", "legacy", "filesystem")],
 )
-def test_other_clients_and_their_servers_have_the_same_bytes(
+def test_other_clients_and_their_servers_exchange_the_same_bytes(
     client: str, mode: str, server: str, way: str, tmp_path: Path
 ) -> None:
     real = real_servers(tmp_path)[server]
@@ -239,7 +239,7 @@ def _without_unheard(server: Side, client: Side) -> Iterator[Side]:
                 yield Side(server.up, [[each for place, each in enumerate(down) if place not in gone]])
 
 
-def test_only_questions_that_nobody_answered_may_be_missing_on_the_side_of_a_client_that_left() -> None:
+def test_the_comparison_ignores_only_unanswered_server_requests_of_a_disconnected_client() -> None:
     asks, answers = b'{"method":"roots/list","id":0}', b'{"result":{"roots":[]},"id":0}'
     tells = b'{"method":"notifications/message"}'
     judge = _but_for_unheard(_judge_over_stdio)
@@ -252,7 +252,7 @@ def test_only_questions_that_nobody_answered_may_be_missing_on_the_side_of_a_cli
     assert judge(Side([], [[asks, tells]]), Side([], [[_other(asks), tells]]))
 
 
-def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) -> None:
+def test_stdio_relays_a_result_of_fifty_megabytes_unchanged(tmp_path: Path) -> None:
     """The official client takes a minute for one, so this is a client of a few lines."""
     file = tmp_path / "large.png"
     file.write_bytes(bytes(range(256)) * (FIFTY_MEGABYTES * 3 // 8 // 256 + 1))
@@ -268,7 +268,7 @@ def test_over_stdio_a_result_of_fifty_megabytes_passes_as_it_is(tmp_path: Path) 
 # Over HTTP
 
 
-def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
+def test_http_relays_tasks_byte_for_byte() -> None:
     case = Case("everything", 0, OWN)
     with _served(case) as port, http_tap(port) as far:
         behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
@@ -297,7 +297,7 @@ def test_over_http_tasks_are_relayed_byte_for_byte() -> None:
         pytest.param(Case("full", FIFTY_MEGABYTES, UNCHANGED), id=f"full-{FIFTY_MEGABYTES}"),
     ],
 )
-def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, case: Case) -> None:
+def test_http_relays_the_same_bytes_to_and_from_a_process(tmp_path: Path, case: Case) -> None:
     record = tmp_path / "server"
     behind = UpstreamServer(guard("real", policy=POLICY), command=tapped(record, case.command()))
     with gateway({"real": behind}) as made, http_tap(made.port) as tap:
@@ -322,7 +322,7 @@ def test_over_http_a_process_has_the_bytes_that_the_client_has(tmp_path: Path, c
         case("full", FIFTY_MEGABYTES, OWN | {"cache-hints"}),
     ],
 )
-def test_over_http_a_remote_server_has_the_bytes_that_the_client_has(case: Case) -> None:
+def test_http_relays_the_same_bytes_to_and_from_a_remote_server(case: Case) -> None:
     with _served(case) as port, http_tap(port) as far:
         behind = UpstreamServer(guard("real", policy=POLICY), url=f"http://127.0.0.1:{far.port}/mcp")
         with gateway({"real": behind}) as made, http_tap(made.port) as near:
@@ -364,7 +364,7 @@ MERGED = frozenset({"own-requests", "shared-ids", "merged-names", "merged-lists"
     [("legacy", MERGED | {"merged-questions"}), ("auto", MERGED | {"hang-up"})],
     ids=["handshake", "newest"],
 )
-def test_at_the_address_of_all_servers_only_what_the_page_says_is_rewritten(
+def test_the_merged_endpoint_rewrites_only_what_is_documented(
     tmp_path: Path, mode: str, rewrites: frozenset[str]
 ) -> None:
     names = ("everything", "full")
@@ -426,7 +426,7 @@ def _served(case: Case) -> Iterator[int]:
             process.kill()
 
 
-def test_the_page_names_every_rewrite_that_these_tests_allow() -> None:
+def test_the_reference_page_documents_every_rewrite_these_tests_allow() -> None:
     names = documented()
     assert len(names) == len(set(names))
     assert set(names) > UNCHANGED | MERGED

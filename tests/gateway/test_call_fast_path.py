@@ -207,7 +207,7 @@ NORMAL = ["", "", "", "", ""]
     state=some.sampled_from([*NORMAL, "open", "open otherwise", "full", "spent", "late", "changed"]),
     together=some.booleans(),
 )
-def test_a_call_takes_the_fast_path_wherever_it_is_asked_for_and_however_it_is_spelled(
+def test_stdio_and_the_session_agree_on_which_calls_take_the_fast_path(
     at: Loops, data: bytes, state: str, *, together: bool
 ) -> None:
     message = read(data)
@@ -229,7 +229,7 @@ def test_a_call_takes_the_fast_path_wherever_it_is_asked_for_and_however_it_is_s
     state=some.sampled_from(["open"] * 6 + ["", "open otherwise", "changed", "looked at"]),
     together=some.booleans(),
 )
-def test_a_result_takes_the_fast_path_wherever_it_is_asked_for_and_however_it_is_spelled(
+def test_stdio_and_the_session_agree_on_which_results_take_the_fast_path(
     at: Loops, data: bytes, state: str, *, together: bool
 ) -> None:
     message = read(data)
@@ -243,9 +243,7 @@ def test_a_result_takes_the_fast_path_wherever_it_is_asked_for_and_however_it_is
 
 @FEW
 @given(data=messages(PROGRESS, "params"), state=some.sampled_from(["", "", "changed", "looked at"]))
-def test_progress_takes_the_fast_path_wherever_it_is_asked_for_and_however_it_is_spelled(
-    at: Loops, data: bytes, state: str
-) -> None:
+def test_stdio_and_the_session_agree_on_which_progress_takes_the_fast_path(at: Loops, data: bytes, state: str) -> None:
     fast_path = reset(at, state)
     passes = fast_path.relays(data, read(data))
     assert at.says("server", data) == (data + b"\n" if passes else FROM_SESSION)
@@ -272,7 +270,7 @@ SPELLED = {
 
 
 @pytest.mark.parametrize("spelling", SPELLED)
-def test_a_call_takes_the_fast_path_in_every_spelling(at: Loops, spelling: str) -> None:
+def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Loops, spelling: str) -> None:
     fast_path = reset(at, "")
     data = SPELLED[spelling] % NAME.encode()
     assert at.says("client", data) == data + b"\n"
@@ -302,9 +300,7 @@ def test_a_call_takes_the_fast_path_in_every_spelling(at: Loops, spelling: str) 
         call(b',"arguments":{}', b'"' + b"x" * 300 + b'"'),
     ],
 )
-def test_attack_a_call_that_two_readers_may_take_for_different_ones_is_left_to_the_session(
-    at: Loops, attack: bytes
-) -> None:
+def test_attack_an_ambiguous_call_does_not_take_the_fast_path(at: Loops, attack: bytes) -> None:
     fast_path = reset(at, "")
     line = attack.replace(b"pinwarden/s1/", fast_path._own_ids.encode()) % NAME.encode()
     assert at.says("client", line) == FROM_SESSION
@@ -328,7 +324,7 @@ def test_attack_a_call_that_two_readers_may_take_for_different_ones_is_left_to_t
         b'{"jsonrpc":"2.0","id":7,"method":"notifications/progress","params":{}}',
     ],
 )
-def test_attack_a_message_of_the_server_that_needs_a_decision_is_left_to_the_session(at: Loops, attack: bytes) -> None:
+def test_attack_a_server_message_that_needs_a_decision_does_not_take_the_fast_path(at: Loops, attack: bytes) -> None:
     fast_path = reset(at, "open")
     assert at.says("server", attack) == FROM_SESSION
     assert at.says("server", attack, together=True) == FROM_SESSION
@@ -336,7 +332,7 @@ def test_attack_a_message_of_the_server_that_needs_a_decision_is_left_to_the_ses
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
-def test_a_carriage_return_between_two_members_is_never_forwarded(at: Loops, side: str) -> None:
+def test_a_carriage_return_between_two_members_is_not_forwarded(at: Loops, side: str) -> None:
     """Some readers end a line there, and would read a nested object as a message of its own."""
     reset(at, "open" if side == "server" else "")
     line = json.dumps(CALL if side == "client" else ANSWER).encode().replace(b", ", b",\r")

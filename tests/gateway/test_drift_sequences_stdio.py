@@ -119,7 +119,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("case", sequences())
-def test_a_sequence_is_stopped_on_stdio_exactly_if_the_case_says_so(case: dict[str, Any], tmp_path: Path) -> None:
+def test_a_drift_sequence_is_blocked_on_stdio_exactly_as_expected(case: dict[str, Any], tmp_path: Path) -> None:
     """What the first state shows is trusted as the first use."""
     (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nrelist-calls = 1\n")
     play = play_of(case)

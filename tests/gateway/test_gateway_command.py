@@ -173,19 +173,19 @@ def at(project: Project) -> Iterator[Running]:
         yield made
 
 
-def test_the_addresses_of_all_locked_servers_are_printed(at: Running) -> None:
+def test_the_endpoints_of_all_locked_servers_are_printed(at: Running) -> None:
     base = f"http://127.0.0.1:{at.port}/mcp"
     servers = {"notes": f"{base}/notes", "far away": f"{base}/far-away", "talking": f"{base}/talking"}
     assert (at.facts["servers"], at.facts["merged"], at.facts["not_served"]) == (servers, base, {})
 
 
-def test_without_a_token_one_is_made_for_this_run_and_this_machine(at: Running) -> None:
+def test_without_tokens_the_gateway_creates_one_for_this_run_on_loopback(at: Running) -> None:
     assert at.names("notes", at.token) == at.names("far-away", at.token) == ["search_notes"]
     assert at.ask("notes", "pwt_guess")[0] == 401
     assert "the only time" not in at.said
 
 
-def test_health_and_readiness_are_told_to_anyone_and_figures_only_to_clients(at: Running) -> None:
+def test_health_and_readiness_are_public_and_metrics_need_a_token(at: Running) -> None:
     assert at.get("/healthz") == (200, '{"status":"ok"}')
     assert at.get("/readyz") == (200, '{"status":"ready","problems":[],"warnings":[]}')
     assert at.get("/metrics")[0] == 401
@@ -200,7 +200,7 @@ def test_health_and_readiness_are_told_to_anyone_and_figures_only_to_clients(at:
     assert [name for name, kind in told if not re.search(rf"`{name}(\{{[a-z,]+\}})?` \| {kind} \|", page)] == []
 
 
-def test_a_token_for_some_servers_sees_the_figures_of_no_other(project: Project, at: Running) -> None:
+def test_a_token_for_some_servers_sees_only_their_metrics(project: Project, at: Running) -> None:
     token = project("gateway", "token", "add", "narrow", "--server", "notes").out.strip()
     poll(lambda: at.get("/metrics", token)[0] == 200)
     assert set(re.findall(r'server="([^"]+)"', at.get("/metrics", token)[1])) == {"notes"}
@@ -221,7 +221,7 @@ def test_no_message_over_http_approves_anything(project: Project, at: Running) -
     assert project("audit", "tail", "--kind", "approved").out == ""
 
 
-def test_a_token_that_is_added_counts_at_once_and_one_that_is_revoked_no_more(project: Project, at: Running) -> None:
+def test_an_added_token_works_at_once_and_a_revoked_token_is_rejected_at_once(project: Project, at: Running) -> None:
     added = project("gateway", "token", "add", "alice", "--server", "notes")
     token = added.out.strip()
     assert added.code == 0
@@ -237,14 +237,14 @@ def test_a_token_that_is_added_counts_at_once_and_one_that_is_revoked_no_more(pr
     poll(lambda: at.ask("notes", token)[0] == 401)
 
 
-def test_a_token_that_nobody_made_cannot_be_revoked(project: Project) -> None:
+def test_revoking_an_unknown_token_fails(project: Project) -> None:
     done = project("gateway", "token", "revoke", "nobody", "--format", "json")
     assert (done.code, json.loads(done.out)["error"]["code"]) == (2, "TOKEN_UNKNOWN")
     assert project("gateway", "token", "add", "no/client").code == 2
     assert project("gateway", "token", "list", "alice").code == 2
 
 
-def test_the_calls_of_clients_are_in_the_audit_log(project: Project, at: Running) -> None:
+def test_calls_over_http_are_in_the_audit_log(project: Project, at: Running) -> None:
     status, answer = at.ask("talking", at.token, "tools/call", name="echo", arguments={"secret": "hush"})
     assert status == 200, answer
 
@@ -257,20 +257,20 @@ def test_the_calls_of_clients_are_in_the_audit_log(project: Project, at: Running
     assert project("audit", "verify").code == 0
 
 
-def test_a_gateway_without_tokens_does_not_listen_to_the_world(project: Project) -> None:
+def test_a_gateway_without_tokens_listens_only_on_loopback(project: Project) -> None:
     done = project("gateway", "--listen", "0.0.0.0:0", "--audit", str(project.root / "none.sqlite"), "--format", "json")
     assert (done.code, json.loads(done.out)["error"]["code"]) == (3, "GATEWAY_UNAVAILABLE")
     assert "no client has a token" in done.err
 
 
-def test_a_gateway_that_others_reach_without_tls_says_that_tokens_can_be_read(project: Project) -> None:
+def test_a_gateway_reachable_without_tls_warns_that_tokens_are_readable(project: Project) -> None:
     audit = ("--audit", str(project.root / "open.sqlite"))
     assert "tokens are sent unencrypted to this address" not in check(project, *audit)[2]
     assert project("gateway", "token", "add", "laptop", *audit).code == 0
     assert "tokens are sent unencrypted to this address" in check(project, *audit, "--listen", "0.0.0.0:0")[2]
 
 
-def test_a_gateway_that_only_watches_says_so(project: Project) -> None:
+def test_a_gateway_whose_policy_only_audits_prints_a_warning(project: Project) -> None:
     policy = project.root / "watching.toml"
     for mode, told in (("audit", "recorded, but"), ("warn", "recorded, and reported to clients, but")):
         policy.write_text(f'[policy.gateway]\nenforcement = "{mode}"\n')
@@ -296,7 +296,7 @@ def test_a_gateway_that_only_watches_says_so(project: Project) -> None:
         "token revoke alice --server notes",
     ],
 )
-def test_options_that_make_no_sense_are_refused(project: Project, words: str) -> None:
+def test_contradictory_options_are_rejected(project: Project, words: str) -> None:
     done = project("gateway", *words.split())
     assert (done.code, "[USAGE]" in done.err, done.out) == (2, True, "")
 
@@ -307,7 +307,7 @@ def check(project: Project, *words: str) -> tuple[int, Any, str]:
     return done.code, json.loads(done.out), done.err
 
 
-def test_a_check_fails_where_a_locked_server_would_not_be_served_and_says_what_to_do(project: Project) -> None:
+def test_check_fails_for_a_locked_server_that_cannot_be_served_and_suggests_a_fix(project: Project) -> None:
     code, facts, err = check(project)
     assert (code, list(facts["servers"]), sorted(facts["not_served"])) == (1, ["far away"], ["notes", "talking"])
     assert (
@@ -319,7 +319,7 @@ def test_a_check_fails_where_a_locked_server_would_not_be_served_and_says_what_t
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\n", "\u0141\u00f3d\u017a", "a\x7fb"])
-def test_attack_a_variable_with_line_ends_adds_no_header_and_costs_no_other_server_its_place(
+def test_attack_header_injection_through_a_variable_is_rejected_and_other_servers_are_served(
     tmp_path: Path, value: str
 ) -> None:
     """Attack: a value that goes into a header of a remote server ends its line, and begins one of its own."""
@@ -337,7 +337,7 @@ def test_attack_a_variable_with_line_ends_adds_no_header_and_costs_no_other_serv
     assert value not in err
 
 
-def test_servers_that_cannot_start_or_of_which_nothing_is_approved_are_named(tmp_path: Path) -> None:
+def test_servers_without_a_launch_or_without_approvals_are_reported(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.lock(
         {
@@ -362,7 +362,7 @@ def test_servers_that_cannot_start_or_of_which_nothing_is_approved_are_named(tmp
     )
 
 
-def test_a_server_that_two_clients_have_in_different_ways_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+def test_a_server_configured_differently_by_two_clients_does_not_affect_other_servers(tmp_path: Path) -> None:
     project = Project(tmp_path)
     servers = {name: {"type": "http", "url": f"http://127.0.0.1:1/{name}"} for name in ("notes", "files")}
     project.lock(servers, unasked=True)
@@ -375,12 +375,12 @@ def test_a_server_that_two_clients_have_in_different_ways_keeps_no_other_from_be
     assert "locked differently for" in facts["not_served"]["notes"]
 
 
-def test_without_a_lock_there_is_nothing_to_serve(tmp_path: Path) -> None:
+def test_without_a_lock_the_gateway_does_not_start(tmp_path: Path) -> None:
     code, facts, _ = check(Project(tmp_path))
     assert (code, facts["error"]["code"]) == (3, "LOCK_MISSING")
 
 
-def test_an_address_that_is_taken_is_told_with_another_way(project: Project, at: Running) -> None:
+def test_a_port_in_use_is_reported_with_an_alternative(project: Project, at: Running) -> None:
     done = project("gateway", "--check", "--allow-execute", "--listen", f"127.0.0.1:{at.port}")
     assert (done.code, done.out) == (3, "")
     assert f"127.0.0.1:{at.port} cannot be listened on: Address already in use [GATEWAY_UNAVAILABLE]" in done.err
@@ -394,7 +394,7 @@ def test_an_address_that_is_taken_is_told_with_another_way(project: Project, at:
         ('[policy.gateway]\nenforcement = "block\n', "(at line 2, column"),
     ],
 )
-def test_a_policy_that_cannot_be_followed_is_told_with_its_file_and_place(
+def test_an_invalid_policy_is_reported_with_file_and_key(
     project: Project, tmp_path: Path, text: str, told: str
 ) -> None:
     file = tmp_path / "our policy.toml"
@@ -412,7 +412,7 @@ def test_a_policy_that_cannot_be_followed_is_told_with_its_file_and_place(
     )
 
 
-def test_a_token_for_a_server_that_is_not_locked_is_not_made(project: Project, tmp_path: Path) -> None:
+def test_a_token_for_an_unlocked_server_is_not_created(project: Project, tmp_path: Path) -> None:
     before = project("gateway", "token", "list", "--format", "json").out
     done = project("gateway", "token", "add", "bob", "--server", "nots")
     assert (done.code, done.out, "[SERVER_NOT_LOCKED]" in done.err) == (1, "", True)
@@ -425,7 +425,7 @@ def test_a_token_for_a_server_that_is_not_locked_is_not_made(project: Project, t
     )
 
 
-def test_revoking_twice_says_that_there_was_nothing_left_to_revoke(tmp_path: Path) -> None:
+def test_revoking_a_token_twice_reports_that_it_was_already_revoked(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project("gateway", "token", "add", "bob")
     assert project("gateway", "token", "revoke", "bob").out.startswith("1 token revoked")
@@ -434,7 +434,7 @@ def test_revoking_twice_says_that_there_was_nothing_left_to_revoke(tmp_path: Pat
     )
 
 
-def test_a_server_whose_bytes_are_not_verified_is_not_started_without_leave(project: Project) -> None:
+def test_a_server_with_unverified_bytes_is_not_started_unless_allowed(project: Project) -> None:
     with running(project, "--audit", str(project.root / "other.sqlite")) as _:
         pass
     command = [sys.executable, "-m", "pinwarden", "gateway", "--listen", "127.0.0.1:0", "--format", "json"]
@@ -450,7 +450,7 @@ def test_a_server_whose_bytes_are_not_verified_is_not_started_without_leave(proj
     assert "CONSENT_REQUIRED" in facts["not_served"]["notes"]
 
 
-def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path) -> None:
+def test_changes_of_lock_and_policy_take_effect_without_a_restart(tmp_path: Path) -> None:
     project = Project(tmp_path)
     with turning_http({"states": [{"tools": TOOLS}, {"tools": POISONED}]}) as world:
         project.lock({"notes": {"type": "http", "url": world.url}})
@@ -489,7 +489,7 @@ def test_the_lock_and_the_policy_are_read_again_when_they_change(tmp_path: Path)
     assert policy(enforcement="audit").digest in digests
 
 
-def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_and_tokens_are_still_shut_out(
+def test_while_the_audit_database_is_unavailable_lock_changes_and_token_revocations_still_apply(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     project = Project(tmp_path)
@@ -516,7 +516,7 @@ def test_a_lock_that_changes_while_the_audit_database_is_away_is_still_served_an
     assert "lock_changed" in kinds
 
 
-def test_readiness_tells_of_approvals_that_cannot_be_read_and_names_no_server(tmp_path: Path) -> None:
+def test_readiness_reports_unreadable_approvals_without_naming_servers(tmp_path: Path) -> None:
     project = Project(tmp_path)
     with turning_http(HONEST) as world:
         project.lock({name: {"type": "http", "url": world.url} for name in ("notes", "more")})
@@ -535,7 +535,7 @@ def test_readiness_tells_of_approvals_that_cannot_be_read_and_names_no_server(tm
             poll(lambda: at.get("/readyz")[0] == 200)
 
 
-def test_an_open_subscription_does_not_keep_the_gateway_from_ending(tmp_path: Path) -> None:
+def test_an_open_subscription_does_not_delay_shutdown(tmp_path: Path) -> None:
     import socket
 
     def lead(exchange: Exchange) -> bool:
@@ -571,7 +571,7 @@ def tokens_problem(at: Running, ready: int = 503) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["spool", "refuse"])
-def test_while_the_database_of_the_tokens_is_away_nobody_is_taken_for_a_stranger(
+def test_while_the_token_database_is_unavailable_requests_get_503_instead_of_401(
     mode: str, tmp_path: Path, cluster: Cluster
 ) -> None:
     project = Project(tmp_path)
@@ -604,7 +604,7 @@ def test_while_the_database_of_the_tokens_is_away_nobody_is_taken_for_a_stranger
 
 
 @pytest.mark.parametrize(("mode", "status"), [("spool", 200), ("refuse", 503)])
-def test_a_state_that_was_moved_away_is_noticed_and_is_not_made_anew(mode: str, status: int, tmp_path: Path) -> None:
+def test_a_removed_state_folder_is_detected_and_not_recreated(mode: str, status: int, tmp_path: Path) -> None:
     project = Project(tmp_path)
     with turning_http(HONEST) as world:
         project.lock({"notes": {"type": "http", "url": world.url}})
@@ -629,7 +629,7 @@ def test_a_state_that_was_moved_away_is_noticed_and_is_not_made_anew(mode: str, 
 
 
 @pytest.mark.parametrize("mode", ["spool", "refuse"])
-def test_tokens_that_are_damaged_let_nobody_in(mode: str, tmp_path: Path) -> None:
+def test_a_damaged_token_database_rejects_all_requests(mode: str, tmp_path: Path) -> None:
     import sqlite3
 
     project = Project(tmp_path)
@@ -654,7 +654,7 @@ def test_tokens_that_are_damaged_let_nobody_in(mode: str, tmp_path: Path) -> Non
                 assert at.ask("notes", token)[0] == 200
 
 
-def test_a_request_in_flight_is_answered_before_the_gateway_ends(project: Project) -> None:
+def test_a_request_in_flight_is_answered_before_shutdown(project: Project) -> None:
     import threading
 
     got: list[tuple[int, Any]] = []
@@ -675,7 +675,7 @@ def test_a_request_in_flight_is_answered_before_the_gateway_ends(project: Projec
     assert "cut off" not in at.said
 
 
-def test_a_certificate_makes_it_https(project: Project, tmp_path: Path) -> None:
+def test_a_certificate_enables_https(project: Project, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.server("127.0.0.1")
     tls = ssl.create_default_context(cafile=str(authority.file))
@@ -694,7 +694,7 @@ def test_a_certificate_makes_it_https(project: Project, tmp_path: Path) -> None:
         assert ssl.get_server_certificate((host, port)) == renewed
 
 
-def test_certificates_and_keys_that_cannot_be_used_are_named(project: Project, tmp_path: Path) -> None:
+def test_unusable_certificates_and_keys_are_reported_by_name(project: Project, tmp_path: Path) -> None:
     broken, missing, secret = tmp_path / "broken.pem", tmp_path / "missing.pem", tmp_path / "secret.pem"
     broken.write_text("not a certificate")
     authority = Authority(tmp_path)
@@ -721,7 +721,7 @@ def locked_key() -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hush"))
 
 
-def test_a_standard_error_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
+def test_an_unread_stderr_does_not_block_clients(tmp_path: Path) -> None:
     """Attack: a server of the gateway writes more to its standard error than anybody reads."""
     project = Project(tmp_path)
     with turning_http(HONEST) as world:

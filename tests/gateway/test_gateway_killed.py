@@ -49,7 +49,7 @@ def refusals(answers: list[dict[str, Any]]) -> list[str]:
     return [each["error"]["data"]["pinwarden"]["call"] for each in answers if "error" in each]
 
 
-def test_attack_every_event_whose_effect_a_client_saw_is_in_the_log_of_a_gateway_that_was_killed(
+def test_attack_after_a_kill_the_audit_log_has_every_event_whose_effect_a_client_saw(
     project: Project,
 ) -> None:
     answers: list[dict[str, Any]] = []

@@ -74,7 +74,7 @@ def has_read(project: Project, server: str, name: str) -> bool:
     return any(b'"' + name.encode() + b'"' in line for line in path.read_bytes().splitlines() if line[:1] == b"<")
 
 
-def test_calls_without_an_answer_clients_that_do_not_read_and_servers_that_do_not_end_delay_the_end_by_a_bounded_time(
+def test_shutdown_takes_bounded_time_despite_open_calls_slow_clients_and_stuck_servers(
     project: Project,
 ) -> None:
     with running(project, "--drain-seconds", "0.5") as at:
@@ -94,7 +94,7 @@ def test_calls_without_an_answer_clients_that_do_not_read_and_servers_that_do_no
         poll(lambda: not any(map(alive, servers)))
 
 
-def test_a_second_sigterm_cuts_off_what_the_first_one_waits_for(project: Project) -> None:
+def test_a_second_sigterm_ends_the_drain_at_once(project: Project) -> None:
     with running(project, "--drain-seconds", "3600") as at:
         server = pid_of(at, "talking")
         with begin_call(at, "talking", "slow"):
@@ -114,7 +114,7 @@ def _refuses(at: Running) -> bool:
     return True
 
 
-def test_a_database_that_hangs_does_not_keep_the_gateway_from_ending(project: Project, cluster: Cluster) -> None:
+def test_a_hanging_database_does_not_prevent_shutdown(project: Project, cluster: Cluster) -> None:
     with running(project, "--audit", cluster.new_database(), "--drain-seconds", "0") as at:
         server = pid_of(at, "talking")
         with cluster.frozen():
@@ -153,9 +153,7 @@ else:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("stuck", ["loop", "thread"])
-def test_an_event_loop_or_a_thread_that_never_returns_does_not_keep_the_process_from_ending(
-    stuck: str, loop: str
-) -> None:
+def test_a_stuck_event_loop_or_thread_does_not_prevent_shutdown(stuck: str, loop: str) -> None:
     words = [sys.executable, "-c", STUCK, stuck, loop]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -167,7 +165,7 @@ def test_an_event_loop_or_a_thread_that_never_returns_does_not_keep_the_process_
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "86401", "soon"])
-def test_a_drain_time_that_is_no_time_is_refused(seconds: str) -> None:
+def test_an_invalid_drain_time_is_rejected(seconds: str) -> None:
     done = pinwarden("gateway", f"--drain-seconds={seconds}")
     assert done.code == 2
     assert "is not a number of seconds from 0 to 86400" in done.err

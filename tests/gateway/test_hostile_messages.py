@@ -69,7 +69,7 @@ def poison_seen(harness: SessionHarness) -> bool:
         '"result":{"tools":[]},"error":{"code":1,"message":"POISON"}'.replace("POISON", "id_rsa"),
     ],
 )
-def test_a_list_that_a_careless_reader_finds_elsewhere_in_the_answer_reaches_nobody(era: str, body: str) -> None:
+def test_attack_a_second_list_that_a_lenient_parser_could_read_is_not_forwarded(era: str, body: str) -> None:
     """Attack: JSON readers that do not tell upper from lower case, and take the last member."""
     harness = open_list(era)
     harness.server_sends(f'{{"jsonrpc":"2.0","id":{harness._last},{body.replace("POISON", POISON)}}}'.encode())
@@ -78,7 +78,7 @@ def test_a_list_that_a_careless_reader_finds_elsewhere_in_the_answer_reaches_nob
     assert "blocked" in [fact.kind for fact in harness.events if fact.method == "tools/list" and not fact.item]
 
 
-def test_the_list_that_the_gateway_asks_for_itself_is_read_just_as_strictly() -> None:
+def test_attack_the_gateways_own_list_request_rejects_ambiguous_lists_too() -> None:
     """Attack: the private list is honest for one reader and not for another."""
     double = {**HONEST, "hints": {"Tools": [POISONED]}}
     harness = SessionHarness(HONEST, double)
@@ -89,7 +89,7 @@ def test_the_list_that_the_gateway_asks_for_itself_is_read_just_as_strictly() ->
 
 
 @pytest.mark.parametrize("extra", ['"method":"ping"', '"method":"sampling/createMessage","params":{}'])
-def test_an_answer_in_the_clothes_of_a_question_does_not_reach_the_client(extra: str) -> None:
+def test_attack_a_result_disguised_as_a_server_request_is_not_forwarded(extra: str) -> None:
     """Attack: a client that looks at ``result`` first takes it for the answer to its list."""
     harness = open_list()
     harness.server_sends(f'{{"jsonrpc":"2.0","id":{harness._last},{extra},"result":{{"tools":[{POISON}]}}}}'.encode())
@@ -98,7 +98,7 @@ def test_an_answer_in_the_clothes_of_a_question_does_not_reach_the_client(extra:
 
 
 @pytest.mark.parametrize("extra", ["", '"Id":{number},', '"ID":{number},"Method":null,'])
-def test_an_answer_in_the_clothes_of_a_notification_does_not_reach_the_client(extra: str) -> None:
+def test_attack_a_result_disguised_as_a_notification_is_not_forwarded(extra: str) -> None:
     harness = open_list()
     clothes = extra.replace("{number}", str(harness._last))
     result = f'"result":{{"tools":[{POISON}]}}'
@@ -107,7 +107,7 @@ def test_an_answer_in_the_clothes_of_a_notification_does_not_reach_the_client(ex
 
 
 @pytest.mark.parametrize("number", ['"id":null,', "", '"id":null,"Id":2,'])
-def test_an_error_about_no_request_brings_no_result_along(number: str) -> None:
+def test_attack_an_error_without_an_id_cannot_carry_a_result(number: str) -> None:
     harness = open_list()
     error = '"error":{"code":1,"message":"x"}'
     harness.server_sends(f'{{"jsonrpc":"2.0",{number}{error},"result":{{"tools":[{POISON}]}}}}'.encode())
@@ -122,7 +122,7 @@ SPELT = {"result": {"content": [], "ResultType": "input_required", "InputRequest
 
 
 @pytest.mark.parametrize("body", [BOTH, SPELT])
-def test_a_result_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
+def test_attack_a_result_that_also_requests_input_is_judged_as_a_server_request(body: dict[str, Any]) -> None:
     """Attack: the policy looks at the one, and the client at the other."""
     harness = open_call("prompts/get", {"name": "p"})
     harness.server_sends({"jsonrpc": "2.0", "id": harness._last, **body})
@@ -131,14 +131,14 @@ def test_a_result_that_is_something_else_too_sends_nobody_anywhere(body: dict[st
 
 
 @pytest.mark.parametrize("body", [BOTH, SPELT])
-def test_a_result_of_a_plain_call_that_is_something_else_too_sends_nobody_anywhere(body: dict[str, Any]) -> None:
+def test_attack_a_fast_path_result_that_also_requests_input_is_judged_as_a_server_request(body: dict[str, Any]) -> None:
     harness = open_call("tools/call", {"name": "search_notes"})
     harness.server_sends({"jsonrpc": "2.0", "id": harness._last, **body})
     assert not poison_seen(harness)
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_asks_for_nothing_while_it_says_who_it_is(era: str) -> None:
+def test_attack_a_server_cannot_request_input_in_its_discovery_response(era: str) -> None:
     """Attack: ``input_required`` where nobody expects it."""
     asks = {"a": {"method": "elicitation/create", "params": EVIL_URL}}
     greedy = {**HONEST, "server": {"resultType": "input_required", "inputRequests": asks}}
@@ -148,7 +148,7 @@ def test_a_server_asks_for_nothing_while_it_says_who_it_is(era: str) -> None:
     assert not poison_seen(harness)
 
 
-def test_an_address_under_another_spelling_is_not_shown_to_the_user() -> None:
+def test_attack_a_url_under_a_misspelled_member_is_not_shown_to_the_user() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     params = {"mode": "form", "message": "x", "requestedSchema": {}, "Mode": "url", "Url": EVIL_URL["url"]}
@@ -157,7 +157,7 @@ def test_an_address_under_another_spelling_is_not_shown_to_the_user() -> None:
     assert json.loads(harness.to_server[-1])["error"]["data"]["pinwarden"] == {"code": "message_doubtful"}
 
 
-def test_a_server_cannot_ask_for_ever_once_its_tools_are_known() -> None:
+def test_attack_endless_requests_for_input_are_refused_after_the_limit() -> None:
     """Attack: samples of the client's model without end, during one call."""
     harness = SessionHarness(HONEST, {**HONEST, "deaf": ["tools/call"]})
     harness.open()
@@ -170,7 +170,7 @@ def test_a_server_cannot_ask_for_ever_once_its_tools_are_known() -> None:
     assert sum(b"sampling/createMessage" in frame for frame in harness.to_client) == 10
 
 
-def test_the_count_begins_anew_with_the_answer_of_the_server() -> None:
+def test_the_limit_on_requests_for_input_restarts_after_a_result() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     harness.list_names()
@@ -186,7 +186,7 @@ def test_the_count_begins_anew_with_the_answer_of_the_server() -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("value", [None, 5, True, 1.5, "tools", ["tools"]])
-def test_capabilities_of_a_form_that_nobody_knows_are_refused_and_end_nothing(era: str, value: Any) -> None:
+def test_attack_malformed_capabilities_are_refused_and_the_session_continues(era: str, value: Any) -> None:
     """Attack: a crash of the thread that reads from the client."""
     harness = SessionHarness(HONEST, {**HONEST, "server": {"capabilities": value}}, era=era)
     harness.server.place = 1
@@ -196,7 +196,7 @@ def test_capabilities_of_a_form_that_nobody_knows_are_refused_and_end_nothing(er
     assert harness.calls_received("search_notes") == []
 
 
-def test_a_server_does_not_become_its_own_judge_by_saying_so() -> None:
+def test_attack_an_unapproved_interceptor_of_the_server_does_not_replace_the_gateways() -> None:
     """Attack: an interceptor that nobody approved answers in the place of the gateway's own."""
     own: dict[str, Any] = {"capabilities": {"tools": {}, "extensions": {EXTENSION: {}}}}
     greedy = {**HONEST, "server": own, "answers": {"interceptor/invoke": '{"valid":true}'}}
@@ -244,7 +244,7 @@ def harness_with_a_blocked_tool() -> SessionHarness:
         b'{"type":"ref/prompt","name":"p","Name":"q"}}}',
     ],
 )
-def test_a_request_that_a_careless_server_reads_differently_goes_nowhere(frame: bytes) -> None:
+def test_attack_an_ambiguous_request_is_not_forwarded(frame: bytes) -> None:
     """Attack: the gateway judges one name, and the server uses another."""
     harness = harness_with_a_blocked_tool()
     assert not passed(harness, frame)
@@ -260,11 +260,11 @@ def test_a_request_that_a_careless_server_reads_differently_goes_nowhere(frame: 
         b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_notes"},"Params":{}}',
     ],
 )
-def test_a_plain_call_that_a_careless_server_reads_differently_goes_nowhere(frame: bytes) -> None:
+def test_attack_an_ambiguous_call_on_the_fast_path_is_not_forwarded(frame: bytes) -> None:
     assert not passed(harness_with_a_blocked_tool(), frame)
 
 
-def test_a_call_in_the_clothes_of_a_notification_goes_nowhere() -> None:
+def test_attack_a_call_disguised_as_a_notification_is_not_forwarded() -> None:
     frame = b'{"jsonrpc":"2.0","method":"notifications/x","Id":7,"Method":"tools/call","params":{"name":"delete_note"}}'
     assert not passed(harness_with_a_blocked_tool(), frame)
 
@@ -297,7 +297,7 @@ HIDDEN_CALL = (
 )
 
 
-def test_a_message_between_two_carriage_returns_is_no_message_for_the_server(tmp_path: Path) -> None:
+def test_attack_a_message_hidden_between_carriage_returns_is_not_forwarded(tmp_path: Path) -> None:
     """Attack: what is white space to JSON ends a line for many readers."""
     with gateway(tmp_path, sys.executable, "-c", UNIVERSAL) as (client, _):
         assert client.names() == ["echo"]
@@ -307,7 +307,7 @@ def test_a_message_between_two_carriage_returns_is_no_message_for_the_server(tmp
 
 
 @pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t\n"])
-def test_an_empty_line_is_no_message(line: bytes) -> None:
+def test_empty_lines_are_ignored(line: bytes) -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     before = len(harness.events)
@@ -318,7 +318,7 @@ def test_an_empty_line_is_no_message(line: bytes) -> None:
 # What it costs
 
 
-def test_a_list_of_more_items_than_anybody_reads_is_refused_before_any_is_looked_at() -> None:
+def test_attack_a_list_above_the_item_limit_is_refused_before_it_is_judged() -> None:
     """Attack: three bytes of the server for a kilobyte of ours."""
     many = {"tools": ["{}"] * 51}
     harness = SessionHarness(HONEST, many, limits=SessionLimits(max_items=50))
@@ -329,7 +329,7 @@ def test_a_list_of_more_items_than_anybody_reads_is_refused_before_any_is_looked
     assert harness.sightings == [each for each in harness.sightings if each.entity == "server"]
 
 
-def test_many_items_on_the_last_page_are_too_many_too() -> None:
+def test_attack_the_item_limit_includes_the_last_page() -> None:
     many = {"tools": [{"name": f"t{number}", "inputSchema": {}} for number in range(60)], "page": 40}
     harness = SessionHarness(HONEST, many, limits=SessionLimits(max_items=50))
     harness.open()
@@ -337,7 +337,7 @@ def test_many_items_on_the_last_page_are_too_many_too() -> None:
     assert refusal_code(harness.call_tool("t1")) == "list_failed"
 
 
-def test_a_list_of_many_large_pages_is_given_up() -> None:
+def test_attack_a_list_above_the_total_size_limit_is_refused() -> None:
     large = {"tools": [{"name": f"t{number}", "description": "x" * 10_000} for number in range(20)], "page": 1}
     harness = SessionHarness(large, limits=SessionLimits(max_list=100_000))
     harness.open()
@@ -345,7 +345,7 @@ def test_a_list_of_many_large_pages_is_given_up() -> None:
     assert len([message for message in harness.server.received if message.get("method") == "tools/list"]) == 10
 
 
-def test_a_long_list_that_cannot_be_read_as_a_whole_is_not_taken_apart() -> None:
+def test_attack_a_long_malformed_list_is_not_parsed_item_by_item() -> None:
     """Attack: nesting that makes every step of the taking apart slow."""
     deep = '{"name":"d","x":' + "[" * 3000 + "]" * 3000 + "}"
     harness = SessionHarness(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unread=6000))
@@ -358,7 +358,7 @@ def test_a_long_list_that_cannot_be_read_as_a_whole_is_not_taken_apart() -> None
     assert short.list_names() == ["search_notes"]
 
 
-def test_what_is_remembered_of_lists_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_list_pages_is_limited_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: another huge list each time."""
     from pinwarden.gateway import guard
 
@@ -388,7 +388,7 @@ def in_a_loop(work: Callable[[], None]) -> None:
     asyncio.run(made())
 
 
-def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -> None:
+def test_attack_messages_queued_for_a_notification_stream_stay_within_one_connections_budget() -> None:
     """Attack: a thousand messages of a hundred megabytes each before the client opens its stream."""
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"' + b"x" * 10_000 + b'"}}'
     kept: list[int] = []
@@ -405,7 +405,7 @@ def test_messages_that_nobody_hears_yet_take_no_more_than_one_connection_may() -
     assert 90_000 < kept[0] <= 100_000
 
 
-def test_a_server_that_causes_refusals_faster_than_they_are_recorded_is_ended() -> None:
+def test_attack_a_server_that_causes_refusals_faster_than_they_are_recorded_is_stopped() -> None:
     """Attack: refused requests without end; the records of all servers wait in one line."""
     ended: list[bool] = []
 
@@ -435,7 +435,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "ping"])
 @pytest.mark.parametrize("number", [b"77", b'"a \\"b\\" \\u00e9"'])
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-def test_whoever_waits_for_an_answer_that_cannot_be_read_is_told_so(text: bytes, number: bytes, method: str) -> None:
+def test_a_client_gets_an_error_for_an_unparsable_response(text: bytes, number: bytes, method: str) -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     assert "result" in harness.call_tool("search_notes")
@@ -451,7 +451,7 @@ def test_whoever_waits_for_an_answer_that_cannot_be_read_is_told_so(text: bytes,
 
 @pytest.mark.parametrize("number", [b"77.0", b'"77"'])
 @pytest.mark.parametrize("method", ["tools/call", "tools/list"])
-def test_an_answer_under_what_only_some_clients_take_for_the_id_is_an_error_for_all(number: bytes, method: str) -> None:
+def test_attack_a_response_with_an_ambiguous_id_becomes_an_error(number: bytes, method: str) -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     harness.call_tool("search_notes")
@@ -476,7 +476,7 @@ def test_an_answer_under_what_only_some_clients_take_for_the_id_is_an_error_for_
         b'[{"jsonrpc":"2.0","id":77,"method":"roots/list"}]',
     ],
 )
-def test_text_that_answers_nothing_ends_no_request(text: bytes) -> None:
+def test_attack_text_that_is_not_a_response_does_not_complete_a_request(text: bytes) -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     harness.call_tool("search_notes")
@@ -488,7 +488,7 @@ def test_text_that_answers_nothing_ends_no_request(text: bytes) -> None:
     assert not harness.session.idle
 
 
-def test_a_list_of_our_own_that_cannot_be_read_is_not_waited_for() -> None:
+def test_an_unparsable_response_to_the_gateways_own_list_request_fails_at_once() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     harness.server.answers = lambda text: []  # type: ignore[method-assign]  # noqa: ARG005

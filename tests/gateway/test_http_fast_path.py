@@ -103,7 +103,7 @@ def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_sam
     ],
     ids=["string id", "progress token", "both", "compact"],
 )
-def test_a_call_takes_the_fast_path_in_every_spelling(at: Scene, body: bytes) -> None:
+def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Scene, body: bytes) -> None:
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         raw.send(body, HEADERS)  # another length is another head

@@ -34,7 +34,7 @@ UNDIGESTABLE = {
 
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("bad", UNDIGESTABLE.values(), ids=UNDIGESTABLE)
-def test_hangar_1_one_undigestable_tool_does_not_switch_enforcement_off(bad: str, announced: bool) -> None:
+def test_hangar_1_one_undigestable_tool_does_not_disable_enforcement(bad: str, announced: bool) -> None:
     notice = ["notifications/tools/list_changed"] if announced else []
     harness = SessionHarness(HONEST, {"tools": [POISONED, DELETE, bad], "announce": notice})
     harness.open()
@@ -47,7 +47,7 @@ def test_hangar_1_one_undigestable_tool_does_not_switch_enforcement_off(bad: str
     assert len(harness.calls_received("search_notes")) == 1
 
 
-def test_hangar_1_a_list_that_cannot_be_taken_apart_stops_everything() -> None:
+def test_hangar_1_a_list_that_cannot_be_parsed_blocks_every_tool() -> None:
     harness = SessionHarness(HONEST, {"answers": {"tools/list": '{"tools":[{"name":"search_notes"'}})
     harness.open()
     harness.switch_server_state()
@@ -55,7 +55,7 @@ def test_hangar_1_a_list_that_cannot_be_taken_apart_stops_everything() -> None:
     assert harness.calls_received("search_notes") == []
 
 
-def test_hangar_2_a_silent_change_is_seen_before_the_first_call_and_after_so_many() -> None:
+def test_hangar_2_a_silent_change_is_detected_before_the_first_call_and_after_many_calls() -> None:
     harness = SessionHarness(HONEST, {"tools": [POISONED, DELETE]}, rules=policy(**{"relist-calls": 3}))
     harness.open()
     harness.switch_server_state()
@@ -68,7 +68,7 @@ def test_hangar_2_a_silent_change_is_seen_before_the_first_call_and_after_so_man
     assert [list(each)[2] for each in outcomes][-1] == "error"
 
 
-def test_hangar_3_a_tool_that_nobody_approved_is_withheld_refused_and_recorded_by_default() -> None:
+def test_hangar_3_an_unapproved_tool_is_hidden_refused_and_recorded_by_default() -> None:
     extra = {"name": "send_report", "inputSchema": {"type": "object"}}
     harness = SessionHarness({"tools": [SEARCH, DELETE, extra]}, lock=approved_surface(HONEST))
     harness.open()
@@ -91,7 +91,9 @@ def test_hangar_3_a_tool_that_nobody_approved_is_withheld_refused_and_recorded_b
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_hangar_4_members_outside_its_digest_are_covered_and_good_ones_pass_untouched(change: dict[str, Any]) -> None:
+def test_hangar_4_members_outside_its_digest_are_checked_and_approved_ones_pass_unchanged(
+    change: dict[str, Any],
+) -> None:
     harness = SessionHarness(HONEST, {"tools": [{**SEARCH, **change}, DELETE]})
     harness.open()
     listed = harness.request("tools/list")["result"]["tools"]
@@ -101,7 +103,7 @@ def test_hangar_4_members_outside_its_digest_are_covered_and_good_ones_pass_unto
     assert "error" in harness.call_tool("search_notes")
 
 
-def test_hangar_4_instructions_are_passed_on_when_they_are_the_approved_ones_and_only_then() -> None:
+def test_hangar_4_only_approved_instructions_are_forwarded() -> None:
     server = {"instructions": "Search before you write."}
     harness = SessionHarness({**HONEST, "server": server})
     assert harness.open()["result"]["instructions"] == server["instructions"]
@@ -149,7 +151,7 @@ def test_hangar_5_prompts_resources_and_templates_are_pinned_too() -> None:
     ]
 
 
-def test_hangar_6_of_two_tools_with_one_name_neither_is_shown_or_called() -> None:
+def test_hangar_6_two_tools_with_the_same_name_are_both_hidden_and_refused() -> None:
     harness = SessionHarness({"tools": [POISONED, SEARCH, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     assert harness.list_names() == ["delete_note"]
@@ -157,7 +159,7 @@ def test_hangar_6_of_two_tools_with_one_name_neither_is_shown_or_called() -> Non
     assert "blocked" in harness.event_kinds("search_notes")
 
 
-def test_hangar_6_a_case_variant_of_an_approved_name_is_withheld() -> None:
+def test_hangar_6_a_case_variant_of_an_approved_name_is_hidden() -> None:
     harness = SessionHarness(
         {"tools": [SEARCH, DELETE, {**SEARCH, "name": "Search_Notes"}]}, lock=approved_surface(HONEST)
     )
@@ -167,7 +169,7 @@ def test_hangar_6_a_case_variant_of_an_approved_name_is_withheld() -> None:
     assert harness.call_tool("search_notes")["result"]
 
 
-def test_hangar_7_and_8_a_refusal_says_why_and_joins_with_the_log() -> None:
+def test_hangar_7_and_8_a_refusal_states_its_reason_and_its_audit_event() -> None:
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     error = harness.call_tool("search_notes")["error"]
@@ -183,7 +185,7 @@ def test_hangar_7_and_8_a_refusal_says_why_and_joins_with_the_log() -> None:
     assert all(step.durable for step in harness.steps if any(fact.kind == "blocked" for fact in step.facts))
 
 
-def test_hangar_9_audit_lets_pass_in_silence_and_warn_tells_the_client() -> None:
+def test_hangar_9_audit_allows_silently_and_warn_adds_a_warning_for_the_client() -> None:
     found: dict[str, Any] = {}
     for word in ("audit", "warn"):
         harness = SessionHarness(
@@ -198,7 +200,7 @@ def test_hangar_9_audit_lets_pass_in_silence_and_warn_tells_the_client() -> None
     assert found["warn"] == (True, True, ["warned", "warned"])
 
 
-def test_hangar_10_and_11_two_releases_may_run_side_by_side_each_under_a_digest_with_its_algorithm() -> None:
+def test_hangar_10_and_11_two_releases_of_a_tool_are_allowed_by_their_digests() -> None:
     newer = {**SEARCH, "description": "Full-text search over all notes of the user."}
     allow = [{"tool": "search_notes", "digest": str(tool_digest(newer))}]
     for served in (SEARCH, newer):
@@ -212,7 +214,7 @@ def test_hangar_10_and_11_two_releases_may_run_side_by_side_each_under_a_digest_
     assert error["data"]["pinwarden"]["expected"] == [str(tool_digest(SEARCH)), str(tool_digest(newer))]
 
 
-def test_hangar_12_a_change_of_schema_dialect_alone_is_no_reason_to_block() -> None:
+def test_hangar_12_a_changed_schema_dialect_alone_is_not_blocked() -> None:
     schema = {**SEARCH["inputSchema"], "$schema": "http://json-schema.org/draft-07/schema#"}
     before = {"tools": [{**SEARCH, "inputSchema": schema}]}
     newer = {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -228,20 +230,20 @@ def test_hangar_12_a_change_of_schema_dialect_alone_is_no_reason_to_block() -> N
     assert refusal_code(strict.call_tool("search_notes")) == "dialect_changed"
 
 
-def test_hangar_13_two_hundred_calls_in_a_row_are_no_offence() -> None:
+def test_hangar_13_two_hundred_calls_in_a_row_are_allowed() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     assert all("result" in harness.call_tool("search_notes") for _ in range(200))
 
 
-def test_hangar_14_lists_are_asked_for_as_the_client_would_ask() -> None:
+def test_hangar_14_the_gateway_requests_lists_with_the_clients_metadata() -> None:
     harness = SessionHarness(HONEST, era="2026-07-28")
     harness.call_tool("search_notes")
     own = [message for message in harness.server.received if message.get("method") == "tools/list"]
     assert [message["params"]["_meta"] for message in own] == [harness._params(None)["_meta"]]
 
 
-def test_mcpseal_page_two_is_neither_cut_off_nor_let_through_unseen() -> None:
+def test_mcpseal_the_second_page_of_a_list_is_neither_dropped_nor_left_unchecked() -> None:
     many = [{**SEARCH, "name": f"tool_{number}"} for number in range(7)]
     harness = SessionHarness({"tools": many, "page": 3}, {"tools": [*many, POISONED], "page": 3})
     harness.open()
@@ -252,7 +254,7 @@ def test_mcpseal_page_two_is_neither_cut_off_nor_let_through_unseen() -> None:
     assert harness.list_names() == [tool["name"] for tool in many]
 
 
-def test_mcpseal_members_beside_the_list_are_passed_on() -> None:
+def test_mcpseal_members_beside_the_list_are_forwarded() -> None:
     hints = {"resultType": "complete", "ttlMs": 5, "_meta": {"a": 1}}
     harness = SessionHarness({**HONEST, "hints": hints}, {"tools": [POISONED, DELETE], "hints": hints})
     harness.open()
@@ -261,7 +263,7 @@ def test_mcpseal_members_beside_the_list_are_passed_on() -> None:
     assert harness.request("tools/list")["result"] == {"tools": [DELETE], **hints}
 
 
-def test_mcpseal_a_tool_without_a_description_is_legal() -> None:
+def test_mcpseal_a_tool_without_a_description_is_allowed() -> None:
     bare = {"name": "bare", "inputSchema": {"type": "object"}}
     harness = SessionHarness({"tools": [bare]})
     harness.open()
@@ -286,7 +288,7 @@ def test_mcp_integrity_changed_text_never_reaches_the_client() -> None:
     assert not any(b"id_rsa" in frame for frame in harness.to_client)
 
 
-def test_mcp_integrity_what_is_approved_but_cannot_be_read_lets_nothing_pass() -> None:
+def test_mcp_integrity_unreadable_approvals_block_everything() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     assert harness.call_tool("search_notes")["result"]
@@ -300,7 +302,7 @@ def test_mcp_integrity_what_is_approved_but_cannot_be_read_lets_nothing_pass() -
     assert len(harness.calls_received("search_notes")) == 2
 
 
-def test_mcp_integrity_a_new_tool_is_not_trusted_because_the_server_is() -> None:
+def test_mcp_integrity_a_new_tool_of_an_approved_server_is_blocked() -> None:
     harness = SessionHarness(HONEST, {"tools": [SEARCH, DELETE, {**SEARCH, "name": "exfil"}]}, first_use=True)
     harness.open()
     assert harness.list_names() == ["search_notes", "delete_note"]
@@ -309,7 +311,7 @@ def test_mcp_integrity_a_new_tool_is_not_trusted_because_the_server_is() -> None
     assert [fact.kind for fact in harness.events].count("trusted") == 1
 
 
-def test_mcp_integrity_an_emoji_with_a_joiner_gets_no_tool_removed() -> None:
+def test_mcp_integrity_an_emoji_with_a_zero_width_joiner_does_not_block_a_tool() -> None:
     family = {**SEARCH, "description": "Search 👨‍👩‍👧 notes ❤️."}
     harness = SessionHarness({"tools": [family]}, first_use=True)
     harness.open()
@@ -317,7 +319,7 @@ def test_mcp_integrity_an_emoji_with_a_joiner_gets_no_tool_removed() -> None:
     assert harness.call_tool("search_notes")["result"]
 
 
-def test_a_definition_that_was_blocked_never_becomes_the_measure_and_removal_resets_no_pin() -> None:
+def test_a_blocked_definition_never_becomes_approved_and_removing_a_tool_keeps_its_pin() -> None:
     harness = SessionHarness(
         HONEST, {"tools": [POISONED, DELETE]}, {"tools": [DELETE]}, {"tools": [POISONED, DELETE]}, HONEST
     )

@@ -26,9 +26,7 @@ from tests.gateway.test_run_stdio import OPENING, PLAYER, talk
         (b'{"jsonrpc":"2.0","a":1,"a":2}', "JSON_CANONICALIZATION_ERROR"),
     ],
 )
-def test_attack_a_flood_of_messages_that_belong_to_no_call_is_counted_and_not_told_one_by_one(
-    line: bytes, code: str
-) -> None:
+def test_attack_a_flood_of_unmatched_responses_is_counted_in_the_log_not_listed(line: bytes, code: str) -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     before, sent = len(harness.events), len(harness.to_client)
@@ -46,7 +44,7 @@ def test_attack_a_flood_of_messages_that_belong_to_no_call_is_counted_and_not_to
     assert "result" in harness.call_tool("search_notes")
 
 
-def test_attack_a_flood_of_questions_is_refused_one_by_one_and_then_only_counted() -> None:
+def test_attack_a_flood_of_server_requests_is_logged_singly_at_first_and_then_only_counted() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     before, sent = len(harness.events), len(harness.to_server)
@@ -62,7 +60,7 @@ def test_attack_a_flood_of_questions_is_refused_one_by_one_and_then_only_counted
     ]
 
 
-def test_a_refusal_that_could_not_be_recorded_is_told_again() -> None:
+def test_a_refusal_that_could_not_be_recorded_is_recorded_the_next_time() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     unasked = b'{"jsonrpc":"2.0","id":900000,"result":{}}'
@@ -72,7 +70,7 @@ def test_a_refusal_that_could_not_be_recorded_is_told_again() -> None:
     assert len(harness.session.server_frame(unasked, harness.now).facts) == 1
 
 
-def test_more_sentences_than_a_person_reads_in_a_second_are_counted() -> None:
+def test_log_lines_above_the_rate_limit_are_counted() -> None:
     told: list[str] = []
     now = [0.0]
     tell = GatewayLog(told.append, clock=lambda: now[0])
@@ -86,7 +84,7 @@ def test_more_sentences_than_a_person_reads_in_a_second_are_counted() -> None:
     assert sum(int(text.split()[0]) for text in counted) == 30
 
 
-def test_nobody_waits_for_whoever_reads_sentences() -> None:
+def test_a_slow_reader_of_the_log_does_not_block_the_gateway() -> None:
     read = Event()
     told: list[str] = []
 
@@ -103,7 +101,7 @@ def test_nobody_waits_for_whoever_reads_sentences() -> None:
     assert told == ["0", "1", "2", "3", "4"]
 
 
-def test_json_log_lines_have_a_time_a_level_and_the_message_and_lower_levels_are_left_out() -> None:
+def test_json_log_lines_have_time_level_and_message_and_lower_levels_are_omitted() -> None:
     lines: list[str] = []
     log = GatewayLog(print, lines.append, level="warning", log_format="json")
     log("the server ended")
@@ -128,7 +126,7 @@ def fill(pipe: int) -> None:
     os.set_blocking(pipe, True)
 
 
-def test_a_gateway_whose_standard_error_nobody_reads_relays_and_ends(tmp_path: Path) -> None:
+def test_a_gateway_with_an_unread_stderr_relays_and_shuts_down(tmp_path: Path) -> None:
     reads, writes = os.pipe()
     fill(writes)
     done = subprocess.run(

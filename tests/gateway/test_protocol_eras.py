@@ -139,7 +139,7 @@ def test_a_stateless_client_calls_a_handshake_server_before_and_after_it_restart
     assert tool in [each["name"] for each in listed]
 
 
-def test_a_session_of_a_handshake_client_at_all_servers_outlives_the_server(
+def test_a_handshake_session_at_the_merged_endpoint_survives_a_server_restart(
     server: Restarting, here: RunningGateway
 ) -> None:
     with RawClient(here) as raw:
@@ -152,7 +152,7 @@ def test_a_session_of_a_handshake_client_at_all_servers_outlives_the_server(
             assert stream.next()["method"] == "notifications/tools/list_changed"
 
 
-def test_a_session_at_the_servers_own_address_ends_with_the_status_for_that(
+def test_a_session_at_a_single_server_endpoint_ends_with_status_404_after_a_restart(
     server: Restarting, here: RunningGateway
 ) -> None:
     with RawClient(here, "old") as raw:
@@ -166,7 +166,7 @@ def test_a_session_at_the_servers_own_address_ends_with_the_status_for_that(
         assert raw.session_request("tools/list", {}, 2)["result"]["tools"]
 
 
-def test_calls_of_several_clients_after_a_restart_are_all_answered_and_each_is_executed_once(
+def test_after_a_restart_every_clients_call_is_answered_and_executed_once(
     server: Restarting, here: RunningGateway
 ) -> None:
     places = [("", TOKEN), ("", TOKEN), ("", OTHER_TOKEN), ("old", TOKEN), ("old", OTHER_TOKEN)]
@@ -217,7 +217,7 @@ def refused(exchange: Exchange, status: int = 400) -> bool:
     return True
 
 
-def test_a_bad_request_in_a_session_that_the_server_knows_is_passed_on_and_ends_nothing() -> None:
+def test_a_400_response_in_a_valid_session_is_forwarded_and_the_session_continues() -> None:
     with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
 
         def lead(exchange: Exchange) -> bool:
@@ -236,7 +236,7 @@ def test_a_bad_request_in_a_session_that_the_server_knows_is_passed_on_and_ends_
 
 
 @pytest.mark.parametrize("status", [400, 404])
-def test_attack_a_server_that_forgets_every_session_is_asked_twice_and_not_for_ever(status: int) -> None:
+def test_attack_a_server_that_forgets_every_session_gets_a_call_at_most_twice(status: int) -> None:
     with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
         sessions = iter(range(1000))
 
@@ -253,7 +253,7 @@ def test_attack_a_server_that_forgets_every_session_is_asked_twice_and_not_for_e
     assert world.methods.count("initialize") == 2
 
 
-def test_a_call_that_the_server_may_have_executed_is_not_sent_again() -> None:
+def test_a_call_that_may_have_been_executed_is_not_repeated() -> None:
     with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
 
         def lead(exchange: Exchange) -> bool:
@@ -270,7 +270,7 @@ def test_a_call_that_the_server_may_have_executed_is_not_sent_again() -> None:
     assert world.methods.count("tools/call") == 1
 
 
-def test_a_handshake_client_uses_a_server_that_knows_no_handshake() -> None:
+def test_a_handshake_client_uses_a_stateless_server() -> None:
     with led_http() as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
         world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
         for place, name in (("far", "go"), ("", "far__go")):
@@ -283,14 +283,14 @@ def test_a_handshake_client_uses_a_server_that_knows_no_handshake() -> None:
                 assert raw.session_request("ping", {}, 4)["result"] == {}
 
 
-def test_a_server_that_refuses_the_handshake_for_another_reason_is_heard() -> None:
+def test_a_server_that_refuses_the_handshake_for_another_reason_has_its_error_forwarded() -> None:
     with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
         world.lead = lambda exchange: exchange.method == "initialize" and refused(exchange)
         with RawClient(made, "far") as raw:
             assert raw.initialize()["error"]["message"] == "Bad Request: go away"
 
 
-def test_a_stateless_client_that_hangs_up_cancels_its_call_at_a_handshake_server() -> None:
+def test_a_stateless_client_that_disconnects_cancels_its_call_at_a_handshake_server() -> None:
     with led_http(newest=False) as world, gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made:
 
         def lead(exchange: Exchange) -> bool:
@@ -316,7 +316,7 @@ def test_a_stateless_client_that_hangs_up_cancels_its_call_at_a_handshake_server
         assert note.heads["mcp-session-id"] == "one"
 
 
-def test_a_server_that_goes_back_to_the_handshake_is_found_out() -> None:
+def test_a_server_that_goes_back_to_the_handshake_is_detected() -> None:
     """Its era was known, and the requests went straight to it."""
     with (
         led_http() as world,

@@ -42,7 +42,7 @@ def pass_time(harness: SessionHarness, seconds: int) -> None:
         harness.tick(1)
 
 
-def test_a_call_on_stdio_without_an_answer_gets_an_error_and_the_server_a_cancellation() -> None:
+def test_an_unanswered_stdio_call_times_out_with_an_error_and_is_cancelled_at_the_server() -> None:
     harness = late()
     assert harness.call_tool("search_notes") == {}
     number = harness._last
@@ -59,7 +59,7 @@ def test_a_call_on_stdio_without_an_answer_gets_an_error_and_the_server_a_cancel
     assert len(harness.events) == facts
 
 
-def test_progress_and_a_question_to_the_client_start_the_time_of_a_call_again() -> None:
+def test_progress_and_server_requests_restart_the_timeout_of_a_call() -> None:
     harness = late()
     assert harness.call_tool("search_notes") == {}
     number = harness._last
@@ -78,7 +78,7 @@ def test_progress_and_a_question_to_the_client_start_the_time_of_a_call_again() 
     assert "error" in harness.response_to(number)
 
 
-def test_calls_under_the_same_id_one_after_the_other_are_not_taken_for_one_that_takes_long() -> None:
+def test_consecutive_calls_with_the_same_id_do_not_time_out_as_one_long_call() -> None:
     harness = SessionHarness({"tools": [SEARCH]}, answer_seconds=3.0)
     harness.open()
     harness.list_names()
@@ -90,7 +90,7 @@ def test_calls_under_the_same_id_one_after_the_other_are_not_taken_for_one_that_
     assert [message["id"] for message in harness.client_messages() if "error" in message] == []
 
 
-def test_the_answer_to_a_call_that_was_looked_at_while_it_was_open_is_passed_on_as_ever() -> None:
+def test_a_response_before_the_timeout_is_forwarded_unchanged() -> None:
     harness = late()
     assert harness.call_tool("search_notes") == {}
     pass_time(harness, 10)
@@ -101,7 +101,7 @@ def test_the_answer_to_a_call_that_was_looked_at_while_it_was_open_is_passed_on_
     assert cancelled(harness) == []
 
 
-def test_run_answers_a_call_that_its_server_does_not_and_passes_on_the_next(tmp_path: Path) -> None:
+def test_run_answers_a_timed_out_call_with_an_error_and_forwards_the_next_call(tmp_path: Path) -> None:
     record = tmp_path / "record"
     server = [sys.executable, str(Path(talking.__file__)), str(record)]
     words = [sys.executable, "-m", "pinwarden", "run", "--answer-seconds", "1", "--name", "talking", "--", *server]
@@ -134,7 +134,7 @@ def test_run_answers_a_call_that_its_server_does_not_and_passes_on_the_next(tmp_
 
 @pytest.mark.parametrize("era", ["newest", "handshake"])
 @pytest.mark.parametrize("server", ["talking", ""])
-def test_a_call_over_http_without_an_answer_gets_an_error_and_the_server_a_cancellation(
+def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the_server(
     server: str, era: str, tmp_path: Path
 ) -> None:
     with scene(tmp_path) as made, RawClient(made.gateway, server) as raw, RawClient(made.gateway, server) as other:
@@ -160,7 +160,7 @@ def test_a_call_over_http_without_an_answer_gets_an_error_and_the_server_a_cance
 
 
 @pytest.mark.parametrize("era", ["newest", "handshake"])
-def test_a_request_over_http_is_answered_whatever_its_id_is(era: str, tmp_path: Path) -> None:
+def test_an_http_request_with_any_id_gets_a_response(era: str, tmp_path: Path) -> None:
     from tests.gateway.http_gateway import rpc, stateless_request
 
     with scene(tmp_path) as made:
@@ -184,7 +184,7 @@ def test_a_request_over_http_is_answered_whatever_its_id_is(era: str, tmp_path: 
 
 
 @pytest.mark.parametrize("command", ["run", "gateway"])
-def test_a_time_for_answers_that_is_no_time_is_refused(command: str) -> None:
+def test_an_invalid_response_timeout_is_rejected(command: str) -> None:
     done = pinwarden(command, "--answer-seconds=-1")
     assert done.code == 2
     assert "is not a number of seconds from 0 to 86400" in done.err
