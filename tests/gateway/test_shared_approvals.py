@@ -309,7 +309,7 @@ def test_a_database_that_is_away_changes_nothing(here: ReviewWorld, there: Host)
     def away() -> Any:
         raise PinwardenError("DATABASE_UNAVAILABLE", "away")
 
-    there.shared._open = away
+    there.shared._open_table = away
     there.shared.start(60)
     approved = there.source.current()
     there.shared.close()

@@ -23,12 +23,12 @@ _Stamp = tuple[int, int, int]
 
 
 class LockApprovals:
-    """An `ApprovedSource` over a lockfile. A lock that is gone, broken or edited approves nothing: it raises."""
+    """An `ApprovedSource` that reads a lockfile. Raises if the lock is missing, invalid or tampered with."""
 
     def __init__(
         self, lock: Path, server: str, client: str | None = None, shared: SharedApprovals | None = None
     ) -> None:
-        """``shared`` approvals count in addition to the lock."""
+        """``shared`` approvals apply in addition to the lock."""
         self._path = lock
         self._shared = shared
         self._generation = 0
@@ -39,7 +39,7 @@ class LockApprovals:
         self._known: ApprovedSurface | None = None
 
     def current(self) -> ApprovedSurface | None:
-        """What the lock approves. Cheap while the file is as it was."""
+        """The approved surface. Cheap while the file is unchanged."""
         with self._lock:
             stamp = _stamp(self._path)
             generation = 0 if self._shared is None else self._shared.generation
@@ -50,9 +50,9 @@ class LockApprovals:
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """A lock learns nothing by itself."""
+        """Raises: a lock changes only by approval."""
         del surface
-        raise PinwardenError("SERVER_NOT_LOCKED", f"nothing of {self._server[:120]!a} is approved in the lock")
+        raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {self._server[:120]!a}")
 
     def _read(self) -> ApprovedSurface:
         from pinwarden.lock import lock_store
@@ -65,8 +65,8 @@ class LockApprovals:
             from pinwarden.gateway.shared_approvals import server_identity
 
             identity = server_identity(lock.entries, self._server, self._client)
-            applied = self._shared.applied(self._server, identity, surface)
-            surface, generation = applied.surface, " ".join((generation, *applied.names))
+            shared = self._shared.applied(self._server, identity, surface)
+            surface, generation = shared.surface, " ".join((generation, *shared.names))
         return ApprovedSurface(server=self._server, surface=surface, generation=generation)
 
 
@@ -84,54 +84,54 @@ def read_approved_surface(lock: LockFile, path: Path, server: str, client: str |
         pin = extension.surface
         data = lock_store.read_pinned(path, pin)
         if data is None or Digest.of_bytes(data) != pin.file_digest:
-            raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
+            raise PinwardenError("LOCK_TAMPERED", f"{pin.path} differs from the file that the lock pins")
         return parse_surface(data), str(pin.file_digest)
-    raise PinwardenError("SERVER_NOT_LOCKED", f"nothing that {server[:120]!a} tells the model is approved in the lock")
+    raise PinwardenError("SERVER_NOT_LOCKED", f"the lock has no approved surface for {server[:120]!a}")
 
 
 def _stamp(path: Path) -> _Stamp | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-_REFRESH_SECONDS = 0.25  # how old an answer may be: an approval counts at once, as people see it
-_RETRY_SECONDS = 5.0  # between looks while the database is away: each may wait for it, and calls wait meanwhile
+_REFRESH_SECONDS = 0.25  # between queries
+_RETRY_SECONDS = 5.0  # between queries while the database is unavailable, because calls wait for each one
 
 
 class FirstUseApprovals:
-    """An `ApprovedSource` over the store. Any thread may ask."""
+    """An `ApprovedSource` that reads the trust-on-first-use store. Thread-safe."""
 
     def __init__(self, server: str, trusted: TrustedSurfaces, clock: Callable[[], float] = time.monotonic) -> None:
         self._server = server
         self._trusted = trusted
         self._clock = clock
         self._lock = Lock()
-        self._next_look: float | None = None
+        self._next_refresh: float | None = None
         self._known: ApprovedSurface | None = None
         self._generation = 0
 
     def current(self) -> ApprovedSurface | None:
-        """What is trusted; None if the server was never used."""
+        """The trusted surface; None if the server was never used."""
         with self._lock:
-            if self._next_look is None or self._clock() >= self._next_look:
-                pause = self._look()
-                self._next_look = self._clock() + pause
+            if self._next_refresh is None or self._clock() >= self._next_refresh:
+                pause = self._refresh()
+                self._next_refresh = self._clock() + pause
             return self._known
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Keep the first surface; the one that another process kept, if it was faster."""
+        """Trust the first surface. Returns another one if another process was faster."""
         with self._lock:
-            self._take(self._trusted.first_use(self._server, surface, now()))
-            assert self._known is not None  # noqa: S101 - it was taken in the line above
+            self._set(self._trusted.first_use(self._server, surface, now()))
+            assert self._known is not None  # noqa: S101 - set in the line above
             return self._known
 
-    def _look(self) -> float:
-        """Read what is trusted, if it changed; in how many seconds to look again.
+    def _refresh(self) -> float:
+        """Read the trusted surface if it changed. Returns the seconds until the next refresh.
 
-        While the database is away, what was read before still holds.
+        While the database is unavailable, the last known surface stays valid.
         """
         try:
             generation = self._trusted.generation(self._server)
@@ -140,14 +140,17 @@ class FirstUseApprovals:
                 raise
             return _RETRY_SECONDS
         if generation != self._generation or self._known is None:
-            self._take(self._trusted.find(self._server))
+            self._set(self._trusted.find(self._server))
         return _REFRESH_SECONDS
 
-    def _take(self, found: TrustedSurface | None) -> None:
-        if found is None:
+    def _set(self, trusted: TrustedSurface | None) -> None:
+        if trusted is None:
             self._generation, self._known = 0, None
             return
-        self._generation = found.generation
+        self._generation = trusted.generation
         self._known = ApprovedSurface(
-            server=self._server, surface=found.surface, generation=f"first-use {found.generation}", origin="first-use"
+            server=self._server,
+            surface=trusted.surface,
+            generation=f"first-use {trusted.generation}",
+            origin="first-use",
         )

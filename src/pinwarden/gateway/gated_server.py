@@ -27,47 +27,47 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
     from pinwarden.project.server_start import PreparedStart
 
-_GATHER = 1.0  # seconds: what is in the journal is safe, so few and large commits do for one client
-_LOG_FLUSH_SECONDS = 2.0  # how long the end waits for somebody to read why
-_SWITCH_SECONDS = 0.0005  # the log's thread holds up the others while it works; so they may interrupt it
+_GATHER_SECONDS = 1.0  # few large commits suffice for one client; events are safe in the journal
+_LOG_FLUSH_SECONDS = 2.0  # how long shutdown waits for stderr to be read
+_SWITCH_SECONDS = 0.0005  # lets relaying threads interrupt the log's thread
 
 
 class RunOptions(Record):
-    """What the user chose."""
+    """Options of ``pinwarden run``."""
 
     database: str | None = None
     when_away: WhenAway = "spool"
     answer_seconds: float = 0.0
-    """For a response from the server; 0 for no limit."""
+    """Timeout for a response of the server; 0 for none."""
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
 
 
 class GatedServer(Record):
-    """What is put behind the gateway, and how it is judged."""
+    """A server gated the gateway, and the policy for it."""
 
     server: str
-    """The name under which it is judged, recorded and reviewed."""
+    """Its name in approvals, the audit log and reviews."""
     command: ServerCommand
     locked: bool
-    """Whether the lock holds its approved surface. If not, its first use is trusted."""
+    """Whether the lock has its approved surface. If not, it is trusted on first use."""
     policy: GatewayPolicy
-    """What the gateway enforces. It was read before the server is started."""
+    """The gateway policy, read before the server starts."""
     options: RunOptions
     client: str | None = None
-    """For which client it is locked."""
+    """The client of its lock entry."""
 
 
-def run_gated_server(project: Project, behind: GatedServer, say: Callable[[str], None]) -> int:
-    """Start the server and stay between it and the client until it ends; its exit code.
+def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], None]) -> int:
+    """Start the server and relay messages until it ends. Returns its exit code.
 
-    1. Start the server: it takes its time, in which we get ready.
-    2. Open the log and find what was approved.
+    1. Start the server, which loads while the next step runs.
+    2. Open the audit log and read the approvals.
     3. Relay.
     """
     from pinwarden.gateway.inside_server import running_gateway
 
-    process = start_server(behind.command)
+    process = start_server(gated.command)
     try:
         from pinwarden.gateway.audit.event import STARTED, STOPPED
         from pinwarden.gateway.audit.log import AuditLimits
@@ -79,22 +79,24 @@ def run_gated_server(project: Project, behind: GatedServer, say: Callable[[str],
         from pinwarden.gateway.stdio import StdioRelay
 
         sys.setswitchinterval(_SWITCH_SECONDS)
-        state = open_state(project, behind.options.database)
-        policy = behind.policy
-        lines = GatewayLog(say, level=behind.options.log_level, log_format=behind.options.log_format)
+        state = open_state(project, gated.options.database)
+        policy = gated.policy
+        lines = GatewayLog(say, level=gated.options.log_level, log_format=gated.options.log_format)
         if passing := policy.lets_pass():
             lines.warning(passing)
-        baseline = lock_baseline(project.lock) if behind.locked else FIRST_USE
+        baseline = lock_baseline(project.lock) if gated.locked else FIRST_USE
         with (
             running_gateway(state.running, client=os.getppid()),
             state.audit_log(
-                gateway=f"stdio {os.getpid()}", when_away=behind.options.when_away, limits=AuditLimits(gather=_GATHER)
+                gateway=f"stdio {os.getpid()}",
+                when_away=gated.options.when_away,
+                limits=AuditLimits(gather=_GATHER_SECONDS),
             ) as log,
         ):
-            shared = state.shared_approvals(project.lock) if behind.locked else None
-            guard = Guard(behind.server, _source(project, behind, state, shared), policy)
-            session = Session(guard, name=os.urandom(12).hex(), answer_seconds=behind.options.answer_seconds)
-            recorder = Recorder(log, lambda: state.sightings(behind.server, baseline), lines.error)
+            shared = state.shared_approvals(project.lock) if gated.locked else None
+            guard = Guard(gated.server, _source(project, gated, state, shared), policy)
+            session = Session(guard, name=os.urandom(12).hex(), answer_seconds=gated.options.answer_seconds)
+            recorder = Recorder(log, lambda: state.sightings(gated.server, baseline), lines.error)
             try:
                 relay = StdioRelay(session, recorder, process, lines)
                 if shared is not None:
@@ -117,21 +119,21 @@ def run_gated_server(project: Project, behind: GatedServer, say: Callable[[str],
 def _record(log: AuditLog, kind: str, session: Session, why: str) -> None:
     from pinwarden.gateway.audit.event import AuditEvent
 
-    fact = AuditEvent(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
-    with suppress(PinwardenError):  # a log that takes nothing lets no message pass either, and who sends one is told
-        log.record(fact)
+    event = AuditEvent(kind=kind, server=session.guard.server, client=session.client, session=session.name, reason=why)
+    with suppress(PinwardenError):  # the log refuses messages too, and their senders get the error
+        log.record(event)
 
 
 def _source(
-    project: Project, behind: GatedServer, state: GatewayState, shared: SharedApprovals | None
+    project: Project, gated: GatedServer, state: GatewayState, shared: SharedApprovals | None
 ) -> ApprovedSource:
-    if behind.locked:
+    if gated.locked:
         from pinwarden.gateway.approved_sources import LockApprovals
 
-        return LockApprovals(project.lock, behind.server, behind.client, shared)
+        return LockApprovals(project.lock, gated.server, gated.client, shared)
     from pinwarden.gateway.approved_sources import FirstUseApprovals
 
-    return FirstUseApprovals(behind.server, state.trusted)
+    return FirstUseApprovals(gated.server, state.trusted)
 
 
 def load_gateway_policy(project: Project) -> GatewayPolicy:
@@ -144,28 +146,28 @@ def load_gateway_policy(project: Project) -> GatewayPolicy:
 
 
 def command_name(words: tuple[str, ...], cwd: str) -> str:
-    """The name of a command that no lock speaks of: its program, and a digest of the line and folder.
+    """A name for a command without a lock entry: its program and a digest of the command line and folder.
 
-    Secrets are no part of it: who knows the rest of the line could find a short one out by its digest.
+    Secrets are masked before hashing, because a short one could be guessed from the digest.
     """
     from pinwarden.core.canonical import canonicalize
     from pinwarden.core.digest import Digest
     from pinwarden.system.target import surely_has_no_secret
 
-    shown = list(words)
+    masked = list(words)
     if not surely_has_no_secret(words):
         from pinwarden.system.masking import mask_words
 
-        shown = mask_words(words)
-    program = "".join(letter for letter in shown[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
-    return f"{program[:40]}#{Digest.of_bytes(canonicalize([cwd, *shown])).hex[:16]}"
+        masked = mask_words(words)
+    program = "".join(letter for letter in masked[0].rpartition("/")[2] if letter.isalnum() or letter in "._-")
+    return f"{program[:40]}#{Digest.of_bytes(canonicalize([cwd, *masked])).hex[:16]}"
 
 
-_PIPE = 1 << 20  # what a pipe is made to hold, where the system lets us
+_PIPE_BYTES = 1 << 20  # requested capacity of pipes
 
 
 class ServerCommand(Record):
-    """What to start, with everything filled in."""
+    """A command to start, with its complete environment."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
@@ -173,15 +175,15 @@ class ServerCommand(Record):
 
 
 def server_command(prepared: PreparedStart, server: str) -> ServerCommand:
-    """The only way to a command: a start that was prepared. The server is marked as one that runs behind us."""
-    marked = {**prepared.environment, MARK: server}
-    return ServerCommand(words=prepared.words, environment=marked, cwd=prepared.cwd)
+    """The command of a prepared start. Its environment marks the server, see `inside_server`."""
+    environment = {**prepared.environment, MARK: server}
+    return ServerCommand(words=prepared.words, environment=environment, cwd=prepared.cwd)
 
 
 def start_server(command: ServerCommand, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the server. Its standard error stays ours, so that people see it as before, unless it is to be a pipe."""
+    """Start the server. It inherits our stderr unless ``stderr`` is given."""
     try:
-        process = subprocess.Popen(  # noqa: S603  running it is what the user asked for; there is no shell
+        process = subprocess.Popen(  # noqa: S603  the user asked to run it; there is no shell
             list(command.words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -198,5 +200,5 @@ def start_server(command: ServerCommand, stderr: int | None = None) -> subproces
         with suppress(OSError, AttributeError, ImportError):
             import fcntl
 
-            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[union-attr]
+            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # type: ignore[union-attr]
     return process

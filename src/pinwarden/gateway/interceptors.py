@@ -1,7 +1,6 @@
-"""Interceptors as SEP-2624 (formerly SEP-1763) describes them.
+"""Interceptors of SEP-2624 (formerly SEP-1763).
 
-``Host`` answers ``interceptors/list`` and ``interceptor/invoke``. ``apply`` is the invoker's side, which has no method
-on the wire. What the gateway's own gates offer in this form is in ``gateway/interceptors.py``.
+`Host` answers ``interceptors/list`` and ``interceptor/invoke``. `own_host` offers the gateway's gates as interceptors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ REQUEST, RESPONSE = "request", "response"
 VALIDATION, MUTATION = "validation", "mutation"
 
 Run = Callable[[str, str, Any], Mapping[str, Any]]
-"""Given event, phase and payload: for a validation ``valid`` and more, for a mutation ``modified`` and ``payload``."""
+"""Gets event, phase and payload. Returns ``valid`` for a validation, ``modified`` and ``payload`` for a mutation."""
 
 
 class Interceptor(Record):
@@ -36,36 +35,36 @@ class Interceptor(Record):
     phases: tuple[str, ...]
     run: Run
     mode: str = "active"
-    """active, or audit: its verdict never blocks and its change is never made."""
+    """``active``, or ``audit``: its result never blocks or changes a message."""
     fail_open: bool = False
-    """Whether a message passes if the interceptor itself fails."""
+    """Whether messages pass if the interceptor fails."""
     priority: int = 0
     description: str = ""
 
     def hooks(self, event: str, phase: str | None = None) -> bool:
-        """Whether it wants to see this event, in this phase or in any."""
+        """Whether it handles this event, in this phase or in any."""
         return (event in self.events or "*" in self.events) and (phase is None or phase in self.phases)
 
     def to_json(self) -> dict[str, Any]:
-        """The descriptor on the wire, where defaults are left out."""
-        described: dict[str, Any] = {
+        """The descriptor, without members that have their default value."""
+        descriptor: dict[str, Any] = {
             "name": self.name,
             "type": self.kind,
             "hooks": [{"events": list(self.events), "phase": phase} for phase in self.phases],
         }
         if self.description:
-            described["description"] = self.description
+            descriptor["description"] = self.description
         if self.mode != "active":
-            described["mode"] = self.mode
+            descriptor["mode"] = self.mode
         if self.fail_open:
-            described["failOpen"] = True
+            descriptor["failOpen"] = True
         if self.priority:
-            described["priorityHint"] = self.priority
-        return described
+            descriptor["priorityHint"] = self.priority
+        return descriptor
 
 
 class InterceptorError(Exception):
-    """Why an invocation has no result, as a JSON-RPC error."""
+    """The JSON-RPC error of a failed invocation."""
 
     def __init__(self, code: int, message: str, data: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -75,41 +74,42 @@ class InterceptorError(Exception):
 
 
 class Host:
-    """The interceptors of one server, in the order in which they were registered."""
+    """The interceptors of one server, in order of registration."""
 
     def __init__(self, interceptors: Iterable[Interceptor]) -> None:
-        self._all = {each.name: each for each in interceptors}
+        self._interceptors = {interceptor.name: interceptor for interceptor in interceptors}
 
     def list(self, event: str | None = None) -> dict[str, Any]:
         """The result of ``interceptors/list``."""
-        return {"interceptors": [each.to_json() for each in self._all.values() if event is None or each.hooks(event)]}
+        hooked = (entry for entry in self._interceptors.values() if event is None or entry.hooks(event))
+        return {"interceptors": [interceptor.to_json() for interceptor in hooked]}
 
     def invoke(self, params: Any) -> dict[str, Any]:
         """The result of ``interceptor/invoke``; raises `InterceptorError`."""
-        name, event, phase = _words(params)
-        found = self._all.get(name)
-        if found is None:
+        name, event, phase = _parse_params(params)
+        interceptor = self._interceptors.get(name)
+        if interceptor is None:
             raise InterceptorError(INVALID_PARAMS, "no interceptor has this name", {"name": name[:200]})
-        if not found.hooks(event, phase):
+        if not interceptor.hooks(event, phase):
             data = {
                 "name": name,
                 "event": event[:200],
                 "phase": phase[:20],
-                "advertisedHooks": found.to_json()["hooks"],
+                "advertisedHooks": interceptor.to_json()["hooks"],
             }
-            raise InterceptorError(INVALID_PARAMS, "the interceptor does not look at this event", data)
-        return _ran(found, event, phase, params.get("payload"))
+            raise InterceptorError(INVALID_PARAMS, "the interceptor does not handle this event", data)
+        return _run(interceptor, event, phase, params.get("payload"))
 
 
-def _words(params: Any) -> tuple[str, str, str]:
-    words = [params.get(name) if isinstance(params, dict) else None for name in ("name", "event", "phase")]
-    if not all(isinstance(word, str) for word in words) or words[2] not in (REQUEST, RESPONSE):
-        raise InterceptorError(INVALID_PARAMS, "name, event and phase are needed", {})
-    name, event, phase = words
+def _parse_params(params: Any) -> tuple[str, str, str]:
+    values = [params.get(name) if isinstance(params, dict) else None for name in ("name", "event", "phase")]
+    if not all(isinstance(value, str) for value in values) or values[2] not in (REQUEST, RESPONSE):
+        raise InterceptorError(INVALID_PARAMS, "name, event and phase are required", {})
+    name, event, phase = values
     return str(name), str(event), str(phase)
 
 
-def _ran(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict[str, Any]:
+def _run(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict[str, Any]:
     try:
         result = interceptor.run(event, phase, payload)
     except (PinwardenError, ValueError, LookupError, TypeError, ArithmeticError) as err:
@@ -123,69 +123,73 @@ def _ran(interceptor: Interceptor, event: str, phase: str, payload: Any) -> dict
 
 LISTS = "pinwarden/lists"
 USES = "pinwarden/uses"
-QUESTIONS = "pinwarden/questions"
-_USED = {
+SERVER_REQUESTS = "pinwarden/questions"
+_USES = {
     "tools/call": (TOOL, "name"),
     "prompts/get": (PROMPT, "name"),
     "resources/read": (RESOURCE, "uri"),
     "resources/subscribe": (RESOURCE, "uri"),
 }
-"""What a request uses, and the member that says which."""
-_ASKED = (SAMPLING, ELICITATION, ROOTS)
-EVENTS = (*LIST_METHODS, *_USED, *_ASKED)
-"""All that these interceptors look at."""
+"""By method, the kind of the item that a request uses and the member with its key."""
+_SERVER_METHODS = (SAMPLING, ELICITATION, ROOTS)
+EVENTS = (*LIST_METHODS, *_USES, *_SERVER_METHODS)
+"""The events that these interceptors handle."""
 _SEVERITY = {BLOCK: "error", WARN: "warn"}
 
 
 class NotYetError(Exception):
-    """The server has yet to list what is asked about."""
+    """The server has not sent the list with the item yet."""
 
 
 def own_host(guard: Guard, client: str, verdict_of: Callable[[ItemKind, str], Verdict | None]) -> Host:
-    """The interceptors of a session: for list answers, for the use of an item, and for questions of the server.
+    """The interceptors of a session, for lists, for the use of items and for server requests.
 
-    ``verdict_of`` gives None while the server's list is waited for; then an invocation raises `NotYetError`.
+    ``verdict_of`` returns None while the server's list is pending; then an invocation raises `NotYetError`.
     """
 
     def judge_list(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
         kind = LIST_METHODS[event]
-        values = _inner(payload, "result").get(kind.member)
+        values = _unwrap(payload, "result").get(kind.member)
         if not isinstance(values, list):
-            raise ValueError("no list")
+            raise ValueError("the payload has no list")
         check_items(len(values), guard.limits.max_items, "items in one list")
         items = tuple(Item.from_value(kind, value) for value in values)
         verdicts = guard.judge_list(kind, items, client, None)
-        return _validation([(f"/{kind.member}/{place}", each) for place, each in enumerate(verdicts)])
+        return _validation([(f"/{kind.member}/{index}", verdict) for index, verdict in enumerate(verdicts)])
 
     def judge_use(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
-        kind, member = _USED[event]
-        key = _inner(payload, "params").get(member)
+        kind, member = _USES[event]
+        key = _unwrap(payload, "params").get(member)
         if not isinstance(key, str):
-            raise ValueError("no name")
+            raise ValueError("the payload names no item")
         verdict = verdict_of(kind, key)
         if verdict is None:
             raise NotYetError
         return _validation([(f"/{member}", verdict)])
 
-    def judge_question(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
+    def judge_server_request(event: str, phase: str, payload: Any) -> Mapping[str, Any]:
         del phase
-        params = _inner(payload, "params")
+        params = _unwrap(payload, "params")
         refused = judge_request(event, params, guard.requests(client))
         judged = refused or guard.judge_server_request(event, params, client)
         if isinstance(judged, Refusal):
             message = {"path": "", "message": f"{judged.reason} ({judged.code})", "severity": "error"}
             return {"valid": False, "severity": "error", "messages": [message]}
-        return _validation([("", judged.verdict), *(("/tools", each) for each in judged.definitions)])
+        return _validation([("", judged.verdict), *(("/tools", definition) for definition in judged.definitions)])
 
     return Host(
         (
+            _gate(LISTS, tuple(LIST_METHODS), RESPONSE, judge_list, "Compares listed items with the approved ones."),
+            _gate(USES, tuple(_USES), REQUEST, judge_use, "Allows the use of approved items only."),
             _gate(
-                LISTS, tuple(LIST_METHODS), RESPONSE, judge_list, "Holds every listed item against what was approved."
+                SERVER_REQUESTS,
+                _SERVER_METHODS,
+                REQUEST,
+                judge_server_request,
+                "Allows server requests that the policy allows.",
             ),
-            _gate(USES, tuple(_USED), REQUEST, judge_use, "Lets only approved items be used."),
-            _gate(QUESTIONS, _ASKED, REQUEST, judge_question, "Lets a server ask for what the policy allows."),
         )
     )
 
@@ -194,26 +198,27 @@ def _gate(name: str, events: tuple[str, ...], phase: str, run: Run, description:
     return Interceptor(name=name, kind=VALIDATION, events=events, phases=(phase,), run=run, description=description)
 
 
-def _inner(payload: Any, member: str) -> dict[str, Any]:
-    """The payload itself, or what a whole message holds."""
+def _unwrap(payload: Any, member: str) -> dict[str, Any]:
+    """The payload itself, or this member of it if the payload is a complete message."""
     if isinstance(payload, dict) and isinstance(payload.get(member), dict):
         payload = payload[member]
     if not isinstance(payload, dict):
-        raise ValueError("no object")
+        raise ValueError("the payload is not an object")
     return payload
 
 
 def _validation(judged: list[tuple[str, Verdict]]) -> dict[str, Any]:
-    found = [(path, each) for path, each in judged if each.action != ALLOW]
-    if not found:
-        return {"valid": True}
-    told = [
+    messages = [
         {
             "path": path,
-            "message": f"{each.entity} '{printable_name(each.key)}': {each.reason} ({each.code})",
-            "severity": _SEVERITY.get(each.action, "info"),
+            "message": f"{verdict.entity} '{printable_name(verdict.key)}': {verdict.reason} ({verdict.code})",
+            "severity": _SEVERITY.get(verdict.action, "info"),
         }
-        for path, each in found
+        for path, verdict in judged
+        if verdict.action != ALLOW
     ]
-    worst = next(word for word in ("error", "warn", "info") if any(each["severity"] == word for each in told))
-    return {"valid": worst == "info", "severity": worst, "messages": told}
+    if not messages:
+        return {"valid": True}
+    severities = {message["severity"] for message in messages}
+    worst = next(severity for severity in ("error", "warn", "info") if severity in severities)
+    return {"valid": worst == "info", "severity": worst, "messages": messages}

@@ -1,7 +1,7 @@
 """The log of a gateway: lines on standard error, as text or JSON, with a level.
 
-A log line never delays a message: a `QueueHandler` takes it and a thread writes it, whether or not stderr is read. What
-a hostile server causes is limited: above a number of lines in one second, lines are only counted.
+Logging never delays a message: a `QueueHandler` queues the line and a thread writes it, whether or not stderr is read.
+The rate is limited, so that a hostile server cannot flood the log: above it, lines are only counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[LogLevel, ...] = ("debug", "info", "warning", "error")
 MAX_LINES_PER_SECOND = 20
-"""Lines of one server that are written; more are counted."""
+"""Lines of one server that are written. Further ones are counted."""
 _MAX_QUEUED = 1_000  # lines while stderr is not read
 _SECOND = 1.0
 
@@ -79,10 +79,10 @@ class GatewayLog:
 
 
 class _RateLimit:
-    """Counts lines in one second. What exceeds the limit is only counted."""
+    """Limits the lines in one second, and counts those above the limit."""
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
-        self._most = most
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
         self._clock = clock
         self._lock = Lock()
         self._since = -_SECOND
@@ -96,7 +96,7 @@ class _RateLimit:
             if now - self._since >= _SECOND:
                 self._since, self._lines = now, 0
             self._lines += 1
-            admitted = self._lines <= self._most and not is_full
+            admitted = self._lines <= self._limit and not is_full
             self.dropped += not admitted
             return admitted
 
@@ -150,7 +150,7 @@ def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) ->
 
         def report_dropped(self) -> None:
             if dropped := limit.take_dropped():
-                text = f"{dropped} more log {'line was' if dropped == 1 else 'lines were'} left out"
+                text = f"{dropped} more log {'line was' if dropped == 1 else 'lines were'} dropped"
                 Lines().emit(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))
 
         def stop_within(self, seconds: float) -> None:
@@ -164,7 +164,7 @@ def _start(write: Callable[[str], None], limit: _RateLimit, *, as_json: bool) ->
             if limit.admit(is_full=queue.qsize() >= _MAX_QUEUED):
                 queue.put_nowait(record)
             elif limit.dropped == 1:
-                queue.put_nowait(wake)  # so that the listener counts
+                queue.put_nowait(wake)  # so that the listener reports the dropped lines
 
     logger = logging.Logger("pinwarden.gateway", logging.DEBUG)
     logger.addHandler(Queue(queue))

@@ -1,11 +1,11 @@
-"""Approvals that a gateway takes from its database, in addition to those in its lock.
+"""Approvals from the database that gateways share, in addition to those in the lock.
 
-Somebody who approves a change on one host writes the lock of that host, and the database that all gateways share. Every
-other gateway applies the approval if it is for the same server (not only one of the same name), for exactly the
-definition that was approved, and in place of what its own lock approves. The lock decides about everything else.
+Approving a change on one host writes the lock of that host and the shared database. Another gateway applies the
+approval if it is for the same server (not only for one of the same name) and replaces exactly the definition that its
+own lock approves. Its lock decides about everything else.
 
-A database that is away says nothing: what was known stays. One whose rows are not what their names say lets nothing of
-the server pass.
+While the database is unavailable, the known approvals still apply. If a row does not match its name, the gateway blocks
+everything of that server.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ if TYPE_CHECKING:
     from pinwarden.surface.surface import Surface
 
 POLL_SECONDS = 0.5
-"""Between looks at the database. An approval counts within about a second."""
+"""Interval of queries. An approval applies within about a second."""
 REPORT_SECONDS = 20.0
-"""Between reports of a gateway that has nothing new to report."""
-_LONGEST_DEFINITION = 4 * 1024 * 1024  # characters; longer items are not judged either
-_AWAY = "DATABASE_UNAVAILABLE"
+"""Interval of reports without news."""
+_MAX_DEFINITION = 4 * 1024 * 1024  # characters; longer items are not judged either
 
 
-class Applied(Record):
-    """A surface with the approvals of the database in it."""
+class SharedSurface(Record):
+    """An approved surface including shared approvals."""
 
     surface: Surface
     names: tuple[str, ...]
-    """Of the approvals that changed it."""
+    """The approvals that changed it."""
 
 
 def server_identity(entries: Iterable[Entry], name: str, client: str | None = None) -> str:
-    """Which server a lock means by a name, as a digest; empty if that is not one server, or not understood.
+    """A digest of what a lock starts or contacts under a name; empty if it is ambiguous or cannot be determined.
 
-    ``client`` decides where several clients have different servers of that name.
+    ``client`` selects one of several different servers of that name.
     """
     from pinwarden.project.locked_servers import servers_by_name
 
@@ -56,18 +55,18 @@ def server_identity(entries: Iterable[Entry], name: str, client: str | None = No
     if len(servers) != 1 or servers[0].identity is None:
         return ""
     identity, pinned = servers[0].identity, servers[0].pinned
-    about = [
+    content = [
         list(identity.starts),
         list(identity.arguments),
         [list(value) for value in identity.values],
         identity.folder,
         None if pinned is None else repr(pinned),
     ]
-    return str(Digest.of_bytes(canonicalize(about)))
+    return str(Digest.of_bytes(canonicalize(content)))
 
 
 class SharedApprovals:
-    """The approvals of a database for the servers of one gateway, looked up on a thread of its own."""
+    """The shared approvals for the servers of one gateway, queried on a thread."""
 
     def __init__(
         self,
@@ -77,81 +76,84 @@ class SharedApprovals:
         *,
         applies: bool = True,
     ) -> None:
-        """``place`` names the host and the lock of the gateway: what was written to this lock itself is not applied.
+        """``place`` is the host and lock of the gateway. Approvals from there are in its lock and not applied again.
 
-        A gateway that ``applies`` nothing reports so, for those who approve.
+        Without ``applies`` the gateway only reports to the database that it applies no shared approvals.
         """
-        self._open = approvals
+        self._open_table = approvals
         self._place = place
         self._clock = clock
         self._applies = applies
         self._lock = Lock()
         self._servers: dict[str, str] = {}
-        """Kept names of the servers that asked, with their identities."""
+        """The servers of this gateway by storable name, with their identities."""
         self._by_server: dict[str, tuple[Approval, ...]] = {}
         self._failures: dict[str, PinwardenError] = {}
         self._refused: dict[str, str] = {}
-        self._taken: dict[str, int] = {}
-        """Up to which decision each server was judged by."""
+        self._applied: dict[str, int] = {}
+        """By server, the last decision that was applied."""
         self._sequence = 0
         self._change: Change | None = None
         self._reported: tuple[object, ...] = ()
         self._reported_at = 0
-        self._looked = Event()
-        self._ended = Event()
+        self._queried = Event()
+        self._stopped = Event()
         self._thread: Thread | None = None
         self.generation = 0
-        """Counts the changes of what is known."""
+        """Increases whenever the known approvals change."""
 
     def start(self, seconds: float = 0.0) -> None:
-        """Begin to look, and wait so long for the first answer."""
+        """Start the thread, and wait up to ``seconds`` for the first query."""
         self._thread = Thread(target=self._follow, name="approvals", daemon=True)
         self._thread.start()
-        self._looked.wait(seconds)
+        self._queried.wait(seconds)
 
     def close(self) -> None:
-        """End, and tell the others that nothing is taken over here any more."""
-        self._ended.set()
+        """Stop the thread and remove this gateway from the database."""
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join(1.0)
 
-    def applied(self, server: str, identity: str, approved: Surface) -> Applied:
-        """What a lock approves of a server, with the approvals of the database that are meant for it."""
-        kept, identity = storable_name(server), identity if self._applies else ""
+    def applied(self, server: str, identity: str, approved: Surface) -> SharedSurface:
+        """The surface that a lock approves, with the shared approvals for this server applied."""
+        name, identity = storable_name(server), identity if self._applies else ""
         with self._lock:
-            if self._servers.get(kept) != identity:
-                self._servers[kept] = identity
-                self._change = None  # look up what there is for it
-            failure = self._failures.get(kept)
-            known, sequence = self._by_server.get(kept, ()), self._sequence
+            if self._servers.get(name) != identity:
+                self._servers[name] = identity
+                self._change = None  # query its approvals
+            failure = self._failures.get(name)
+            approvals, sequence = self._by_server.get(name, ()), self._sequence
         if failure is not None and self._applies:
             raise failure
-        meant = [each for each in known if identity and each.identity == identity and each.place != self._place]
-        surface, names, left = _apply(approved, meant)
+        matching = [
+            approval
+            for approval in approvals
+            if identity and approval.identity == identity and approval.place != self._place
+        ]
+        surface, names, refused = _apply(approved, matching)
         with self._lock:
-            self._refused[kept] = " ".join(each.name for each in left)
-            self._taken[kept] = sequence
-        return Applied(surface=surface, names=tuple(names))
+            self._refused[name] = " ".join(approval.name for approval in refused)
+            self._applied[name] = sequence
+        return SharedSurface(surface=surface, names=tuple(names))
 
     def refresh(self) -> None:
-        """Look at the database once. Raises if it cannot be asked."""
-        approvals = self._open()
+        """Query the database once. Raises if it is unavailable."""
+        approvals = self._open_table()
         with self._lock:
-            servers, known = dict(self._servers), self._change
+            servers, last_change = dict(self._servers), self._change
         change = approvals.change()
-        if change != known:
-            found = approvals.of_servers(sorted(servers))
+        if change != last_change:
             failures: dict[str, PinwardenError] = {}
             by_server: dict[str, list[Approval]] = {server: [] for server in servers}
-            for approval in found:
+            for approval in approvals.of_servers(sorted(servers)):
                 try:
-                    by_server[approval.server].append(_intact(approval))
+                    by_server[approval.server].append(_check(approval))
                 except PinwardenError as err:
                     failures[approval.server] = err
             with self._lock:
                 if self._servers.keys() == servers.keys():
                     self._change = change
-                self._by_server = {server: tuple(each) for server, each in by_server.items()}
+                self._by_server = {server: tuple(checked) for server, checked in by_server.items()}
                 self._failures = failures
                 self._sequence = change[1]
                 self.generation += 1
@@ -165,31 +167,31 @@ class SharedApprovals:
                     place=self._place,
                     server=server,
                     identity=identity,
-                    sequence=self._taken.get(server, 0),
+                    sequence=self._applied.get(server, 0),
                     refused=self._refused.get(server, ""),
                     seen=now,
                 )
                 for server, identity in sorted(self._servers.items())
             ]
-        said = tuple((each.server, each.identity, each.sequence, each.refused) for each in rows)
-        if rows and (said != self._reported or now - self._reported_at >= REPORT_SECONDS):
+        report = tuple((row.server, row.identity, row.sequence, row.refused) for row in rows)
+        if rows and (report != self._reported or now - self._reported_at >= REPORT_SECONDS):
             approvals.follow(rows)
-            self._reported, self._reported_at = said, now
+            self._reported, self._reported_at = report, now
 
     def _follow(self) -> None:
-        while not self._ended.is_set():
+        while not self._stopped.is_set():
             try:
                 self.refresh()
             except PinwardenError as err:
-                if err.code != _AWAY:
+                if err.code != "DATABASE_UNAVAILABLE":
                     self._fail(err)
-            self._looked.set()
-            self._ended.wait(POLL_SECONDS)
+            self._queried.set()
+            self._stopped.wait(POLL_SECONDS)
         if self._reported:
             try:
-                self._open().leave(self._place)
+                self._open_table().leave(self._place)
             except PinwardenError:
-                return  # it counts as running until its last report is old
+                return  # it counts as running until its last report is outdated
 
     def _fail(self, err: PinwardenError) -> None:
         with self._lock:
@@ -199,40 +201,42 @@ class SharedApprovals:
 
 
 def _apply(approved: Surface, approvals: Sequence[Approval]) -> tuple[Surface, list[str], list[Approval]]:
-    """Each approval in its order, and again those that build on a later one. What fits nowhere is left."""
+    """Apply approvals in order, repeatedly, since one may build on a later one.
+
+    Returns the surface, the names of applied approvals, and the approvals that cannot be applied.
+    """
     names: list[str] = []
-    left = list(approvals)
+    remaining = list(approvals)
     while True:
-        before = len(left)
-        waiting: list[Approval] = []
-        for approval in left:
+        skipped: list[Approval] = []
+        for approval in remaining:
             if holds(approval, approved):
                 continue
             if fits(approval, approved):
                 approved = with_definitions(approved, [approval])
                 names.append(approval.name)
             else:
-                waiting.append(approval)
-        left = waiting
-        if len(left) == before or not left:
-            return approved, names, left
+                skipped.append(approval)
+        if len(skipped) == len(remaining) or not skipped:
+            return approved, names, skipped
+        remaining = skipped
 
 
-def _intact(approval: Approval) -> Approval:
-    """The approval, if it is what its name says. Whoever can write to the database could have put anything there."""
+def _check(approval: Approval) -> Approval:
+    """The approval, if it matches its name. Others may be able to write to the database."""
     why = ""
     texts = (approval.item, approval.digest, approval.expected, approval.definition, approval.place)
-    if not all(isinstance(each, str) for each in texts) or not isinstance(approval.sequence, int):
-        why = "it has values of other types"
-    elif len(approval.definition) > _LONGEST_DEFINITION:
+    if not all(isinstance(text, str) for text in texts) or not isinstance(approval.sequence, int):
+        why = "it has values of wrong types"
+    elif len(approval.definition) > _MAX_DEFINITION:
         why = "its definition is too long"
     elif approval.entity != SERVER_ITEM and approval.entity not in KIND_OF:
-        why = "it is about nothing that is known"
+        why = "the kind of its item is unknown"
     elif approval.state != APPROVED or named(approval).name != approval.name:
-        why = "it is not what its name says"
+        why = "it does not match its name"
     else:
         try:
-            why = "" if is_intact(approval) else "its definition is another one"
+            why = "" if is_intact(approval) else "its definition does not match its digest"
         except PinwardenError as err:
             why = err.message
     if why:
