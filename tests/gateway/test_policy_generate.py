@@ -52,7 +52,7 @@ def test_a_server_that_was_used_before_it_was_locked_does_not_imitate_itself(wor
     unsaid = replace(listing(FIND), server=None)
     world.state.sightings("notes#b25b89dd2b7335b1", FIRST_USE).keep(verdicts(NOTHING, unsaid, AUDIT))
     report = world.json("policy", "generate")
-    assert [(each["server"], each["item"]) for each in report["allow"]] == [
+    assert [(allowed["server"], allowed["item"]) for allowed in report["allow"]] == [
         ("notes", "find_notes"),
         ("notes#b25b89dd2b7335b1", "find_notes"),
     ]
@@ -65,8 +65,8 @@ def test_attack_a_copied_tool_beside_others_is_left_out(world: ReviewWorld) -> N
     assert left_out(world.json("policy", "generate")) == {"find_notes": "suspicious"}
 
 
-def test_what_somebody_rejected_is_left_out_also_if_it_waits_again_for_another_lock(world: ReviewWorld) -> None:
-    """Attack: have what was rejected offered by a second checkout, where nobody decided about it yet."""
+def test_a_rejected_definition_is_left_out_even_if_it_is_pending_for_another_lock(world: ReviewWorld) -> None:
+    """Attack: serve a rejected definition in a second checkout, where it is still pending."""
     world.lock_server(SEARCH)
     (name,) = world.serve(SEARCH, READ, policy=AUDIT)
     assert world.run("review", "reject", name, "--why", "leaks notes").code == 0
@@ -76,17 +76,17 @@ def test_what_somebody_rejected_is_left_out_also_if_it_waits_again_for_another_l
     assert left_out(world.json("policy", "generate", "--all"))["read"] == "rejected"
 
 
-def test_a_server_of_the_same_name_in_another_project_is_not_proposed_where_that_can_be_told(
+def test_a_server_of_the_same_name_in_another_project_is_not_proposed_if_reviews_show_it(
     world: ReviewWorld,
 ) -> None:
     world.lock_server(SEARCH)
     world.serve(SEARCH, READ, policy=AUDIT)
     world.keep("lock:/other/mcp-lock.json", verdicts(world.approved(), listing(FIND), AUDIT))
     report = world.json("policy", "generate")
-    assert sorted(each["item"] for each in report["allow"]) == ["read", "search"]
+    assert sorted(allowed["item"] for allowed in report["allow"]) == ["read", "search"]
     assert "1 definition of servers of the same name left out" in world.run("policy", "generate").err
     everywhere = world.json("policy", "generate", "--all")
-    assert sorted(each["item"] for each in everywhere["allow"]) == ["find_notes", "read", "search"]
+    assert sorted(allowed["item"] for allowed in everywhere["allow"]) == ["find_notes", "read", "search"]
 
 
 @pytest.mark.parametrize("blank", [" ", "  ", "\u3000", "\t"])
@@ -94,7 +94,7 @@ def test_attack_a_tool_without_a_name_keeps_no_other_out_of_the_proposal(blank: 
     observe(world, SEARCH, {**READ, "name": blank})
     observe(world, FIND, server=blank)
     report = world.json("policy", "generate")
-    assert [each["item"] for each in report["allow"]] == ["search"]
+    assert [allowed["item"] for allowed in report["allow"]] == ["search"]
     assert left_out(report)[blank] in ("unnamed", "suspicious")
     assert left_out(report)["find_notes"] == "unnamed"
 
@@ -141,7 +141,7 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
     assert policy is not None
     held = policy.for_item("notes", "search", "any")
     assert (held.enforcement, held.unknown, held.block_at) == ("block", "block", "review")
-    assert [str(each.digest) for each in held.allowlist] == [digest(SEARCH)]
+    assert [str(allowed.digest) for allowed in held.allowlist] == [digest(SEARCH)]
     assert policy.for_item("other", "search", "any").allowlist == ()
     assert "seen in 2 sessions" in report["policy"]
 
@@ -163,7 +163,7 @@ def test_calls_that_a_policy_only_watched_are_counted_for_the_definition_that_wa
     }
 
 
-def test_an_attack_in_a_second_definition_is_not_told_of_the_first(world: ReviewWorld) -> None:
+def test_an_attack_in_a_second_definition_is_not_reported_for_the_first(world: ReviewWorld) -> None:
     observe(world, SEARCH)
     observe(world, EVIL)
     report = world.json("policy", "generate")
@@ -175,7 +175,7 @@ def test_an_attack_in_a_second_definition_is_not_told_of_the_first(world: Review
     assert report["allow"] == []
 
 
-def test_what_was_called_without_ever_being_listed_is_told(world: ReviewWorld) -> None:
+def test_items_called_but_never_listed_are_reported(world: ReviewWorld) -> None:
     """Attack: a tool that no list names, for those who know its name."""
     observe(world, SEARCH)
     hidden = AuditEvent(
@@ -191,13 +191,13 @@ def test_what_was_called_without_ever_being_listed_is_told(world: ReviewWorld) -
     assert "# - notes: tool debug_shell\n#   it was called, but the server never listed it" in report["policy"]
 
 
-def test_what_nobody_called_can_be_left_out(world: ReviewWorld) -> None:
+def test_items_never_called_can_be_left_out(world: ReviewWorld) -> None:
     observe(world, SEARCH, {**READ, "annotations": {"destructiveHint": True}})
     with world.state.audit_log() as log:
         log.record(AuditEvent(kind="called", server="notes", item_kind="tool", item="search"))
     everything, used = world.json("policy", "generate"), world.json("policy", "generate", "--only-called")
     assert [row["item"] for row in everything["allow"]] == ["read", "search"]
-    assert "# tool (says it destroys), seen in" in everything["policy"]
+    assert "# tool (destructiveHint), seen in" in everything["policy"]
     assert [row["item"] for row in used["allow"]] == ["search"]
     assert left_out(used) == {"read": "unused"}
 
@@ -222,14 +222,14 @@ def test_what_changed_while_watching_is_left_out_in_every_form(world: ReviewWorl
     ]
 
 
-def test_what_nobody_can_tell_apart_or_read_is_left_out(world: ReviewWorld) -> None:
+def test_duplicate_and_undigestable_items_are_left_out(world: ReviewWorld) -> None:
     observe(world, SEARCH, SEARCH, READ, {"title": "no name"})
     report = world.json("policy", "generate")
     assert [row["item"] for row in report["allow"]] == ["read"]
     assert left_out(report) == {"search": "duplicate", "": "undigestable"}
 
 
-def test_what_was_withheld_or_rejected_is_left_out(world: ReviewWorld) -> None:
+def test_blocked_and_rejected_items_are_left_out(world: ReviewWorld) -> None:
     observe(world, SEARCH, policy=DigestPolicy())
     observe(world, READ)
     for name in world.waiting():
@@ -241,27 +241,27 @@ def test_what_was_withheld_or_rejected_is_left_out(world: ReviewWorld) -> None:
 def test_in_a_project_with_a_lock_only_its_servers_are_covered_unless_all_are_asked_for(world: ReviewWorld) -> None:
     world.lock_server(SEARCH)
     observe(world, SEARCH)
-    observe(world, READ, server="somebody-elses")
+    observe(world, READ, server="unlocked")
     observe(world, FIND, server="python3#b25b89dd2b7335b1")
 
     def covered(*more: str) -> list[str]:
         return [row["server"] for row in world.json("policy", "generate", *more)["allow"]]
 
     assert covered() == ["notes"]
-    assert covered("--all") == ["notes", "python3#b25b89dd2b7335b1", "somebody-elses"]
-    assert covered("--server", "somebody-elses") == ["somebody-elses"]
+    assert covered("--all") == ["notes", "python3#b25b89dd2b7335b1", "unlocked"]
+    assert covered("--server", "unlocked") == ["unlocked"]
     outcome = world.run("policy", "generate")
-    assert "somebody-elses" not in outcome.out
-    assert "2 other servers that mcp-lock.json does not name left out; --server NAME covers one, --all" in outcome.err
+    assert "unlocked" not in outcome.out
+    assert "2 servers not in mcp-lock.json left out; --server NAME includes one, --all" in outcome.err
     assert world.run("policy", "generate", "--all", "--server", "notes").code == 2
     world.lock.unlink()
-    assert covered() == ["notes", "python3#b25b89dd2b7335b1", "somebody-elses"]
+    assert covered() == ["notes", "python3#b25b89dd2b7335b1", "unlocked"]
 
 
 def test_a_lock_of_which_nothing_was_observed_does_not_stand_for_all_servers(world: ReviewWorld) -> None:
     (world.root / ".mcp.json").write_text('{"mcpServers": {}}')
     world.lock_server(SEARCH)
-    observe(world, READ, server="somebody-elses")
+    observe(world, READ, server="unlocked")
     report = world.json("policy", "generate")
     assert (report["allow"], report["left_out"]) == ([], [])
 

@@ -1,4 +1,4 @@
-"""A policy for the gateway out of what it observed."""
+"""``pinwarden policy generate``: proposes a gateway policy from recorded observations."""
 
 from __future__ import annotations
 
@@ -30,27 +30,23 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 _HEAD = f"""\
-# A policy for the gateway, proposed from what it observed. Read it before you use it: it allows what is listed here
-# beside what is approved in the lock, or was trusted on first use, and nothing else.
+# A gateway policy, proposed from what the gateway observed. Review it before you use it. In addition to what is
+# approved in the lock or trusted on first use, it allows exactly the definitions below.
 [policy]
 version = 1
 
 [policy.gateway]
-# audit records, warn also tells the client, block prevents.
+# audit: record only; warn: also warn the client; block: prevent.
 enforcement = "{DEFAULTS["enforcement"]}"
-# The same for items of a name that nobody approved.
+# The same for items whose name is not approved.
 unknown = "{DEFAULTS["unknown"]}"
 block-at = "{DEFAULTS["block-at"]}"
 """
 _KEY_OF = {kind.entity: kind.key for kind in ITEM_KINDS}
 
 
-_NOTHING_OBSERVED = (
-    "nothing of this was observed yet; use the servers through pinwarden run or pinwarden gateway for a while first"
-)
-
-
-_ELSEWHERE = "of servers of the same name left out, which were held back in other projects only; --all covers them too"
+_NOTHING_OBSERVED = "no observations yet; use the servers through pinwarden run or pinwarden gateway for a while first"
+_ELSEWHERE = "of servers of the same name left out, because only other projects blocked them; --all includes them"
 
 
 class Generated(Record):
@@ -61,72 +57,72 @@ class Generated(Record):
 
 
 class Coverage(Record):
-    """Which servers a policy is for."""
+    """The servers that a policy covers."""
 
     servers: tuple[str, ...] = ()
-    """By name; none means all."""
+    """By name; empty for all."""
     lock: str | None = None
-    """The lock that names them, where nobody else did."""
-    place: str = ""
-    """The same as the place of approvals: another project may have another server of the same name."""
+    """The file name of the lock that the servers were taken from, if the user named none."""
+    baseline: str = ""
+    """The baseline of that lock, because another project may have another server of the same name."""
 
     def covers(self, server: str) -> bool:
-        """Whether a server is one of them."""
+        """Whether the policy covers a server."""
         return (not self.servers and self.lock is None) or server in map(storable_name, self.servers)
 
 
 def locked_servers(project: Project) -> Coverage:
-    """The servers of this project, as its lock names them; all that were observed, where there is no lock."""
+    """The servers in the project's lock; all observed servers if there is no lock."""
     lock = lock_store.read(project.lock)
     if lock is None:
         return Coverage()
     return Coverage(
         servers=tuple(dict.fromkeys(entry.name for entry in lock.entries)),
         lock=project.lock.name,
-        place=lock_baseline(project.lock),
+        baseline=lock_baseline(project.lock),
     )
 
 
 def generate_policy(
     state: GatewayState,
-    covered: Coverage = Coverage(),  # noqa: B008  a frozen value
+    coverage: Coverage = Coverage(),  # noqa: B008  a frozen value
     *,
     only_called: bool = False,
 ) -> Generated:
-    """Propose a policy for these servers, or for all that were observed."""
-    every, elsewhere = _observations(state, covered)
-    observed = [each for each in every if covered.covers(each.server)]
+    """Propose a policy for the covered servers."""
+    all_observed, elsewhere = _observations(state, coverage)
+    observed = [observation for observation in all_observed if coverage.covers(observation.server)]
     proposal = propose(observed, only_called=only_called)
     text = policy_text(proposal)
-    policy = parse_policy(text.encode())  # what is proposed can be read back, whatever the servers call their tools
+    policy = parse_policy(text.encode())  # checks that the text is valid, whatever the names of tools
     rows = tuple(
         Row(
-            code=each.code,
-            severity="info" if each.code in ("server", "unused") else "review",
-            entity=f"{each.observation.server}: {each.observation.entity}",
-            name=each.observation.item,
+            code=left_out.code,
+            severity="info" if left_out.code in ("server", "unused") else "review",
+            entity=f"{left_out.observation.server}: {left_out.observation.entity}",
+            name=left_out.observation.item,
             path="",
-            message=f"Left out: {each.reason}.",
+            message=f"Left out: {left_out.reason}.",
         )
-        for each in proposal.left_out
+        for left_out in proposal.left_out
     )
-    told = f"{plural(len(proposal.allow), 'definition')} proposed, {len(proposal.left_out)} left out"
     report = Report(
         command="policy generate",
-        subject=covered.lock or ", ".join(covered.servers) or "all servers",
-        summary=told,
+        subject=coverage.lock or ", ".join(coverage.servers) or "all servers",
+        summary=f"{plural(len(proposal.allow), 'definition')} proposed, {len(proposal.left_out)} left out",
         exit_code=EXIT_CLEAN,
         rows=rows,
         notes=(
-            *_notes(observed, covered, {each.server for each in every}),
+            *_notes(observed, coverage, {observation.server for observation in all_observed}),
             *([f"{plural(elsewhere, 'definition')} {_ELSEWHERE}"] if elsewhere else []),
         ),
         facts={
             "policy": text,
             "digest": policy.digest.sri,
-            "allow": [_facts(each) for each in proposal.allow],
+            "allow": [_facts(observation) for observation in proposal.allow],
             "left_out": [
-                {**_facts(each.observation), "code": each.code, "reason": each.reason} for each in proposal.left_out
+                {**_facts(left_out.observation), "code": left_out.code, "reason": left_out.reason}
+                for left_out in proposal.left_out
             ],
         },
         rule_texts=REASONS,
@@ -134,162 +130,162 @@ def generate_policy(
     return Generated(text=text, report=report)
 
 
-def _notes(observed: Sequence[Observation], covered: Coverage, every: Collection[str]) -> Iterator[str]:
-    seen = {each.server for each in observed}
-    if seen and covered.lock is None:
-        yield from (f"nothing of {name[:120]} was observed yet" for name in covered.servers if name not in seen)
+def _notes(observed: Sequence[Observation], coverage: Coverage, all_servers: Collection[str]) -> Iterator[str]:
+    servers = {observation.server for observation in observed}
+    if servers and coverage.lock is None:
+        yield from (f"no observations of {name[:120]} yet" for name in coverage.servers if name not in servers)
     if not observed:
         yield _NOTHING_OBSERVED
-    others = len(set(every) - seen)
-    if covered.lock is not None and others:
+    others = len(set(all_servers) - servers)
+    if coverage.lock is not None and others:
         yield (
-            f"{plural(others, 'other server')} that {covered.lock} does not name left out; --server NAME covers one, "
-            "--all covers everything that was observed"
+            f"{plural(others, 'server')} not in {coverage.lock} left out; --server NAME includes one, --all includes "
+            "everything that was observed"
         )
 
 
 def policy_text(proposal: Proposal) -> str:
-    """The proposal as a file. What was left out is told in comments, with the reason."""
-    lines = [_HEAD, *_window(proposal)]
+    """The proposal as TOML, with comments about definitions that were left out."""
+    lines = [_HEAD, *_period(proposal)]
     server = None
-    for each in proposal.allow:
-        if each.server != server:
-            server = each.server
-            lines += [
-                f"# {_inert(server)}: {_sum([one for one in proposal.allow if one.server == server])}",
-                "",
-            ]
+    for allowed in proposal.allow:
+        if allowed.server != server:
+            server = allowed.server
+            of_server = [observation for observation in proposal.allow if observation.server == server]
+            lines += [f"# {_inert(server)}: {_totals(of_server)}", ""]
         lines += [
-            f"# {_comment(each)}",
+            f"# {_comment(allowed)}",
             "[[policy.gateway.allow]]",
-            f"server = {_toml(_literal(each.server))}",
-            f"tool = {_toml(_name(each))}",
-            f"digest = {_toml(each.digest)}",
+            f"server = {_toml(_literal(allowed.server))}",
+            f"tool = {_toml(_name(allowed))}",
+            f"digest = {_toml(allowed.digest)}",
             "",
         ]
     if proposal.left_out:
-        lines += ["# Left out, the gravest first:"]
-    for left in proposal.left_out:
-        seen = left.observation
-        if left.code != "server":
+        lines += ["# Left out, most severe first:"]
+    for left_out in proposal.left_out:
+        omitted = left_out.observation
+        if left_out.code != "server":
             lines += [
-                f"# - {_inert(f'{seen.server}: {seen.entity} {seen.item}')} {seen.digest}".rstrip(),
-                f"#   {_inert(left.reason)}; {_comment(seen)}",
+                f"# - {_inert(f'{omitted.server}: {omitted.entity} {omitted.item}')} {omitted.digest}".rstrip(),
+                f"#   {_inert(left_out.reason)}; {_comment(omitted)}",
             ]
-    themselves = dict.fromkeys(left.observation.server for left in proposal.left_out if left.code == "server")
-    if themselves:
-        lines += [f"# - of {_inert(', '.join(themselves))}: {REASONS['server']}"]
+    servers = dict.fromkeys(entry.observation.server for entry in proposal.left_out if entry.code == "server")
+    if servers:
+        lines += [f"# - of {_inert(', '.join(servers))}: {REASONS['server']}"]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _window(proposal: Proposal) -> list[str]:
-    """How long was watched: who allows what a morning showed should know that it was a morning."""
-    every = [*proposal.allow, *(left.observation for left in proposal.left_out)]
-    if not every:
+def _period(proposal: Proposal) -> list[str]:
+    """The period of the observations: a reviewer should know if it was only a morning."""
+    observed = [*proposal.allow, *(left_out.observation for left_out in proposal.left_out)]
+    if not observed:
         return []
-    first, last = min(each.first_seen for each in every), max(each.last_seen for each in every)
+    first = min(observation.first_seen for observation in observed)
+    last = max(observation.last_seen for observation in observed)
     return [f"# Observed from {first} to {last}.", ""]
 
 
-def _sum(allowed: Sequence[Observation]) -> str:
-    calls = sum(each.calls for each in allowed)
-    unused = sum(not each.calls for each in allowed)
+def _totals(allowed: Sequence[Observation]) -> str:
+    calls = sum(observation.calls for observation in allowed)
+    unused = sum(not observation.calls for observation in allowed)
     never = f"; {unused} never called" if unused else ""
     return f"{plural(len(allowed), 'definition')}, {plural(calls, 'call')}{never}"
 
 
-def _observations(state: GatewayState, covered: Coverage) -> tuple[list[Observation], int]:
-    """What was observed, and how many definitions of covered servers were not observed here."""
+def _observations(state: GatewayState, coverage: Coverage) -> tuple[list[Observation], int]:
+    """The observations, and the number of definitions of covered servers that were only seen in other projects."""
     uses = _Uses(state)
     reviews: _Reviews = {}
-    for each in state.reviews.listed(STATES):  # of one content there may be several, each for a lock of its own
-        reviews.setdefault((each.server, each.entity, each.item, each.digest), []).append(each)
+    for review in state.reviews.listed(STATES):  # several locks may have reviews of the same content
+        reviews.setdefault(_content(review), []).append(review)
     everywhere = state.observed.all()
-    sightings = [each for each in everywhere if _is_here(reviews.get(_content(each), []), covered.place)]
-    elsewhere = sum(map(covered.covers, (each.server for each in everywhere)))
-    elsewhere -= sum(map(covered.covers, (each.server for each in sightings)))
-    seen = [_observation(each, uses, reviews) for each in sightings]
-    known = {(each.server, each.entity, each.item) for each in everywhere}
-    return [*seen, *uses.unlisted(known)], elsewhere
+    sightings = [
+        sighting for sighting in everywhere if _may_be_here(reviews.get(_content(sighting), []), coverage.baseline)
+    ]
+    elsewhere = sum(coverage.covers(sighting.server) for sighting in everywhere)
+    elsewhere -= sum(coverage.covers(sighting.server) for sighting in sightings)
+    listed = [_observation(sighting, uses, reviews) for sighting in sightings]
+    known = {(sighting.server, sighting.entity, sighting.item) for sighting in everywhere}
+    return [*listed, *uses.unlisted(known)], elsewhere
 
 
-def _content(sighting: Sighting) -> tuple[str, str, str, str]:
-    return sighting.server, sighting.entity, sighting.item, sighting.digest
+def _content(stored: Sighting | Review) -> tuple[str, str, str, str]:
+    return stored.server, stored.entity, stored.item, stored.digest
 
 
-def _is_here(about: Sequence[Review], place: str) -> bool:
-    """Whether a definition may be of a server of this project. Only what was held says where it was."""
-    return not (place and about) or any(review.baseline in (place, FIRST_USE) for review in about)
+def _may_be_here(reviews: Sequence[Review], baseline: str) -> bool:
+    """Whether a definition may be of a server of this project. Only its reviews state the project."""
+    return not (baseline and reviews) or any(review.baseline in (baseline, FIRST_USE) for review in reviews)
 
 
 _Reviews = dict[tuple[str, str, str, str], list[Review]]
 
 
-class _Used(Record):
-    """How often something was used, and when."""
+class _Usage(Record):
+    """The number of calls, and the times of the first and last one."""
 
     calls: int = 0
     first: str = ""
     last: str = ""
 
-    def and_at(self, moment: str) -> _Used:
-        """Once more."""
-        return _Used(calls=self.calls + 1, first=self.first or moment, last=moment)
+    def with_call(self, at: str) -> _Usage:
+        """One more call."""
+        return _Usage(calls=self.calls + 1, first=self.first or at, last=at)
 
-    def with_those(self, other: _Used) -> _Used:
-        """Both together."""
-        moments = sorted(each for each in (self.first, self.last, other.first, other.last) if each)
-        return _Used(calls=self.calls + other.calls, first=moments[0], last=moments[-1]) if moments else self
+    def merge(self, other: _Usage) -> _Usage:
+        """The usage of both."""
+        times = sorted(time for time in (self.first, self.last, other.first, other.last) if time)
+        return _Usage(calls=self.calls + other.calls, first=times[0], last=times[-1]) if times else self
 
 
 class _Uses:
-    """The uses of each item, by the digest that it had then, as the audit log has them."""
+    """The usage of items in the audit log, by the digest of their definition at that time."""
 
     def __init__(self, state: GatewayState) -> None:
-        self._found: dict[tuple[str, str, str], dict[str, _Used]] = {}
+        self._usage: dict[tuple[str, str, str], dict[str, _Usage]] = {}
         for entry in entries(state.audit_database):
-            fact = entry.fact
-            # What a policy only watches is told as allowed or warned, in lists as well; only a use has a call.
-            # To fetch a result is no call, and neither is what a server sends to the client.
-            if not fact.item or fact.method.startswith("tasks/") or fact.method in SERVER_REQUESTS:
+            event = entry.fact
+            # Listed items are recorded as allowed or warned too; only a use has a correlation id.
+            # Fetching a result and server requests do not count as calls.
+            if not event.item or event.method.startswith("tasks/") or event.method in SERVER_REQUESTS:
                 continue
-            if fact.kind == CALLED or (fact.kind in (ALLOWED, WARNED) and fact.call):
-                item = self._found.setdefault(
-                    (storable_name(fact.server), fact.item_kind, storable_name(fact.item)), {}
-                )
-                item[fact.observed] = item.get(fact.observed, _Used()).and_at(entry.at)
+            if event.kind == CALLED or (event.kind in (ALLOWED, WARNED) and event.call):
+                key = (storable_name(event.server), event.item_kind, storable_name(event.item))
+                by_digest = self._usage.setdefault(key, {})
+                by_digest[event.observed] = by_digest.get(event.observed, _Usage()).with_call(entry.at)
 
-    def of(self, sighting: Sighting) -> _Used:
-        """Of one definition; a use that does not say of which is counted for all of them."""
-        item = storable_name(mask_item_key(sighting.entity, sighting.item))
-        found = self._found.get((sighting.server, sighting.entity, item), {})  # an event holds no secret of an address
-        mine = found.get(sighting.digest, _Used())
-        return mine.with_those(found.get("", _Used())) if sighting.digest else mine
+    def usage(self, sighting: Sighting) -> _Usage:
+        """The usage of one definition, including uses without a digest."""
+        item = storable_name(mask_item_key(sighting.entity, sighting.item))  # events have masked keys
+        by_digest = self._usage.get((sighting.server, sighting.entity, item), {})
+        usage = by_digest.get(sighting.digest, _Usage())
+        return usage.merge(by_digest.get("", _Usage())) if sighting.digest else usage
 
     def unlisted(self, known: Collection[tuple[str, str, str]]) -> Iterator[Observation]:
-        """Tools and prompts that were called and that no list ever named. A resource need not be in one."""
-        for item, found in sorted(self._found.items()):
+        """Tools and prompts that were called but never listed. Resources need not be listed."""
+        for item, by_digest in sorted(self._usage.items()):
             server, entity, name = item
             if entity in ("tool", "prompt") and item not in known:
-                used = reduce(_Used.with_those, found.values())
+                usage = reduce(_Usage.merge, by_digest.values())
                 yield Observation(
                     server=server,
                     entity=entity,
                     item=name,
                     digest="",
                     value=None,
-                    first_seen=used.first,
-                    last_seen=used.last,
+                    first_seen=usage.first,
+                    last_seen=usage.last,
                     sessions=0,
-                    calls=used.calls,
-                    last_called=used.last,
+                    calls=usage.calls,
+                    last_called=usage.last,
                     listed=False,
                 )
 
 
 def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observation:
-    about = reviews.get(_content(sighting), [])
-    used = uses.of(sighting)
+    own_reviews = reviews.get(_content(sighting), [])
+    usage = uses.usage(sighting)
     return Observation(
         server=sighting.server,
         entity=sighting.entity,
@@ -299,66 +295,67 @@ def _observation(sighting: Sighting, uses: _Uses, reviews: _Reviews) -> Observat
         first_seen=sighting.first_seen,
         last_seen=sighting.last_seen,
         sessions=sighting.sessions,
-        calls=used.calls,
-        last_called=used.last,
+        calls=usage.calls,
+        last_called=usage.last,
         blocked=sighting.action == BLOCK,
-        doubled=any(review.code == "duplicate_name" for review in about),
-        rejected=any(review.state == REJECTED for review in about),
+        doubled=any(review.code == "duplicate_name" for review in own_reviews),
+        rejected=any(review.state == REJECTED for review in own_reviews),
         named=not is_truncated(sighting.server),
     )
 
 
-def _facts(each: Observation) -> dict[str, Any]:
+def _facts(observation: Observation) -> dict[str, Any]:
     return {
-        "server": each.server,
-        "entity": each.entity,
-        "item": each.item,
-        "digest": each.digest or None,
-        "first_seen": each.first_seen,
-        "last_seen": each.last_seen,
-        "sessions": each.sessions,
-        "calls": each.calls,
-        "last_called": each.last_called or None,
+        "server": observation.server,
+        "entity": observation.entity,
+        "item": observation.item,
+        "digest": observation.digest or None,
+        "first_seen": observation.first_seen,
+        "last_seen": observation.last_seen,
+        "sessions": observation.sessions,
+        "calls": observation.calls,
+        "last_called": observation.last_called or None,
     }
 
 
-def _comment(each: Observation) -> str:
-    said = [f"{each.entity}{_hints(each)}"]
-    if each.listed:
-        said += [f"seen in {plural(each.sessions, 'session')} from {each.first_seen} to {each.last_seen}"]
-    said += [f"{plural(each.calls, 'call')}, the last {each.last_called}" if each.calls else "never called"]
-    return ", ".join(said)
+def _comment(seen: Observation) -> str:
+    parts = [f"{seen.entity}{_hints(seen)}"]
+    if seen.listed:
+        parts += [f"seen in {plural(seen.sessions, 'session')} from {seen.first_seen} to {seen.last_seen}"]
+    parts += [f"{plural(seen.calls, 'call')}, the last {seen.last_called}" if seen.calls else "never called"]
+    return ", ".join(parts)
 
 
-def _hints(each: Observation) -> str:
-    """What a tool says of its own danger. It may lie, but one that owns up to it deserves a second look."""
-    annotations = each.value.get("annotations") if isinstance(each.value, dict) else None
-    if each.entity != "tool" or not isinstance(annotations, dict):
+def _hints(observation: Observation) -> str:
+    """The annotations by which a tool declares itself dangerous, which deserve a second look."""
+    value = observation.value
+    annotations = value.get("annotations") if isinstance(value, dict) else None
+    if observation.entity != "tool" or not isinstance(annotations, dict):
         return ""
-    told = [word for name, word in _DANGERS.items() if annotations.get(name) is True]
-    return f" ({', '.join(told)})" if told else ""
+    hints = [name for name in _DANGER_HINTS if annotations.get(name) is True]
+    return f" ({', '.join(hints)})" if hints else ""
 
 
-_DANGERS = {"destructiveHint": "says it destroys", "openWorldHint": "says it reaches outside"}
+_DANGER_HINTS = ("destructiveHint", "openWorldHint")
 
 
-def _name(each: Observation) -> str:
-    """The name as the server sent it; the store may have cut it."""
-    return str(each.value[_KEY_OF[each.entity]])
+def _name(observation: Observation) -> str:
+    """The original name, which the database may have truncated."""
+    return str(observation.value[_KEY_OF[observation.entity]])
 
 
 def _literal(server: str) -> str:
-    """A server's name as a pattern that fits no other: what stands for other characters becomes one unknown one."""
+    """A server's name as a pattern. Wildcards in it become ``?``, which matches one character."""
     return "".join("?" if character in "*?" else character for character in server)
 
 
 def _inert(text: str) -> str:
-    """For a comment: nothing invisible, and nothing that a build server takes for a command."""
+    """A text for a comment, with invisible characters and log commands of build servers escaped."""
     return neutralize_log_commands(show_invisible(text))
 
 
 def _toml(text: str) -> str:
-    """A TOML string on one line. What a reader of the file would not see is written as an escape."""
+    """A TOML string on one line, with invisible characters escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
-    shown = INVISIBLE.sub(lambda found: f"\\U{ord(found[0]):08X}" if found[0] != " " else " ", quoted)
-    return shown.replace("##", "#\\u0023")  # what begins so is a command to some build servers
+    escaped = INVISIBLE.sub(lambda match: f"\\U{ord(match[0]):08X}" if match[0] != " " else " ", quoted)
+    return escaped.replace("##", "#\\u0023")  # some build servers run text after ## as a command
