@@ -18,17 +18,17 @@ WORDS = st.one_of(PARTS, st.text(max_size=40), st.from_regex(TOKEN), st.from_reg
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(WORDS, max_size=4))
-def test_a_line_that_is_surely_plain_has_nothing_to_mask(words: list[str]) -> None:
+def test_a_command_line_classified_as_free_of_secrets_has_nothing_to_mask(words: list[str]) -> None:
     assert not surely_has_no_secret(words) or mask_words(words) == words
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.from_regex(TOKEN))
-def test_no_key_of_a_known_form_is_surely_plain(key: str) -> None:
+def test_a_key_of_a_known_format_is_never_classified_as_free_of_secrets(key: str) -> None:
     assert not surely_has_no_secret(["run", key])
 
 
-def test_usual_command_lines_are_plain() -> None:
+def test_usual_command_lines_are_classified_as_free_of_secrets() -> None:
     assert surely_has_no_secret(["/usr/bin/python3.11", "examples/notes_server.py"])
     assert surely_has_no_secret(["npx", "-y", "@acme/notes@1.0.0", "."])
 

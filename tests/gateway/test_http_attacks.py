@@ -86,7 +86,7 @@ def at() -> Iterator[Scene]:
         yield Scene(world, made, kept)
 
 
-def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scene) -> None:
+def test_attack_request_smuggling_through_line_breaks_in_a_method_is_refused(at: Scene) -> None:
     """Attack: in a session, a message that says that it is of the newest revision, whose method is a header now; behind
     a line end it goes on with a length and a call of its own, which nobody judges and nobody writes down."""
     call = json.dumps(rpc("tools/call", {"name": "evil"}, 9), separators=(",", ":"))
@@ -103,7 +103,7 @@ def test_attack_a_method_with_line_ends_smuggles_no_request_to_a_server(at: Scen
     ]
 
 
-def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: Scene) -> None:
+def test_attack_a_call_without_a_name_is_refused_and_not_cached_for_the_fast_path(at: Scene) -> None:
     """Attack: a head that names no tool is learned from such a call; behind it come bodies that it says nothing of."""
     body, headers = stateless_request("tools/call", {"arguments": {}})
     unnamed = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {}}, 7)).encode().ljust(len(body))
@@ -116,7 +116,7 @@ def test_attack_a_call_without_a_name_is_answered_and_teaches_no_short_way(at: S
     assert at.world.calls("search_notes") == before
 
 
-def test_attack_long_names_are_not_kept_in_memory(at: Scene) -> None:
+def test_attack_long_names_are_not_cached(at: Scene) -> None:
     """Attack: headers that were sent before are remembered, and the name of a prompt may be as long as a body."""
     at.let_the_unknown_pass()
     with RawClient(at.gateway, "notes") as raw:
@@ -250,7 +250,7 @@ class Talk:
         self.conversation.from_server(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
 
-def test_attack_an_answer_that_comes_late_is_not_taken_for_that_of_another_request_with_its_id() -> None:
+def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id() -> None:
     """However many were hung up on before, and never answered."""
     talk = Talk(HttpLimits(max_in_flight=5))
     for number in range(20):
@@ -266,7 +266,7 @@ def test_attack_an_answer_that_comes_late_is_not_taken_for_that_of_another_reque
     assert len(talk.conversation._abandoned) <= 5
 
 
-def test_who_hangs_up_is_no_reason_to_blame_the_server() -> None:
+def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     """A request that is given up is over; the log has no answer that nobody asked for, whatever comes when."""
     talk = Talk(HttpLimits())
     _, number = talk.ping(1)
@@ -280,7 +280,7 @@ def test_who_hangs_up_is_no_reason_to_blame_the_server() -> None:
     assert talk.conversation.session.idle
 
 
-def test_attack_a_call_does_not_overtake_the_news_that_its_tool_changed() -> None:
+def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
     """Attack: the server sends something long, then says that its tools changed; a call comes while that is read."""
 
     async def scene() -> Talk:
@@ -323,7 +323,7 @@ def weight_of(feed: Callable[[bytes], Any], part: bytes) -> int:
         tracemalloc.stop()
 
 
-def test_attack_a_body_in_tiny_parts_takes_no_more_memory_than_it_has_bytes() -> None:
+def test_attack_a_body_in_tiny_parts_uses_no_more_memory_than_its_size() -> None:
     """Attack: what is counted against the bounds are bytes; each part of two of them would take fifty."""
     reader = RequestReader(HttpLimits())
     reader.feed(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -332,7 +332,7 @@ def test_attack_a_body_in_tiny_parts_takes_no_more_memory_than_it_has_bytes() ->
     assert request.body == b"{}" * (MANY // 700 * 100) + b"!"
 
 
-def test_attack_a_line_and_an_event_in_tiny_parts_take_no_more_memory_than_they_have_bytes() -> None:
+def test_attack_a_line_or_event_in_tiny_parts_uses_no_more_memory_than_its_size() -> None:
     lines: list[bytes] = []
     child = LineReader(lines.append, lambda: None, None, 1 << 30, HttpLimits())
     assert weight_of(child.data_received, b"ab") < 2 * MANY
@@ -358,7 +358,7 @@ class Pipe:
 
 
 @pytest.mark.parametrize("line", [b"[]", b"", b"noise", b'{"jsonrpc":"2.0","method":"notifications/message"}'])
-def test_attack_a_flood_of_lines_is_taken_in_turns_and_not_read_meanwhile(line: bytes) -> None:
+def test_attack_a_flood_of_lines_is_processed_in_batches_while_reading_is_paused(line: bytes) -> None:
     """Attack: a process prints tens of thousands of lines at once, and everybody else waits until all are judged."""
 
     async def flood() -> None:
@@ -377,7 +377,7 @@ def test_attack_a_flood_of_lines_is_taken_in_turns_and_not_read_meanwhile(line: 
     asyncio.run(flood())
 
 
-def test_attack_long_lines_are_taken_in_turns() -> None:
+def test_attack_long_lines_are_processed_in_batches() -> None:
     async def flood() -> None:
         taken: list[bytes] = []
         lines = LineReader(taken.append, lambda: None, None, 1 << 20, HttpLimits(max_bytes_at_once=1000))
@@ -392,7 +392,7 @@ def test_attack_long_lines_are_taken_in_turns() -> None:
     asyncio.run(flood())
 
 
-def test_what_is_not_taken_yet_is_dropped_with_its_process() -> None:
+def test_unprocessed_output_is_dropped_when_its_process_ends() -> None:
     async def flood() -> None:
         taken: list[bytes] = []
         ended: list[bool] = []
@@ -406,7 +406,7 @@ def test_what_is_not_taken_yet_is_dropped_with_its_process() -> None:
     asyncio.run(flood())
 
 
-def test_attack_no_name_of_a_server_gets_the_address_of_another_one() -> None:
+def test_attack_a_server_cannot_take_another_servers_path_by_its_name() -> None:
     """Attack: a server is named as another one is called where its name is not plain."""
     shared = slugs_of(["x.y", "x-y"])["x.y"]
     for planted in (shared, shared.upper()):
@@ -415,7 +415,7 @@ def test_attack_no_name_of_a_server_gets_the_address_of_another_one() -> None:
         assert slugs["plain"] == "plain"
 
 
-def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() -> None:
+def test_attack_many_slow_shutdowns_do_not_delay_the_recording_of_refusals() -> None:
     """Attack: a client ends many sessions at once, with servers that take all the time they get to end."""
     end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
     with (
@@ -433,7 +433,7 @@ def test_attack_servers_that_end_slowly_keep_no_refusal_from_being_recorded() ->
     assert refusal_code(answer) == "item_added"
 
 
-def test_attack_a_client_that_hangs_up_gets_no_room_for_more_while_its_request_goes_on(tmp_path: Path) -> None:
+def test_attack_requests_of_a_disconnected_client_count_toward_the_body_budget_until_they_end(tmp_path: Path) -> None:
     """Attack: in a session who hangs up cancels nothing, so the request stays in memory; and the next, and the next."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
     surface = surface_from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
@@ -464,7 +464,7 @@ def _ask_in_vain(raw: RawClient, body: bytes) -> None:
         raw.send(body)
 
 
-def test_attack_a_server_that_takes_no_notifications_is_lost_before_they_fill_the_memory() -> None:
+def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memory_fills() -> None:
     """Attack: a client tells and tells, and each notification waits for a server that does not answer."""
 
     lost: list[str] = []
@@ -517,7 +517,7 @@ class Broken:
         """It has none."""
 
 
-def test_attack_a_conversation_that_fails_does_not_stop_the_clock_for_all_others(at: Scene) -> None:
+def test_attack_a_session_that_raises_does_not_stop_the_timers_of_other_sessions(at: Scene) -> None:
     """Attack: who is shut out stays in, because nobody looks at the tokens any more."""
     broken, told = Broken(), []
     at.gateway.call_on_loop(
@@ -548,7 +548,7 @@ class Asking:
         self.told.append(json.loads(frame.data))
 
 
-def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobody_answers_are_not_kept() -> None:
+def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate() -> None:
     """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
     manager = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
     merged, server, stream = MergedConversation(manager, Client(name="tester")), Asking(), RecordingStream()
@@ -569,7 +569,7 @@ def test_attack_questions_that_nobody_hears_are_answered_and_questions_that_nobo
 
 
 @pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
-def test_attack_progress_of_nothing_takes_no_other_message_with_it(params: dict[str, Any]) -> None:
+def test_attack_malformed_progress_does_not_complete_a_pending_request(params: dict[str, Any]) -> None:
     """Attack: a server tells of the progress of a request that has another id for it, and leaves the token out."""
     talk = Talk(HttpLimits())
     talk.ping(1)

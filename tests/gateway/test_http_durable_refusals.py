@@ -55,7 +55,7 @@ def at(disk: Slow) -> Iterator[RunningGateway]:
         disk.ready.set()
 
 
-def test_each_refusal_is_on_disk_before_it_is_answered_and_others_are_answered_meanwhile(
+def test_a_refusal_is_on_disk_before_its_response_and_does_not_delay_other_requests(
     at: RunningGateway, disk: Slow
 ) -> None:
     body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {}}, 7)

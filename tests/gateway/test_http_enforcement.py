@@ -161,7 +161,7 @@ class Stage:
 
 
 @pytest.mark.parametrize(("case", "wire"), sequences_by_wire(WIRES))
-def test_a_sequence_is_stopped_over_http_exactly_if_the_case_says_so(
+def test_a_drift_sequence_is_blocked_over_http_exactly_as_expected(
     case: dict[str, Any], wire: str, tmp_path: Path
 ) -> None:
     play = play_of(case)
@@ -173,7 +173,7 @@ def test_a_sequence_is_stopped_over_http_exactly_if_the_case_says_so(
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_rug_pull_is_withheld_from_lists_and_refused_in_calls(wire: str, tmp_path: Path) -> None:
+def test_attack_a_rug_pull_is_hidden_in_lists_and_refused_in_calls(wire: str, tmp_path: Path) -> None:
     script = {"states": [HONEST, {**TURNED, "announce": NOTICE if wire == "sessions" else []}]}
     with scene(wire, script, approved_surface(HONEST), tmp_path, FAST) as at:
         assert at.names() == ["search_notes", "delete_note"]
@@ -202,7 +202,7 @@ def test_a_call_without_a_list_is_judged_before_it_reaches_the_server() -> None:
         assert world.calls("search_notes") == 0
 
 
-def test_the_policy_of_a_client_is_the_clients_own() -> None:
+def test_a_clients_policy_applies_only_to_that_client() -> None:
     rules = policy(rules=[{"client": "other", "enforcement": "audit"}])
     with (
         turning_http({"states": [TURNED]}) as world,
@@ -249,7 +249,7 @@ def _lied(header: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]
         lambda headers: {name: value for name, value in headers.items() if name != "Mcp-Protocol-Version"},
     ],
 )
-def test_headers_that_say_something_else_than_the_body_are_refused(
+def test_headers_that_contradict_the_body_are_refused(
     lie: Callable[[dict[str, str]], dict[str, str]], world: TurningWorld, here: RunningGateway
 ) -> None:
     body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {}})
@@ -260,7 +260,9 @@ def test_headers_that_say_something_else_than_the_body_are_refused(
     assert len(world.bodies) == before, "nothing reached the server"
 
 
-def test_a_name_that_no_header_can_carry_is_compared_as_it_is_meant(world: TurningWorld, here: RunningGateway) -> None:
+def test_an_encoded_name_in_a_header_is_decoded_before_the_comparison(
+    world: TurningWorld, here: RunningGateway
+) -> None:
     body, headers = stateless_request("tools/call", {"name": "snö", "arguments": {}})
     with RawClient(here, "notes") as raw:
         status, _, answer = raw.send(body, {**headers, "Mcp-Name": "=?base64?c27Dtg==?="})
@@ -280,7 +282,7 @@ def test_a_name_that_no_header_can_carry_is_compared_as_it_is_meant(world: Turni
         (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600),
     ],
 )
-def test_a_message_that_two_readers_understand_differently_goes_nowhere(
+def test_attack_an_ambiguous_message_is_not_forwarded_over_http(
     body: bytes, code: int, world: TurningWorld, here: RunningGateway
 ) -> None:
     before = len(world.bodies)
@@ -290,7 +292,7 @@ def test_a_message_that_two_readers_understand_differently_goes_nowhere(
     assert len(world.bodies) == before
 
 
-def test_the_server_gets_headers_that_fit_its_body_and_never_the_clients_token(
+def test_the_server_gets_headers_that_match_the_body_and_never_the_clients_token(
     world: TurningWorld, here: RunningGateway
 ) -> None:
     body, headers = stateless_request("tools/call", {"name": "search_notes", "arguments": {"query": "x"}})
@@ -339,7 +341,7 @@ def called(at: tuple[Led, RawClient, str], number: int, arguments: Any, headers:
     return status, messages(names, text)[-1].get("error", {}).get("code")
 
 
-def test_headers_of_arguments_that_say_what_the_arguments_say_reach_the_server(
+def test_argument_headers_that_match_the_arguments_are_forwarded(
     declaring: tuple[Led, RawClient, str],
 ) -> None:
     given = {"Mcp-Param-Region": "eu", "Mcp-Param-DRY": "true", "Mcp-Param-Count": "7", "Mcp-Param-Other": "x"}
@@ -366,7 +368,7 @@ def test_headers_of_arguments_that_say_what_the_arguments_say_reach_the_server(
         ({"Mcp-Param-Region": "null"}, {"region": None}),
     ],
 )
-def test_attack_a_header_that_says_something_else_than_the_argument_is_refused(
+def test_attack_an_argument_header_that_contradicts_the_argument_is_refused(
     declaring: tuple[Led, RawClient, str], headers: dict[str, str], arguments: Any
 ) -> None:
     """Attack: a proxy lets the call pass by the header, and the server follows the argument."""
@@ -393,7 +395,7 @@ def test_attack_a_header_that_says_something_else_than_the_argument_is_refused(
         ({"Content-Type": "text/plain"}, 415),
     ],
 )
-def test_a_stranger_or_a_web_page_of_another_site_is_turned_away(
+def test_requests_without_a_token_or_from_a_foreign_origin_are_rejected(
     headers: dict[str, str], status: int, world: TurningWorld, here: RunningGateway
 ) -> None:
     body, own = stateless_request("tools/list")
@@ -403,7 +405,7 @@ def test_a_stranger_or_a_web_page_of_another_site_is_turned_away(
     assert len(world.bodies) == before
 
 
-def test_a_client_sees_only_its_own_servers(world: TurningWorld) -> None:
+def test_a_client_sees_only_the_servers_of_its_token(world: TurningWorld) -> None:
     clients = {TOKEN: Client(name="all"), OTHER_TOKEN: Client(name="few", servers=("other",))}
     servers = {
         name: UpstreamServer(guard(name, approved_surface(HONEST)), url=world.url) for name in ("notes", "other")
@@ -431,7 +433,7 @@ def test_a_session_belongs_to_the_client_that_opened_it(tmp_path: Path) -> None:
         assert at.names() == ["search_notes", "delete_note"], "and it is still there"
 
 
-def test_a_session_that_was_ended_is_gone_and_so_is_its_process(tmp_path: Path) -> None:
+def test_a_deleted_session_is_gone_and_its_process_ends(tmp_path: Path) -> None:
     with scene("stdio", {"states": [HONEST]}, approved_surface(HONEST), tmp_path) as at:
         assert at.raw.send(b"", method="DELETE")[0] == 200
         at.raw.session_request("tools/list")
@@ -453,7 +455,7 @@ def here(world: TurningWorld) -> Iterator[RunningGateway]:
 
 @pytest.mark.parametrize("address", ["notes", ""])
 @pytest.mark.parametrize("method", [5, None, {}, [], True])
-def test_a_method_that_is_no_text_is_refused_in_either_era(here: RunningGateway, method: Any, address: str) -> None:
+def test_a_method_that_is_not_a_string_is_refused_in_both_eras(here: RunningGateway, method: Any, address: str) -> None:
     body = json.dumps({"jsonrpc": "2.0", "id": 3, "method": method}).encode()
     with RawClient(here, address) as raw:
         for headers in ({}, {"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": ""}):
@@ -463,7 +465,7 @@ def test_a_method_that_is_no_text_is_refused_in_either_era(here: RunningGateway,
 
 
 @pytest.mark.parametrize("address", ["old", ""])
-def test_attack_a_session_ends_with_the_token_that_opened_it(address: str) -> None:
+def test_attack_a_session_ends_when_its_token_is_revoked(address: str) -> None:
     """Attack: a client opens a stream before its token is revoked, and goes on listening."""
     mine, others = Client(name="tester", token="a"), Client(name="tester", token="b")
     with led_http(newest=False) as led:
@@ -487,7 +489,7 @@ def test_attack_a_session_ends_with_the_token_that_opened_it(address: str) -> No
             assert second.status == 404
 
 
-def test_attack_a_subscription_ends_with_the_token_that_opened_it() -> None:
+def test_attack_a_subscription_ends_when_its_token_is_revoked() -> None:
     """Attack: the same with the newest revision, where a subscription is a request."""
 
     def lead(exchange: Exchange) -> bool:

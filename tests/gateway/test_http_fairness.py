@@ -105,7 +105,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, 
         yield at, *tokens
 
 
-def test_attack_a_client_that_has_the_longest_list_judged_slows_down_no_other_client(
+def test_attack_judging_the_longest_list_does_not_slow_down_other_clients(
     served: tuple[Running, str, str],
 ) -> None:
     at, one, other = served
@@ -134,7 +134,7 @@ def waits_beside(greedy: Client, modest: Client) -> tuple[list[float], float]:
     return waits, took
 
 
-def test_attack_more_items_than_the_limit_are_not_judged_and_the_error_names_the_limit() -> None:
+def test_attack_a_list_above_the_item_limit_is_not_judged_and_the_error_names_the_limit() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     answer = harness.request("interceptor/invoke", judged(MOST + 1))
@@ -142,7 +142,7 @@ def test_attack_more_items_than_the_limit_are_not_judged_and_the_error_names_the
     assert answer["error"]["message"] == f"pinwarden: {MOST + 1} items in one list are too many; the limit is {MOST}"
 
 
-def test_attack_a_client_with_too_much_to_judge_is_told_the_limit_and_another_client_is_served(tmp_path: Path) -> None:
+def test_attack_a_client_above_its_judging_limit_gets_an_error_and_other_clients_are_served(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, max_client_judging=2)
     behind = UpstreamServer(guard("t"), command=[sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")])
     free = threading.Event()
@@ -184,7 +184,7 @@ class Noting(Guard):
         return super().judge_server_request(method, params, client)
 
 
-def test_attack_a_server_request_that_takes_long_to_scan_is_judged_beside_the_loop(tmp_path: Path) -> None:
+def test_attack_a_server_request_that_is_slow_to_scan_does_not_block_the_event_loop(tmp_path: Path) -> None:
     judge = Noting()
     behind = UpstreamServer(judge, command=[sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")])
     with gateway({"t": behind}) as at, RawClient(at, "t") as client:
@@ -197,7 +197,9 @@ def test_attack_a_server_request_that_takes_long_to_scan_is_judged_beside_the_lo
     assert judge.on == [False, True]
 
 
-def test_attack_a_flood_of_notices_in_one_session_makes_no_other_session_list_without_end(tmp_path: Path) -> None:
+def test_attack_a_flood_of_list_changed_notifications_does_not_make_other_sessions_relist_endlessly(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "server.py").write_text(NOTIFYING)
     record = tmp_path / "record"
     record.mkdir()
@@ -231,7 +233,7 @@ def test_attack_a_flood_of_notices_in_one_session_makes_no_other_session_list_wi
     assert lists[0] < notices / 100
 
 
-def test_the_first_notices_of_an_interval_pass_and_the_last_one_follows_when_it_ends() -> None:
+def test_the_first_notifications_of_an_interval_are_forwarded_and_the_last_one_when_it_ends() -> None:
     notice = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
     other = b'{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}'
     request = b'{"jsonrpc":"2.0","id":1,"method":"notifications/tools/list_changed"}'
@@ -252,7 +254,7 @@ def test_the_first_notices_of_an_interval_pass_and_the_last_one_follows_when_it_
     assert asyncio.run(scene()) == [False] * 16 + [True] * 84
 
 
-def test_attack_a_call_does_not_use_the_list_of_before_a_notice_that_was_put_off() -> None:
+def test_attack_a_call_does_not_use_a_list_older_than_a_delayed_notification() -> None:
     harness = SessionHarness({"tools": [SEARCH, DELETE]}, {"tools": [{**SEARCH, "description": "Other."}, DELETE]})
     harness.open()
     assert harness.call_tool("search_notes")["result"]
@@ -261,7 +263,7 @@ def test_attack_a_call_does_not_use_the_list_of_before_a_notice_that_was_put_off
     assert harness.call_tool("search_notes")["error"]
 
 
-def test_other_sessions_of_a_server_hear_of_a_change_at_once_and_then_once_per_interval() -> None:
+def test_other_sessions_are_notified_of_a_change_at_once_and_then_once_per_interval() -> None:
     judge = guard("n")
     for now, expected in ((0.0, 1), (0.1, 1), (0.2, 1), (0.3, 2), (0.4, 2)):
         judge.changed(TOOL, now)

@@ -77,7 +77,7 @@ def known(raw: RawClient) -> None:
         assert raw.send(CALL, HEADERS)[0] == 200
 
 
-def test_a_call_with_a_known_head_goes_the_short_way_and_is_recorded_all_the_same(at: Scene) -> None:
+def test_a_call_with_a_cached_head_takes_the_fast_path_and_is_recorded(at: Scene) -> None:
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         assert at.general == 2
@@ -128,7 +128,7 @@ def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Scene, body: byte
     ],
     ids=["another tool", "another method", "another revision", "two meanings", "no id"],
 )
-def test_attack_a_known_head_before_another_body_of_its_length_gains_nothing(
+def test_attack_a_cached_head_before_another_body_of_the_same_length_bypasses_no_check(
     at: Scene, old: bytes, new: bytes, status: int, code: int
 ) -> None:
     body = CALL.replace(old, new)
@@ -142,7 +142,7 @@ def test_attack_a_known_head_before_another_body_of_its_length_gains_nothing(
         known(raw)
 
 
-def test_attack_a_tool_that_is_not_approved_is_refused_behind_a_known_head(at: Scene) -> None:
+def test_attack_an_unapproved_tool_behind_a_cached_head_is_refused(at: Scene) -> None:
     body, headers = stateless_request("tools/call", {"name": "search_notez", "arguments": {}})
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
@@ -153,7 +153,7 @@ def test_attack_a_tool_that_is_not_approved_is_refused_behind_a_known_head(at: S
     assert sum(fact.kind == "blocked" and fact.method == "tools/call" for fact in at.kept.facts) == 3
 
 
-def test_attack_a_revoked_token_opens_no_known_way(at: Scene) -> None:
+def test_attack_a_revoked_token_is_rejected_despite_a_cached_head(at: Scene) -> None:
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         known(raw)
@@ -164,7 +164,7 @@ def test_attack_a_revoked_token_opens_no_known_way(at: Scene) -> None:
     assert at.world.calls("search_notes") == calls
 
 
-def test_a_server_that_is_gone_from_the_lock_is_not_reached_by_a_known_way(at: Scene) -> None:
+def test_a_server_removed_from_the_lock_is_not_reached_through_a_cached_head(at: Scene) -> None:
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         calls = at.world.calls("search_notes")
@@ -173,7 +173,7 @@ def test_a_server_that_is_gone_from_the_lock_is_not_reached_by_a_known_way(at: S
     assert at.world.calls("search_notes") == calls
 
 
-def test_a_call_that_cannot_be_recorded_does_not_pass_the_short_way_either(at: Scene) -> None:
+def test_a_call_that_cannot_be_recorded_is_refused_on_the_fast_path(at: Scene) -> None:
     from pinwarden.core.errors import PinwardenError
 
     def refuse(_: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_call_that_cannot_be_recorded_does_not_pass_the_short_way_either(at: S
 
 
 @pytest.mark.parametrize("wire", ["json", "stdio"])
-def test_programs_of_one_client_that_use_the_same_id_at_once_get_their_own_answers(wire: str, tmp_path: Path) -> None:
+def test_programs_of_one_client_that_use_the_same_id_at_once_get_their_own_responses(wire: str, tmp_path: Path) -> None:
     if wire == "json":
         with turning_http({"states": [STATE]}) as world:
             _ask_at_once(UpstreamServer(guard("notes", APPROVED), url=world.url), "search_notes")
@@ -220,7 +220,7 @@ def _ask_at_once(behind: UpstreamServer, tool: str) -> None:
     assert wrong == []
 
 
-def test_a_session_of_the_handshake_has_a_short_way_that_ends_with_it(at: Scene) -> None:
+def test_a_sessions_fast_path_ends_with_the_session(at: Scene) -> None:
     body = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {"query": "x"}}, 5)).encode()
     with RawClient(at.gateway, "notes") as raw:
         raw.initialize()
@@ -237,7 +237,7 @@ def test_a_session_of_the_handshake_has_a_short_way_that_ends_with_it(at: Scene)
             assert other.send(body)[0] == 404, "nor is it another client's"
 
 
-def test_a_notification_of_the_same_length_goes_the_general_way(at: Scene) -> None:
+def test_a_notification_of_the_same_length_does_not_take_the_fast_path(at: Scene) -> None:
     note = b'{"jsonrpc": "2.0", "method": "notifications/x", "params": {}}'
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
@@ -258,7 +258,7 @@ TEXTS = st.text(alphabet='ab"\\{}:,id 1', max_size=12)
     after=st.dictionaries(TEXTS.filter(lambda name: name != "id"), TEXTS, max_size=3),
     compact=st.booleans(),
 )
-def test_an_id_that_is_changed_in_place_is_the_id_of_the_message(
+def test_rewriting_an_id_in_place_changes_the_id_of_the_message(
     number: int, instead: int, before: dict[str, str], after: dict[str, str], compact: bool
 ) -> None:
     rest = {name: value for name, value in after.items() if name not in before}
@@ -270,7 +270,7 @@ def test_an_id_that_is_changed_in_place_is_the_id_of_the_message(
         assert made is not None, "at either end it is found"
 
 
-def test_an_id_inside_of_a_string_or_of_another_object_is_left_alone() -> None:
+def test_rewriting_an_id_leaves_ids_in_strings_and_nested_objects_unchanged() -> None:
     for data in (
         b'{"a":"\\"id\\":1}","id":2,"b":3}',
         b'{"id" :1,"a":2}',
@@ -282,7 +282,7 @@ def test_an_id_inside_of_a_string_or_of_another_object_is_left_alone() -> None:
     assert replace_id(b'{"a":{"id":1},"id":1}', 1, 9) == b'{"a":{"id":1},"id":9}'
 
 
-def test_every_call_of_the_short_way_is_in_the_audit_log(tmp_path: Path) -> None:
+def test_every_fast_path_call_is_in_the_audit_log(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.db", tmp_path, gateway="test", limits=AuditLimits(wait=60.0))
     recorder = Recorder(log, None, lambda _: None)
     with (

@@ -153,7 +153,7 @@ SMUGGLING = {
 
 
 @pytest.mark.parametrize("rest", [pytest.param(each, id=name) for name, each in SMUGGLING.items()])
-def test_an_ambiguous_request_is_refused_and_what_follows_it_is_never_read(rest: bytes) -> None:
+def test_attack_an_ambiguous_http_request_is_refused_and_the_connection_is_closed(rest: bytes) -> None:
     answer, asked = talk(HEAD + rest + HEAD + b"Content-Length: 8\r\n\r\nsmuggled")
     assert status(answer) == 400
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -176,18 +176,18 @@ def test_an_ambiguous_request_is_refused_and_what_follows_it_is_never_read(rest:
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024 + b"\r\n400\r\n", 413),
     ],
 )
-def test_what_is_not_spoken_or_too_long_is_refused_with_its_own_status(data: bytes, expected: int) -> None:
+def test_unsupported_or_too_long_requests_get_their_specific_status(data: bytes, expected: int) -> None:
     answer, asked = talk(data, limits=HttpLimits(max_body_bytes=1000))
     assert (status(answer), asked) == (expected, [])
 
 
-def test_a_head_that_never_ends_is_cut_off() -> None:
+def test_attack_a_request_head_that_never_ends_times_out() -> None:
     limits = HttpLimits(head_seconds=1000, body_seconds=9000, idle_seconds=9000)
     answer, asked = talk(HEAD + b"X-A: ", limits=limits, wait=(lambda each: each._reader.begun, 1000))
     assert (status(answer), asked) == (408, [])
 
 
-def test_a_body_that_never_ends_is_cut_off() -> None:
+def test_attack_a_request_body_that_never_ends_times_out() -> None:
     limits = HttpLimits(head_seconds=9000, body_seconds=1000, idle_seconds=9000)
     begun = HEAD + b"Content-Length: 5\r\n\r\nab"
     answer, asked = talk(begun, limits=limits, wait=(lambda each: each._reader.in_body, 1000))
@@ -195,7 +195,7 @@ def test_a_body_that_never_ends_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"0\r\nX-A: ", b"0\r\n", b"1;x=", b"2\r\n{}\r\n0\r\nX-A"])
-def test_attack_what_comes_in_the_place_of_a_body_and_is_none_is_refused_after_32_kib(rest: bytes) -> None:
+def test_attack_an_endless_trailer_or_chunk_header_is_refused_after_32_kib(rest: bytes) -> None:
     """Attack: a trailer that never ends, which no bound for bodies counts, and which is joined anew with each part."""
     reader = RequestReader(HttpLimits())
     reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + rest)
@@ -210,7 +210,7 @@ def test_attack_what_comes_in_the_place_of_a_body_and_is_none_is_refused_after_3
     assert sent <= 33 * 1024
 
 
-def test_a_body_in_tiny_chunks_is_a_body_however_much_stands_between_them() -> None:
+def test_a_body_in_tiny_chunks_is_accepted_despite_its_chunk_overhead() -> None:
     reader = RequestReader(HttpLimits())
     reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     for _ in range(20_000):
@@ -219,7 +219,7 @@ def test_a_body_in_tiny_chunks_is_a_body_however_much_stands_between_them() -> N
     assert request.body == b"a" * 20_000
 
 
-def test_an_idle_connection_is_closed_without_a_word() -> None:
+def test_an_idle_connection_is_closed_without_a_response() -> None:
     limits = HttpLimits(head_seconds=100, idle_seconds=1000)
     asks = HEAD + b"Authorization: alice\r\nContent-Length: 2\r\n\r\nab"
     answer, asked = talk(asks, limits=limits, echo=Door(), wait=(_answered, 1000))
@@ -230,7 +230,7 @@ def _answered(connection: ClientConnection) -> bool:
     return not connection.busy and len(cast(Echo, connection.owner.handler).asked) == 1
 
 
-def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
+def test_pipelined_requests_are_answered_in_order() -> None:
     parts = b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % n for n in range(60))
     answer, asked = talk(parts, until=lambda got: got.endswith(b"0059"))
     assert [int(request.body) for request in asked] == list(range(60))
@@ -238,7 +238,7 @@ def test_requests_that_are_sent_ahead_are_answered_in_their_order() -> None:
     assert [int(body) for body in bodies] == list(range(60))
 
 
-def test_a_head_that_came_before_is_read_the_same_and_never_takes_more_than_its_body() -> None:
+def test_a_cached_request_head_is_parsed_the_same_and_never_consumes_more_than_its_body() -> None:
     one = HEAD + b"Content-Length: 4\r\n\r\n"
     parts = [one + b"aaaa", one + b"bbbb", one + b"cc", b"cc" + one + b"dddd" + one + b"eeee", one + b"ffff"]
     bad = HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -270,25 +270,25 @@ def test_a_head_that_came_before_is_read_the_same_and_never_takes_more_than_its_
     assert echo.short == 2, "only what came in one piece, whole"
 
 
-def test_a_long_body_in_one_piece_with_its_head_is_taken() -> None:
+def test_a_long_body_in_one_read_with_its_head_is_accepted() -> None:
     body = b"x" * 100_000
     answer, asked = talk(HEAD + b"Content-Length: 100000\r\n\r\n" + body, until=lambda got: got.endswith(body))
     assert (status(answer), asked[0].body) == (200, body)
 
 
-def test_chunks_are_put_together() -> None:
+def test_chunks_are_joined() -> None:
     body = b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n"
     answer, asked = talk(HEAD + body, until=lambda got: got.endswith(b"abcde"))
     assert (status(answer), asked[0].body) == (200, b"abcde")
 
 
-def test_a_client_that_asks_for_leave_to_send_gets_it() -> None:
+def test_expect_100_continue_is_answered() -> None:
     answer, asked = talk(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", until=bool)
     assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert asked == []
 
 
-def test_one_connection_too_many_is_told_to_come_back() -> None:
+def test_a_connection_above_the_limit_gets_status_503() -> None:
     answer, asked = talk(HEAD + b"Content-Length: 0\r\n\r\n", limits=HttpLimits(max_connections=0))
     assert (status(answer), asked) == (503, [])
     assert b"retry-after: 1\r\n" in answer
@@ -354,7 +354,7 @@ def at_the_door(
     asyncio.run(run())
 
 
-def test_attack_strangers_who_take_every_connection_shut_nobody_out() -> None:
+def test_attack_unauthenticated_connections_cannot_lock_out_clients() -> None:
     """Attack: without any token, open as many connections as there may be, and keep them."""
 
     async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
@@ -373,7 +373,7 @@ def test_attack_strangers_who_take_every_connection_shut_nobody_out() -> None:
     at_the_door(4, scene)
 
 
-def test_attack_a_client_that_takes_every_connection_loses_one_of_its_own_to_another() -> None:
+def test_attack_a_client_that_holds_every_connection_loses_one_to_another_client() -> None:
     async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
         other = await visitor()
         assert await other.asks("bob") == 200
@@ -389,7 +389,7 @@ def test_attack_a_client_that_takes_every_connection_loses_one_of_its_own_to_ano
     at_the_door(4, scene)
 
 
-def test_a_connection_whose_request_is_in_work_is_never_closed_for_another_one() -> None:
+def test_a_connection_with_a_request_in_flight_is_never_closed_for_another() -> None:
     async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
         door.hold = True
         first = await visitor()
@@ -406,7 +406,7 @@ def test_a_connection_whose_request_is_in_work_is_never_closed_for_another_one()
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_attack_connections_that_are_never_secured_count_and_the_oldest_is_closed_first(
+def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     """Attack: connect as often as files can be opened, and never begin the handshake."""
@@ -440,13 +440,13 @@ def test_attack_connections_that_are_never_secured_count_and_the_oldest_is_close
         runner.run(scene())
 
 
-def test_who_showed_no_token_is_not_waited_for_as_long_as_a_client() -> None:
+def test_an_unauthenticated_connection_has_a_shorter_idle_timeout() -> None:
     limits = HttpLimits(head_seconds=100, idle_seconds=1000)
     answer, asked = talk(ask(), limits=limits, wait=(_answered, 100))
     assert (status(answer), len(asked)) == (200, 1), "and it was closed, or this would still wait"
 
 
-def test_a_gateway_that_ends_lets_what_is_in_flight_end_and_takes_nothing_new() -> None:
+def test_during_shutdown_open_requests_finish_and_new_ones_are_not_accepted() -> None:
     async def scene() -> tuple[bytes, bool, int]:
         echo = Echo()
         echo.hold = True

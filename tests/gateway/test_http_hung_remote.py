@@ -13,7 +13,7 @@ from tests.support.waiting import poll
 STATE = {"tools": [SEARCH, DELETE]}
 
 
-def test_a_remote_that_hangs_is_given_up_on_and_what_others_ask_of_it_is_answered_as_ever() -> None:
+def test_a_hanging_call_to_a_remote_times_out_and_other_calls_to_it_are_answered() -> None:
     limits = HttpLimits(reload_seconds=0.05)
     with (
         turning_http({"states": [{**STATE, "deaf": ["tools/call"]}]}) as world,

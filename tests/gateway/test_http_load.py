@@ -183,7 +183,7 @@ def test_forty_clients_get_no_wrong_answer_while_servers_are_killed(tmp_path: Pa
 
 @pytest.mark.soak
 @pytest.mark.timeout(180)
-def test_two_hundred_clients_for_a_minute(tmp_path: Path) -> None:
+def test_two_hundred_clients_get_correct_answers_for_a_minute(tmp_path: Path) -> None:
     load, blocked = _bear(tmp_path, 200, 60, 5, right=2000, killed=40)
     assert load.wrong == []
     assert load.killed >= 40

@@ -130,7 +130,7 @@ def _calling(at: RunningGateway, progress: list[Any]) -> Iterator[None]:
         made.join(60)
 
 
-def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_path: Path) -> None:
+def test_while_a_list_of_20_000_tools_is_judged_other_requests_are_answered(tmp_path: Path) -> None:
     """Attack: a server keeps everybody else waiting with a list that takes long to judge."""
     progress: list[Any] = []
     judge, behind = _long(progress, approved=MANY - 1, listed=MANY, others=10)
@@ -148,7 +148,7 @@ def test_while_a_list_of_20_000_tools_is_judged_others_go_on_being_answered(tmp_
 
 
 @pytest.mark.parametrize(("tools", "where"), [(20, "loop"), (100, "judging")])
-def test_a_short_list_is_judged_on_the_loop_and_a_long_one_beside_it_each_time(tools: int, where: str) -> None:
+def test_a_short_list_is_judged_on_the_event_loop_and_a_long_one_on_the_executor(tools: int, where: str) -> None:
     judge, behind = _long([], approved=tools, listed=tools)
     with gateway({"long": behind}) as at, RawClient(at, "long") as client:
         client.initialize()
@@ -159,7 +159,7 @@ def test_a_short_list_is_judged_on_the_loop_and_a_long_one_beside_it_each_time(t
         assert judge.on == [where, where], "and what is known, under another policy"
 
 
-def test_a_long_list_reaches_the_client_also_if_the_server_ends_while_it_is_judged() -> None:
+def test_a_long_list_reaches_the_client_even_if_the_server_ends_while_it_is_judged() -> None:
     judge, behind = _long([], approved=2000, listed=2000, dies=True)
     with gateway({"long": behind}) as at, RawClient(at, "long") as client:
         client.initialize()
@@ -168,7 +168,7 @@ def test_a_long_list_reaches_the_client_also_if_the_server_ends_while_it_is_judg
     assert judge.on == ["judging"]
 
 
-def test_messages_behind_a_long_one_keep_their_place() -> None:
+def test_messages_queued_behind_a_long_one_keep_their_order() -> None:
     stream = RecordingStream()
 
     async def work() -> None:
@@ -198,7 +198,7 @@ def test_messages_behind_a_long_one_keep_their_place() -> None:
     assert [each["params"]["n"] for each in stream.messages] == list(range(9))
 
 
-def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_is_ended() -> None:
+def test_attack_a_server_that_overfills_its_queue_while_its_list_is_judged_is_stopped() -> None:
     closed: list[str] = []
 
     async def work() -> None:
@@ -224,7 +224,7 @@ def test_attack_a_server_that_sends_more_than_is_kept_while_its_list_is_judged_i
 
 
 @pytest.mark.parametrize("wrap", [as_json, as_events])
-def test_a_long_message_that_is_not_the_answer_leaves_nobody_waiting(
+def test_a_long_message_instead_of_the_response_fails_the_request(
     wrap: Callable[[bytes], list[bytes]],
 ) -> None:
     long = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"' + b"x" * 100_000 + b'"}}'
@@ -242,7 +242,7 @@ def test_a_long_message_that_is_not_the_answer_leaves_nobody_waiting(
             assert (error["code"], error["message"]) == (-32000, "the response was empty")
 
 
-def test_attack_a_long_message_of_one_client_is_read_beside_the_requests_of_others() -> None:
+def test_attack_parsing_a_long_message_of_one_client_does_not_block_other_clients() -> None:
     """Attack: bodies that take a second to read, one after the other."""
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     read = threading.Event()

@@ -92,7 +92,9 @@ def _serve(
         runner.run(run())
 
 
-def test_attack_slow_readers_together_are_bounded_and_the_slowest_is_cut_first(new_loop: NewLoop) -> None:
+def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog_is_closed_first(
+    new_loop: NewLoop,
+) -> None:
     answer = b"x" * (16 * MB)
     limits = HttpLimits(max_all_unsent_bytes=40 * MB)
     told: list[str] = []
@@ -119,7 +121,7 @@ def test_attack_slow_readers_together_are_bounded_and_the_slowest_is_cut_first(n
     _serve(new_loop, limits, echo, work)
 
 
-def test_attack_a_reader_that_reads_nothing_is_cut_after_a_while(new_loop: NewLoop) -> None:
+def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_loop: NewLoop) -> None:
     told: list[str] = []
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
@@ -142,7 +144,7 @@ def test_attack_a_reader_that_reads_nothing_is_cut_after_a_while(new_loop: NewLo
     assert told == ["127.0.0.1 was disconnected: the client stopped reading"]
 
 
-def test_attack_nothing_more_is_read_from_a_client_that_does_not_read_its_answers(new_loop: NewLoop) -> None:
+def test_attack_the_gateway_stops_reading_from_a_client_that_does_not_read_its_responses(new_loop: NewLoop) -> None:
     """Answers to requests that are sent ahead would pile up without end, and need no token."""
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
@@ -184,7 +186,7 @@ def _answer(made: socket.socket) -> bytes:
     return got
 
 
-def test_attack_a_long_body_is_not_read_from_anybody_without_a_token() -> None:
+def test_attack_a_long_body_without_a_token_is_not_read() -> None:
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at:
         for head in (
             _head(1 * MB, "wrong"),
@@ -199,7 +201,7 @@ def test_attack_a_long_body_is_not_read_from_anybody_without_a_token() -> None:
         assert at.call_on_loop(lambda: at.endpoint.requests) == 0
 
 
-def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> None:
+def test_large_requests_share_a_memory_budget_and_release_it() -> None:
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
 
     def bodies() -> int:
@@ -228,7 +230,7 @@ def test_large_requests_are_bounded_together_and_their_room_is_given_back() -> N
             pass
 
 
-def test_attack_large_requests_that_are_only_announced_take_nobodys_room() -> None:
+def test_attack_announced_but_unsent_bodies_use_no_memory_budget() -> None:
     """Attack: the heads of many large requests, and nothing behind them."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
     with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
@@ -242,7 +244,7 @@ def test_attack_large_requests_that_are_only_announced_take_nobodys_room() -> No
             assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
 
 
-def test_attack_large_requests_of_one_client_leave_room_for_those_of_others() -> None:
+def test_attack_large_requests_of_one_client_leave_memory_budget_for_others() -> None:
     """Attack: large requests of which only the last byte is missing."""
     limits = HttpLimits(max_all_body_bytes=500_000, max_client_body_bytes=250_000, reload_seconds=0.05)
     with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
@@ -262,7 +264,7 @@ def test_attack_large_requests_of_one_client_leave_room_for_those_of_others() ->
             assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
 
 
-def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> None:
+def test_attack_a_client_that_opens_too_many_sessions_loses_only_its_own() -> None:
     limits = HttpLimits(max_client_sessions=3, max_sessions=5, reload_seconds=0.05)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     with (
@@ -279,7 +281,7 @@ def test_attack_a_client_that_opens_sessions_without_end_ends_only_its_own() -> 
         assert alive == [404, 404, 404, 200, 200, 200]
 
 
-def test_attack_a_client_that_takes_every_process_loses_its_oldest_to_one_that_has_none() -> None:
+def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_without_one() -> None:
     """Attack: as many sessions as processes may run, so that nobody else gets one."""
     limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, slot_seconds=60)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
@@ -316,7 +318,7 @@ class Process:
         self.told += 1
 
 
-def test_places_are_taken_from_who_has_most_and_from_the_busy_only_if_that_is_more_than_half() -> None:
+def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_only_above_half() -> None:
     async def scene() -> None:
         places = ProcessSlots(5)
         busy = [Process("alice", number, idle=False) for number in range(3)]
@@ -337,7 +339,7 @@ def test_places_are_taken_from_who_has_most_and_from_the_busy_only_if_that_is_mo
     asyncio.run(scene())
 
 
-def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_gone() -> None:
+def test_a_request_with_a_huge_integer_id_is_answered_even_if_the_server_is_gone() -> None:
     """Attack: an error that cannot be written would leave everybody else in the conversation waiting."""
     number = 10**40
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at, RawClient(at, "none") as client:
@@ -346,7 +348,7 @@ def test_an_id_longer_than_any_machine_number_is_answered_also_if_the_server_is_
             assert (answer["id"], answer["error"]["code"]) == (number, -32000)
 
 
-def test_an_answer_to_head_has_no_body_that_would_be_read_as_the_next_answer() -> None:
+def test_a_response_to_head_has_no_body() -> None:
     ask = "{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at:
         at.endpoint.open_pages["/healthz"] = lambda _: (200, "application/json", b'{"status":"ok"}')

@@ -75,7 +75,7 @@ async def until(true: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_attack_servers_that_read_nothing_are_bounded_together_and_the_fullest_is_lost(
+def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_is_dropped(
     new_loop: NewLoop, started: bool
 ) -> None:
     """Attack: a client opens many sessions with a server that does not read, and fills each below its own bound."""
@@ -104,7 +104,7 @@ def test_attack_servers_that_read_nothing_are_bounded_together_and_the_fullest_i
         runner.run(scene())
 
 
-def test_attack_what_waits_for_a_process_that_is_ended_counts_until_it_is_gone(new_loop: NewLoop) -> None:
+def test_attack_the_backlog_of_an_ending_process_counts_until_it_is_gone(new_loop: NewLoop) -> None:
     """Attack: fill a session, end it, and begin the next, faster than processes end."""
     limits = HttpLimits(grace_seconds=0.3)
 
@@ -123,7 +123,7 @@ def test_attack_what_waits_for_a_process_that_is_ended_counts_until_it_is_gone(n
         runner.run(scene())
 
 
-def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
+def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
     limits = HttpLimits(max_all_waiting_bytes=100_000)
 
     async def scene() -> tuple[list[str], list[str], int]:
@@ -148,7 +148,7 @@ def test_attack_notifications_to_deaf_addresses_are_bounded_together() -> None:
     assert 10_000 < waiting < 12_000
 
 
-def test_attack_what_an_address_was_told_in_a_session_that_ended_counts_until_it_is_let_go() -> None:
+def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_released() -> None:
     """Attack: fill a session, end it, and begin the next; or let all connections hang, so that nothing leaves."""
     limits = HttpLimits(max_all_waiting_bytes=100_000, max_upstream_connections=1, grace_seconds=0.05)
 
@@ -174,7 +174,7 @@ def test_attack_what_an_address_was_told_in_a_session_that_ended_counts_until_it
     asyncio.run(scene())
 
 
-def test_a_session_that_ends_with_its_first_word_to_an_address_leaves_no_stream_open() -> None:
+def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream_open() -> None:
     limits = HttpLimits(max_all_waiting_bytes=100)
 
     async def scene() -> list[bytes]:
@@ -192,7 +192,7 @@ def test_a_session_that_ends_with_its_first_word_to_an_address_leaves_no_stream_
     assert asyncio.run(scene()) == [b""]
 
 
-def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversations() -> None:
+def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sessions() -> None:
     """Attack: many sessions of slow lists, in each of which a little less waits than one may keep."""
     closed: list[tuple[str, str]] = []
     limits = HttpLimits(max_all_waiting_bytes=400_000)
@@ -235,7 +235,7 @@ def test_attack_what_waits_for_lists_to_be_judged_is_bounded_over_all_conversati
     asyncio.run(work())
 
 
-def test_attack_messages_of_processes_that_never_end_are_bounded_together_and_the_longest_is_lost() -> None:
+def test_attack_unfinished_messages_of_processes_share_a_budget_and_the_longest_is_dropped() -> None:
     """Attack: many processes that each print a little less than one message may have, and no end of the line."""
     budget = MemoryBudget(2 * MB)
     told: list[tuple[str, str]] = []
@@ -270,7 +270,7 @@ def test_attack_messages_of_processes_that_never_end_are_bounded_together_and_th
         b"content-type: text/event-stream\r\n\r\ndata: ",
     ],
 )
-def test_attack_answers_that_are_begun_and_never_end_are_bounded_together_and_the_longest_is_lost(head: bytes) -> None:
+def test_attack_unfinished_responses_of_remotes_share_a_budget_and_the_longest_is_dropped(head: bytes) -> None:
     """Attack: calls whose answers come nearly to their end, a hundred megabytes each."""
 
     async def scene() -> None:

@@ -82,7 +82,7 @@ def ask(request: pytest.FixtureRequest, here: RunningGateway) -> Iterator[Any]:
             yield raw.session_request
 
 
-def test_every_name_begins_with_its_server_and_equal_names_do_not_collide(ask: Any) -> None:
+def test_every_merged_name_starts_with_its_server_and_equal_names_do_not_collide(ask: Any) -> None:
     names = [tool["name"] for tool in ask("tools/list")["result"]["tools"]]
     own = [name for name in names if not name.startswith("talking__")]
     assert own == ["local__search_notes", "local__delete_note", "remote__search_notes", "remote__delete_note"]
@@ -96,13 +96,13 @@ def test_every_name_begins_with_its_server_and_equal_names_do_not_collide(ask: A
     assert [each["uriTemplate"] for each in templates] == ["local+note://{day}", "remote+note://{day}"]
 
 
-def test_only_the_name_of_an_item_is_changed(ask: Any) -> None:
+def test_merging_changes_only_the_name_of_an_item(ask: Any) -> None:
     tools = {tool.pop("name"): tool for tool in ask("tools/list")["result"]["tools"]}
     expected = {name: value for name, value in SEARCH.items() if name != "name"}
     assert tools["remote__search_notes"] == tools["local__search_notes"] == expected
 
 
-def test_a_call_reaches_the_server_that_it_names_under_its_own_name(ask: Any, remote: TurningWorld) -> None:
+def test_a_merged_call_reaches_its_server_under_the_original_name(ask: Any, remote: TurningWorld) -> None:
     before = remote.calls("delete_note")
     assert "result" in ask("tools/call", {"name": "remote__delete_note", "arguments": {"id": "1"}})
     assert remote.calls("delete_note") == before + 1
@@ -114,7 +114,7 @@ def test_a_call_reaches_the_server_that_it_names_under_its_own_name(ask: Any, re
     assert json.loads(text) == {"a": 1}
 
 
-def test_resources_and_completions_are_routed_too(ask: Any) -> None:
+def test_resources_and_completions_are_routed_to_their_server(ask: Any) -> None:
     assert ask("resources/read", {"uri": "talking+note://one"})["result"]["contents"][0]["uri"] == "note://one"
     reference = {"ref": {"type": "ref/prompt", "name": "talking__p"}, "argument": {"name": "a", "value": "v"}}
     assert ask("completion/complete", reference, 2)["result"]["completion"]["values"] == ["v!"]
@@ -124,15 +124,15 @@ def test_resources_and_completions_are_routed_too(ask: Any) -> None:
     ("name", "code"),
     [("search_notes", -32602), ("nobody__search_notes", -32602), ("gone__x", -32000), ("__", -32602), ("", -32602)],
 )
-def test_a_name_of_no_server_is_refused(ask: Any, name: str, code: int) -> None:
+def test_a_name_without_a_known_server_is_refused(ask: Any, name: str, code: int) -> None:
     assert ask("tools/call", {"name": name, "arguments": {}})["error"]["code"] == code
 
 
-def test_what_is_not_served_here_is_said_so(ask: Any) -> None:
+def test_an_unsupported_method_gets_method_not_found(ask: Any) -> None:
     assert ask("tasks/list")["error"]["code"] == -32601
 
 
-def test_progress_of_a_server_reaches_the_client(here: RunningGateway) -> None:
+def test_progress_reaches_the_client_through_the_merged_endpoint(here: RunningGateway) -> None:
     from tests.gateway.http_gateway import messages
 
     params = {"name": "talking__steps", "arguments": {"count": 2}, "_meta": {"progressToken": "t"}}
@@ -143,7 +143,7 @@ def test_progress_of_a_server_reaches_the_client(here: RunningGateway) -> None:
     ]
 
 
-def test_instructions_and_capabilities_are_the_sum_of_what_was_approved(here: RunningGateway) -> None:
+def test_merged_instructions_and_capabilities_combine_the_approved_ones(here: RunningGateway) -> None:
     with RawClient(here) as raw:
         about = raw.request("server/discover")["result"]
     assert about["instructions"] == "local: Search before you write.\n\nremote: Search before you write."
@@ -151,7 +151,7 @@ def test_instructions_and_capabilities_are_the_sum_of_what_was_approved(here: Ru
     assert (about["ttlMs"], about["cacheScope"]) == (0, "private")
 
 
-def test_what_is_withheld_on_a_servers_own_address_is_withheld_here() -> None:
+def test_items_blocked_at_a_servers_endpoint_are_blocked_at_the_merged_one() -> None:
     servers = {"bad": UpstreamServer(guard("bad", approved_surface(STATE)), url="")}
     with turning_http({"states": [{**STATE, "tools": [POISONED, DELETE]}]}) as world:
         servers["bad"].url = world.url
@@ -175,7 +175,7 @@ def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
         assert world.calls("n" * 127) == 1
 
 
-def test_attack_a_tool_that_is_named_like_the_short_name_of_another_has_a_name_of_its_own() -> None:
+def test_attack_a_tool_named_like_anothers_shortened_name_gets_a_different_name() -> None:
     """Attack: a call of the one reaches the other."""
     long = "n" * 140
     short = split_name(merged_name("far", long))[1]
@@ -191,7 +191,7 @@ def test_attack_a_tool_that_is_named_like_the_short_name_of_another_has_a_name_o
         assert calls == [long, short]
 
 
-def test_a_method_without_a_name_is_answered_with_a_sentence(ask: Any) -> None:
+def test_an_empty_method_gets_a_readable_error(ask: Any) -> None:
     error = ask("")["error"]
     assert error["message"] == "a method without a name is not served here, but on a server's own address"
 
@@ -216,7 +216,7 @@ def hanging() -> Iterator[tuple[RunningGateway, threading.Event]]:
                 listing.set()
 
 
-def test_attack_a_server_that_never_lists_keeps_nobody_from_the_others(
+def test_attack_a_server_that_never_lists_does_not_block_the_other_servers(
     hanging: tuple[RunningGateway, threading.Event],
 ) -> None:
     """Attack: everybody's list waits for it."""
@@ -235,7 +235,7 @@ def _tools(raw: RawClient) -> list[str]:
     return [tool["name"] for tool in raw.session_request("tools/list")["result"]["tools"]]
 
 
-def test_servers_whose_names_look_alike_get_different_names() -> None:
+def test_servers_with_similar_names_get_different_slugs() -> None:
     names = ["a b", "a-b", "A-b", "io.github.acme/notes", "9lives", "a__b", "", "x" * 99, "x" * 98 + "y"]
     slugs = slugs_of(names)
     assert len({slug.lower() for slug in slugs.values()}) == len(names)
@@ -259,7 +259,7 @@ def _begun(here: RunningGateway, record: Path, text: str) -> socket.socket:
     return made
 
 
-def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here: RunningGateway, record: Path) -> None:
+def test_disconnecting_cancels_only_the_connections_own_call(here: RunningGateway, record: Path) -> None:
     """Two programs of one client use the same id at once."""
 
     def received() -> list[bytes]:
@@ -286,7 +286,7 @@ def test_hanging_up_cancels_ones_own_call_and_never_that_of_another_program(here
     assert len(cancelled()) == before + 2
 
 
-def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: RunningGateway, record: Path) -> None:
+def test_cancelling_a_call_in_a_merged_session_reaches_the_server(here: RunningGateway, record: Path) -> None:
     with RawClient(here) as raw, RawClient(here) as second:
         raw.initialize()
         second.session = raw.session
@@ -306,7 +306,7 @@ def test_a_cancelled_call_of_a_session_reaches_the_server_as_cancelled(here: Run
 
 
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-def test_subscriptions_that_are_not_served_here_are_refused_with_the_place_where_they_are(
+def test_unsupported_subscriptions_are_refused_with_the_endpoint_that_has_them(
     here: RunningGateway, method: str
 ) -> None:
     with RawClient(here) as raw:

@@ -80,7 +80,7 @@ def at() -> Iterator[Scene]:
             scene.on_stream.__exit__()
 
 
-def test_a_question_on_the_stream_of_a_call_is_answered_to_its_server_under_the_servers_own_id(at: Scene) -> None:
+def test_the_answer_to_a_server_request_reaches_its_server_under_the_original_id(at: Scene) -> None:
     answered = threading.Event()
     with asking(0, answered) as at.evil.lead, at.call("evil__go") as call:
         asked = call.next()
@@ -94,7 +94,7 @@ def test_a_question_on_the_stream_of_a_call_is_answered_to_its_server_under_the_
     assert answers_to(at.bank) == []
 
 
-def test_attack_a_server_that_asks_under_anothers_id_gets_only_its_own_answer(at: Scene) -> None:
+def test_attack_a_server_that_reuses_anothers_request_id_gets_only_its_own_answer(at: Scene) -> None:
     """Attack: evil asks something harmless under the id that the client sees of bank's open question."""
     at.bank.streams[-1].event(question(41, "Transfer 1000?"))
     transfer = at.on_stream.next()
@@ -113,7 +113,7 @@ def test_attack_a_server_that_asks_under_anothers_id_gets_only_its_own_answer(at
     poll(lambda: [each["id"] for each in answers_to(at.bank)] == [41])
 
 
-def test_attack_a_server_cancels_its_own_questions_and_none_of_another(at: Scene) -> None:
+def test_attack_a_server_cannot_cancel_another_servers_request(at: Scene) -> None:
     """Attack: evil takes back bank's question, under the id that the client sees."""
     at.bank.streams[-1].event(question(41, "Transfer 1000?"))
     transfer = at.on_stream.next()
@@ -131,7 +131,7 @@ def test_attack_a_server_cancels_its_own_questions_and_none_of_another(at: Scene
     assert answers_to(at.evil) == []
 
 
-def test_a_question_to_a_client_of_the_newest_revision_is_refused_at_once(at: Scene) -> None:
+def test_a_server_request_to_a_stateless_client_is_refused_at_once(at: Scene) -> None:
     answered = threading.Event()
     with asking(7, answered) as at.evil.lead:
         done: list[Any] = []
@@ -153,7 +153,7 @@ def test_a_question_to_a_client_of_the_newest_revision_is_refused_at_once(at: Sc
     assert done[0]["result"]["content"] == []
 
 
-def test_attack_a_server_tells_nothing_of_the_progress_of_anothers_call(at: Scene) -> None:
+def test_attack_a_server_cannot_send_progress_for_another_servers_call(at: Scene) -> None:
     """Attack: evil guesses the token of a call to bank, and tells the user that the transfer failed."""
 
     def progress(message: str) -> dict[str, Any]:

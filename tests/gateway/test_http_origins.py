@@ -60,7 +60,7 @@ class Stranger(RawClient):
 
 
 @pytest.mark.parametrize("origin", [PAGE, "http://localhost:5173"])
-def test_a_page_of_an_allowed_origin_is_told_what_it_may_ask(
+def test_a_preflight_of_an_allowed_origin_lists_the_allowed_headers(
     origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
 ) -> None:
     with Stranger(at[1], "notes") as browser:
@@ -77,7 +77,7 @@ def test_a_page_of_an_allowed_origin_is_told_what_it_may_ask(
     assert headers["vary"] == "origin"
 
 
-def test_a_preflight_says_the_same_of_servers_that_are_there_and_that_are_not(
+def test_attack_a_preflight_does_not_reveal_which_servers_exist(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     """Attack: a page without a token finds out which servers there are."""
@@ -88,7 +88,7 @@ def test_a_preflight_says_the_same_of_servers_that_are_there_and_that_are_not(
     assert answers == [answers[0]] * 4
 
 
-def test_arguments_that_a_tool_wants_as_headers_may_be_sent_and_no_other_header(
+def test_a_preflight_allows_declared_argument_headers_and_no_others(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     wanted = {"Access-Control-Request-Headers": "Mcp-Param-Region, x-evil, mcp-param-a:b, cookie, mcp-param-region"}
@@ -112,7 +112,7 @@ def test_arguments_that_a_tool_wants_as_headers_may_be_sent_and_no_other_header(
         ),
     ],
 )
-def test_attack_a_page_of_any_other_origin_gets_nothing(
+def test_attack_a_page_of_a_foreign_origin_is_rejected(
     origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
 ) -> None:
     """Attack: an origin that begins or ends like an allowed one, or that is none, is reflected."""
@@ -130,7 +130,7 @@ def _from(origin: str, method: str, params: dict[str, Any] | None = None) -> tup
     return body, {**headers, "Origin": origin}
 
 
-def test_attack_a_name_that_leads_here_gets_nothing_for_its_own_page_either(
+def test_attack_dns_rebinding_is_rejected(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     """Attack: DNS rebinding; the page's own name leads to the gateway."""
@@ -139,7 +139,7 @@ def test_attack_a_name_that_leads_here_gets_nothing_for_its_own_page_either(
     assert (status, cors(headers)) == (421, {})
 
 
-def test_a_page_reads_every_answer_also_the_calls_that_others_make_by_the_short_way(
+def test_responses_on_the_fast_path_have_cors_headers_too(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     with RawClient(at[1], "notes") as page, RawClient(at[1], "notes") as program:
@@ -154,7 +154,7 @@ def test_a_page_reads_every_answer_also_the_calls_that_others_make_by_the_short_
             assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
 
 
-def test_a_page_has_a_session_and_its_stream(at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]) -> None:
+def test_a_page_can_open_a_session_and_its_stream(at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]) -> None:
     own = {"Origin": PAGE}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "page", "version": "1"}}
     with RawClient(at[1], "notes") as page:
@@ -180,7 +180,7 @@ def test_a_page_has_a_session_and_its_stream(at: tuple[TurningWorld, RunningGate
     assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
 
 
-def test_asking_for_options_without_being_a_browser_needs_a_token(
+def test_options_without_a_browser_origin_needs_a_token(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
     with Stranger(at[1], "notes") as browser:

@@ -60,9 +60,7 @@ def tools(answer: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("era", ["newest", "handshake"])
-def test_one_developer_with_five_stdio_servers_on_the_address_of_all_costs_five_processes(
-    era: str, tmp_path: Path
-) -> None:
+def test_five_stdio_servers_at_the_merged_endpoint_use_five_processes(era: str, tmp_path: Path) -> None:
     commands = {f"old-{number}": script(tmp_path, ["initialize"]) for number in range(4)}
     commands["new"] = script(tmp_path, ["discover"])
     with serving(commands) as (at, servers), RawClient(at) as raw:
@@ -75,7 +73,7 @@ def test_one_developer_with_five_stdio_servers_on_the_address_of_all_costs_five_
         assert starts(servers) == dict.fromkeys(commands, 1)
 
 
-def test_a_second_session_starts_servers_with_sessions_once_more_and_shares_the_others(tmp_path: Path) -> None:
+def test_a_second_session_starts_only_stateful_servers_again(tmp_path: Path) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
     with serving(commands) as (at, servers), RawClient(at) as first, RawClient(at) as second:
         for raw in (first, second):
@@ -101,7 +99,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_server_that_ends_when_its_first_message_is_no_handshake_is_served_on_the_address_of_all(
+def test_a_server_that_exits_without_a_handshake_is_served_at_the_merged_endpoint(
     tmp_path: Path,
 ) -> None:
     commands = {
@@ -114,7 +112,7 @@ def test_a_server_that_ends_when_its_first_message_is_no_handshake_is_served_on_
         assert starts(servers) == {"old": 1, "strict": 2}
 
 
-def test_a_client_that_gets_no_process_for_any_server_gets_an_error_that_names_the_limit_and_no_empty_list(
+def test_a_client_without_any_process_slot_gets_an_error_with_the_limit_instead_of_an_empty_list(
     tmp_path: Path,
 ) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
@@ -133,7 +131,7 @@ def test_a_client_that_gets_no_process_for_any_server_gets_an_error_that_names_t
         assert FULL in second.initialize()["error"]["message"]
 
 
-def test_a_session_that_gets_no_process_is_refused_with_an_error_that_names_the_limit(tmp_path: Path) -> None:
+def test_a_session_without_a_process_slot_gets_an_error_with_the_limit(tmp_path: Path) -> None:
     with (
         serving({"old": script(tmp_path, ["initialize"])}, replace(LIMITS, max_children=1)) as (at, _),
         RawClient(at, "old") as first,
@@ -143,7 +141,7 @@ def test_a_session_that_gets_no_process_is_refused_with_an_error_that_names_the_
         assert FULL in second.initialize()["error"]["message"]
 
 
-def test_a_list_without_a_server_that_got_no_process_names_it_and_so_does_a_call_of_it(tmp_path: Path) -> None:
+def test_a_list_and_a_call_name_the_server_that_got_no_process_slot(tmp_path: Path) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "other": script(tmp_path, ["initialize"])}
     with (
         serving(commands, replace(LIMITS, max_children=1)) as (at, _),
@@ -160,7 +158,7 @@ def test_a_list_without_a_server_that_got_no_process_names_it_and_so_does_a_call
         assert error["message"].startswith(f"the server old is not available: {FULL}")
 
 
-def test_processes_of_an_unused_session_end_although_its_stream_is_open_and_begin_again_when_they_are_needed(
+def test_idle_processes_of_an_open_session_end_and_restart_on_demand(
     tmp_path: Path,
 ) -> None:
     commands = {"old": script(tmp_path, ["initialize"]), "new": script(tmp_path, ["discover"])}
@@ -175,7 +173,7 @@ def test_processes_of_an_unused_session_end_although_its_stream_is_open_and_begi
         assert starts(servers) == {"old": 2, "new": 2}
 
 
-def test_the_operator_chooses_how_many_processes_run(tmp_path: Path) -> None:
+def test_the_process_limit_is_configurable(tmp_path: Path) -> None:
     project = Project(tmp_path)
     command, *arguments = script(tmp_path, ["initialize"])
     project.lock({"notes": {"command": command, "args": arguments}})
@@ -186,7 +184,7 @@ def test_the_operator_chooses_how_many_processes_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "4097", "many", "1" * 5000])
-def test_a_number_of_processes_that_is_none_is_refused(count: str) -> None:
+def test_an_invalid_process_limit_is_rejected(count: str) -> None:
     done = pinwarden("gateway", f"--max-processes={count}")
     assert done.code == 2
     assert "is not a number of processes from 1 to 4096" in done.err

@@ -77,7 +77,7 @@ class Disk(Talk):
     ],
     ids=["told", "hung up"],
 )
-def test_a_call_that_is_cancelled_while_it_is_recorded_is_not_made(cancel: Callable[[Disk], None]) -> None:
+def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable[[Disk], None]) -> None:
     async def scene() -> tuple[Disk, Waits]:
         talk = Disk()
         talk.open()
@@ -97,7 +97,7 @@ def test_a_call_that_is_cancelled_while_it_is_recorded_is_not_made(cancel: Calla
     assert talk.conversation.idle
 
 
-def test_an_answer_that_is_being_recorded_when_its_server_ends_is_not_lost() -> None:
+def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:
     async def scene() -> Waits:
         talk = Disk()
         talk.open()
@@ -113,7 +113,7 @@ def test_an_answer_that_is_being_recorded_when_its_server_ends_is_not_lost() -> 
     assert [tool["name"] for tool in answer["result"]["tools"]] == ["search_notes", "delete_note"]
 
 
-def test_connections_to_a_server_that_moved_are_ended_on_the_loop_that_has_them(
+def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The lock is read on another thread, which must not touch them."""
@@ -134,7 +134,7 @@ def test_connections_to_a_server_that_moved_are_ended_on_the_loop_that_has_them(
     assert ended_on == [get_ident()]
 
 
-def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conversation that lost its place to the other one would stay, and its process, until the gateway ends."""
     begun: list[str] = []
     now = 0.0
@@ -166,7 +166,7 @@ def test_a_server_that_begins_slowly_is_not_begun_with_twice(monkeypatch: pytest
     assert sorted(begun) == ["quick", "slow"]
 
 
-def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_path: Path) -> None:
+def test_a_cancellation_does_not_overtake_its_long_call(tmp_path: Path) -> None:
     """The server answers when it is cancelled, and never if it does not know yet what that is about."""
     record, free = tmp_path / "record", Event()
     behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
@@ -189,7 +189,7 @@ def test_a_long_call_is_not_overtaken_by_its_cancellation_while_it_is_read(tmp_p
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["long way", "short way"])
-def test_attack_a_page_that_waits_for_nobody_any_more_is_not_the_answer_to_another_request_with_its_id(
+def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with_the_same_id(
     monkeypatch: pytest.MonkeyPatch, *, short: bool
 ) -> None:
     """Programs of one client share a conversation, and may choose the same ids."""
@@ -214,7 +214,7 @@ def test_attack_a_page_that_waits_for_nobody_any_more_is_not_the_answer_to_anoth
     assert other.got == []
 
 
-def test_attack_an_answer_that_is_recorded_for_nobody_is_not_the_answer_to_another_request_with_its_id() -> None:
+def test_attack_a_response_to_an_abandoned_call_does_not_answer_another_request_with_the_same_id() -> None:
     async def scene() -> tuple[Waits, Any]:
         talk = Disk()
         talk.open()

@@ -90,7 +90,7 @@ def raw(at: Scene) -> Iterator[RawClient]:
 
 
 @pytest.mark.parametrize("name", ["echo", "odd", "blob", "pid"])
-def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: RawClient, name: str) -> None:
+def test_a_call_and_its_response_are_relayed_byte_for_byte(at: Scene, raw: RawClient, name: str) -> None:
     params = b'{"arguments":{"a":"\\u00e9", "n":1.50}, "name":"%s"}' % name.encode()
     sent = b'{"params": ' + params + b',\t"id":7,"jsonrpc":"2.0","method":"tools/call"}'
     status, headers, got = raw.send(sent)
@@ -99,7 +99,7 @@ def test_a_call_and_its_answer_are_the_same_bytes_at_both_ends(at: Scene, raw: R
     assert got in at.lines(b">")
 
 
-def test_progress_comes_before_the_answer_on_the_same_stream(at: Scene, raw: RawClient) -> None:
+def test_progress_precedes_the_response_on_the_same_stream(at: Scene, raw: RawClient) -> None:
     sent = call("steps", {"count": 3}, 9, progressToken="t")
     _, headers, body = raw.send(sent)
     got = data_of(headers, body)
@@ -116,7 +116,7 @@ def test_progress_comes_before_the_answer_on_the_same_stream(at: Scene, raw: Raw
         ("roots/list", {}, {"roots": []}),
     ],
 )
-def test_what_a_server_asks_reaches_the_client_and_its_answer_the_server(
+def test_a_server_request_reaches_the_client_and_its_response_the_server(
     at: Scene, raw: RawClient, method: str, params: dict[str, Any], answer: dict[str, Any]
 ) -> None:
     asked: list[bytes] = []
@@ -152,7 +152,7 @@ def listening(at: Scene, session: str) -> Iterator[socket.socket]:
         yield stream
 
 
-def test_what_belongs_to_no_request_comes_on_the_stream(at: Scene, raw: RawClient) -> None:
+def test_messages_without_a_request_use_the_sessions_stream(at: Scene, raw: RawClient) -> None:
     with listening(at, raw.session) as stream:
         answer = raw.session_request("tools/call", {"name": "note"}, 4)
         got = b""
@@ -190,7 +190,7 @@ def says(at: Scene, session: str, frame: bytes) -> None:
 
 @pytest.mark.parametrize("token", [False, True], ids=["a call", "with a token for progress"])
 @pytest.mark.parametrize("how", ["broken", "cancelled"])
-def test_what_a_server_asks_goes_past_requests_for_which_nobody_waits(
+def test_server_requests_skip_the_streams_of_abandoned_requests(
     at: Scene, raw: RawClient, how: str, *, token: bool
 ) -> None:
     """No stream is open, and the oldest request is one whose client would never see the question."""
@@ -213,7 +213,7 @@ def test_what_a_server_asks_goes_past_requests_for_which_nobody_waits(
     asking.close()
 
 
-def test_a_question_that_nobody_waits_for_is_kept_until_a_stream_is_opened(at: Scene, raw: RawClient) -> None:
+def test_a_server_request_without_an_open_stream_is_queued_until_one_opens(at: Scene, raw: RawClient) -> None:
     asking = posting(at, raw.session, call("hang", {"alone": 1}, 83))
     poll(lambda: any(b'{"alone": 1}' in line for line in at.lines(b"<")))
     hang_up(at, asking)
@@ -226,7 +226,7 @@ def test_a_question_that_nobody_waits_for_is_kept_until_a_stream_is_opened(at: S
             assert more
 
 
-def test_progress_of_a_request_whose_post_broke_comes_on_the_stream(at: Scene, raw: RawClient) -> None:
+def test_progress_of_a_request_with_a_broken_connection_uses_the_sessions_stream(at: Scene, raw: RawClient) -> None:
     with listening(at, raw.session) as stream:
         hanging = posting(at, raw.session, call("hang", {"far": 1}, 84, progressToken="far"))
         poll(lambda: any(b'{"far": 1}' in line for line in at.lines(b"<")))
@@ -242,7 +242,7 @@ def test_progress_of_a_request_whose_post_broke_comes_on_the_stream(at: Scene, r
     assert b'"near"' not in got
 
 
-def test_a_stream_is_not_opened_without_a_session(at: Scene) -> None:
+def test_a_stream_needs_a_session(at: Scene) -> None:
     with at.client() as raw:
         assert raw.send(b"", method="GET")[0] == 405
         raw.session = "unknown"
@@ -259,7 +259,7 @@ def test_a_stream_is_not_opened_without_a_session(at: Scene) -> None:
         ("ping", None),
     ],
 )
-def test_other_requests_are_relayed_as_they_are(
+def test_other_requests_are_relayed_unchanged(
     at: Scene, raw: RawClient, method: str, params: dict[str, Any] | None
 ) -> None:
     sent = json.dumps(rpc(method, params, 5)).encode()
@@ -268,7 +268,7 @@ def test_other_requests_are_relayed_as_they_are(
     assert got in at.lines(b">")
 
 
-def test_a_cancelled_call_reaches_the_server_as_cancelled(at: Scene, raw: RawClient) -> None:
+def test_cancelling_a_call_reaches_the_server(at: Scene, raw: RawClient) -> None:
     note = json.dumps(rpc("notifications/cancelled", {"requestId": 6, "reason": "enough"}, None)).encode()
 
     def cancelling() -> None:
@@ -285,7 +285,7 @@ def test_a_cancelled_call_reaches_the_server_as_cancelled(at: Scene, raw: RawCli
     assert messages(headers, body)[-1]["result"]["content"][0]["text"] == "cancelled"
 
 
-def test_hanging_up_cancels_in_the_newest_revision(at: Scene) -> None:
+def test_disconnecting_cancels_the_call_in_the_newest_revision(at: Scene) -> None:
     body, headers = stateless_request("tools/call", {"name": "slow", "arguments": {}}, 77)
     with at.client() as raw:
         raw.request("tools/list")
@@ -301,7 +301,7 @@ def test_hanging_up_cancels_in_the_newest_revision(at: Scene) -> None:
     assert json.loads(answer["result"]["content"][0]["text"]) == {"again": True}
 
 
-def test_two_programs_of_one_client_may_use_the_same_id_and_token_at_once(at: Scene) -> None:
+def test_two_programs_of_one_client_can_use_the_same_id_and_token_at_once(at: Scene) -> None:
     """In the newest revision requests stand for themselves, and one process serves them all."""
     got: dict[int, list[Any]] = {}
 
@@ -343,7 +343,7 @@ def test_two_clients_never_share_a_process(at: Scene) -> None:
 # Servers that fail
 
 
-def test_no_more_processes_run_than_may_and_a_place_that_is_free_is_used_again(tmp_path: Path) -> None:
+def test_the_process_limit_is_enforced_and_freed_slots_are_reused(tmp_path: Path) -> None:
     with (
         scene(tmp_path, replace(LIMITS, max_children=2, grace_seconds=0.2)) as made,
         made.client() as one,
@@ -364,7 +364,7 @@ def test_no_more_processes_run_than_may_and_a_place_that_is_free_is_used_again(t
         assert "result" in three.initialize()
 
 
-def test_a_server_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_reported_and_restarted(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
         first = raw.request("tools/call", {"name": "pid", "arguments": {}})
         died = raw.request("tools/call", {"name": "die", "arguments": {}}, 2)
@@ -373,7 +373,7 @@ def test_a_server_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
     assert first["result"]["content"] != again["result"]["content"]
 
 
-def test_a_server_that_closes_its_input_and_stays_is_told_and_replaced() -> None:
+def test_a_server_that_closes_its_input_but_keeps_running_is_reported_and_replaced() -> None:
     behind = UpstreamServer(guard("s"), command=(sys.executable, "-c", SERVER))
     with gateway({"s": behind}) as scene, RawClient(scene, "s") as client:
         client.initialize()
@@ -385,7 +385,7 @@ def test_a_server_that_closes_its_input_and_stays_is_told_and_replaced() -> None
         assert "result" in client.session_request("tools/call", {"name": "echo", "arguments": {}}, 3)
 
 
-def test_a_session_whose_server_died_is_gone_and_a_new_one_begins(tmp_path: Path) -> None:
+def test_a_session_whose_server_died_ends_and_a_new_one_can_start(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
         raw.initialize()
         assert raw.session_request("tools/call", {"name": "die"}, 2)["error"]["code"] == -32000
@@ -395,7 +395,7 @@ def test_a_session_whose_server_died_is_gone_and_a_new_one_begins(tmp_path: Path
         assert raw.initialize()["result"]["serverInfo"]["name"] == "talking"
 
 
-def test_a_server_that_dies_at_its_start_is_tried_less_and_less_often(tmp_path: Path) -> None:
+def test_a_server_that_dies_at_start_is_restarted_with_increasing_delays(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.01, longest_backoff_seconds=0.05)
     behind = UpstreamServer(guard("dead"), command=[sys.executable, "-c", "raise SystemExit(3)"])
     with gateway({"dead": behind}, limits=limits) as made, RawClient(made, "dead") as raw:
@@ -409,7 +409,7 @@ def test_a_server_that_dies_at_its_start_is_tried_less_and_less_often(tmp_path: 
         assert "could not be started" in raw.request("tools/list")["error"]["message"]
 
 
-def test_a_server_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
+def test_a_hanging_server_is_replaced(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw:
         first = raw.request("tools/call", {"name": "pid", "arguments": {}})
 
@@ -427,9 +427,7 @@ def test_a_server_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [{}, {"progressToken": "t"}], ids=["plain", "with-progress"])
-def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_nobody_the_session(
-    tmp_path: Path, token: dict[str, Any]
-) -> None:
+def test_a_cancelled_and_unanswered_call_does_not_end_the_session(tmp_path: Path, token: dict[str, Any]) -> None:
     """A server that is told to cancel has nothing more to say about the call, for as long as nobody asks anything."""
     with scene(tmp_path) as at, at.client() as raw:
         raw.initialize()
@@ -453,7 +451,7 @@ def test_a_call_that_was_cancelled_and_never_answered_ends_in_silence_and_costs_
         assert note in at.lines(b"<")
 
 
-def test_a_server_that_hangs_is_given_up_even_if_its_client_cancelled(tmp_path: Path) -> None:
+def test_a_hanging_server_is_replaced_even_after_its_client_cancelled(tmp_path: Path) -> None:
     with scene(tmp_path) as at, at.client() as raw, at.client() as second:
         raw.initialize()
         second.session = raw.session
@@ -475,7 +473,7 @@ def test_a_server_that_hangs_is_given_up_even_if_its_client_cancelled(tmp_path: 
         poll(lambda: at.behind.supervisor is not None and not at.behind.supervisor.running)
 
 
-def test_a_message_without_end_is_cut_off(tmp_path: Path) -> None:
+def test_a_message_above_the_size_limit_is_refused(tmp_path: Path) -> None:
     limits = HttpLimits(reload_seconds=0.05, max_answer_bytes=1_000_000, first_backoff_seconds=0.01)
     with scene(tmp_path, limits) as at, at.client() as raw:
         raw.request("tools/list")
@@ -484,7 +482,7 @@ def test_a_message_without_end_is_cut_off(tmp_path: Path) -> None:
         assert "result" in raw.request("tools/list", request_id=3)
 
 
-def test_what_cannot_be_recorded_does_not_pass(tmp_path: Path) -> None:
+def test_a_call_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     from pinwarden.core.errors import PinwardenError
 
     class Full(InMemoryRecorder):

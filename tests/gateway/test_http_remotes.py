@@ -115,7 +115,7 @@ def world(wrap: Callable[[bytes], list[bytes]]) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("wrap", [as_json, in_parts, as_events])
-def test_a_call_to_a_remote_and_its_answer_are_the_same_bytes_at_both_ends(
+def test_a_call_to_a_remote_and_its_response_are_relayed_byte_for_byte(
     wrap: Callable[[bytes], list[bytes]],
 ) -> None:
     body, headers = stateless_request("tools/call", {"name": "odd", "arguments": {"a": "\u00e9", "n": 1.5}}, 7)
@@ -132,7 +132,7 @@ def test_a_call_to_a_remote_and_its_answer_are_the_same_bytes_at_both_ends(
         assert len(there.got) == 5
 
 
-def test_who_waits_for_a_connection_gets_the_next_one_where_the_server_closes_each_of_them() -> None:
+def test_a_queued_request_gets_a_new_connection_if_the_server_closes_each_one() -> None:
     def closing(body: bytes) -> list[bytes]:
         return [each.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) for each in as_json(body)]
 
@@ -147,7 +147,7 @@ def test_who_waits_for_a_connection_gets_the_next_one_where_the_server_closes_ea
     assert there.connections == len(there.got) + 2  # one more for who it is, and one for its list
 
 
-def test_who_waits_for_a_connection_is_told_if_there_will_be_none() -> None:
+def test_a_queued_request_fails_if_no_connection_can_be_opened() -> None:
     limits = HttpLimits(reload_seconds=0.05, max_upstream_connections=1)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -171,7 +171,7 @@ def _behind(url: str, rules: NetworkRules) -> UpstreamServer:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_attack_a_redirect_of_a_remote_is_not_followed_and_its_credentials_go_nowhere(status: int) -> None:
+def test_attack_a_redirect_of_a_remote_is_not_followed_and_credentials_are_not_sent(status: int) -> None:
     with world(as_json) as elsewhere:
 
         def redirect(_: bytes) -> list[bytes]:
@@ -188,7 +188,7 @@ def test_attack_a_redirect_of_a_remote_is_not_followed_and_its_credentials_go_no
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254"])
-def test_attack_a_remote_that_leads_to_a_private_address_is_not_contacted(host: str) -> None:
+def test_attack_a_remote_that_resolves_to_a_private_address_is_not_contacted(host: str) -> None:
     with world(as_json) as there:
         url = there.url.replace("127.0.0.1", host)
         with gateway({"odd": _behind(url, NetworkRules())}) as made, RawClient(made, "odd") as raw:
@@ -248,7 +248,7 @@ def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, UpstreamPool], Aw
 
 
 @pytest.mark.parametrize("close", [False, True])
-def test_attack_requests_of_one_client_leave_connections_for_those_of_others(close: bool) -> None:
+def test_attack_requests_of_one_client_leave_connections_for_others(close: bool) -> None:
     """Attack: call what never answers until every connection to a server waits for that."""
 
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
@@ -268,7 +268,7 @@ def test_attack_requests_of_one_client_leave_connections_for_those_of_others(clo
     with_a_slow_one(HttpLimits(max_upstream_connections=4, max_client_upstream_connections=3), scene)
 
 
-def test_a_request_that_was_held_back_and_given_up_is_never_sent() -> None:
+def test_a_queued_request_that_is_cancelled_is_never_sent() -> None:
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         pool.send(b"GET a0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice")
         await slow.has(b"a0")
@@ -280,7 +280,7 @@ def test_a_request_that_was_held_back_and_given_up_is_never_sent() -> None:
     with_a_slow_one(HttpLimits(max_upstream_connections=4, max_client_upstream_connections=1), scene)
 
 
-def test_attack_streams_of_one_client_leave_streams_for_others_and_all_streams_leave_connections_for_requests() -> None:
+def test_attack_streams_of_one_client_leave_streams_for_others_and_connections_for_requests() -> None:
     """Attack: subscribe until every connection to a server is a stream that never ends."""
 
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
@@ -301,7 +301,7 @@ def test_attack_streams_of_one_client_leave_streams_for_others_and_all_streams_l
     with_a_slow_one(limits, scene)
 
 
-def test_one_stream_too_many_is_refused_at_once_and_a_session_does_without() -> None:
+def test_a_stream_above_the_limit_is_refused_and_the_session_works_without_it() -> None:
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         owner = Owner(MemoryBudget(1 << 20))
         link = RemoteTransport(RemoteServer.of(pool, pool.address, {}), cast(TransportOwner, owner), pool._limits)
@@ -343,7 +343,7 @@ class Line:
 
 
 @pytest.mark.parametrize("how", ["answered", "begins to answer", "lost", "given up", "waited for"])
-def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None:
+def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
     """Servers refuse requests that come before it, or list fewer tools than they have. Connections have no order."""
     begins = "notifications/initialized"
 
@@ -385,7 +385,7 @@ def test_nothing_overtakes_the_word_that_the_handshake_is_done(how: str) -> None
     asyncio.run(scene())
 
 
-def test_a_session_that_ends_before_the_server_knows_that_it_began_sends_nothing_more() -> None:
+def test_a_session_that_ends_during_its_handshake_sends_nothing_more() -> None:
     async def scene() -> None:
         line = Line()
         server = RemoteServer.of(cast(UpstreamPool, line), HttpAddress.parse("http://127.0.0.1:9/mcp"), {})
@@ -416,7 +416,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 @pytest.mark.parametrize("body", GARBAGE)
-def test_what_is_no_message_is_answered_with_an_error_at_once_and_once(body: bytes, kind: str) -> None:
+def test_a_malformed_response_produces_exactly_one_error_at_once(body: bytes, kind: str) -> None:
     def lead(exchange: Exchange) -> bool:
         if exchange.method != "tools/call":
             return False

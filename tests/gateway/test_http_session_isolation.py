@@ -40,11 +40,11 @@ def assert_sessions_stayed_apart(folder: Path, count: int, seconds: float) -> No
     assert found["left_open"] == []
 
 
-def test_a_thousand_short_sessions_under_uvloop_never_mix(tmp_path: Path) -> None:
+def test_a_thousand_short_sessions_under_uvloop_stay_isolated(tmp_path: Path) -> None:
     assert_sessions_stayed_apart(tmp_path, 1000, 280)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
-def test_five_thousand_short_sessions_under_uvloop_never_mix(tmp_path: Path) -> None:
+def test_five_thousand_short_sessions_under_uvloop_stay_isolated(tmp_path: Path) -> None:
     assert_sessions_stayed_apart(tmp_path, 5000, 1400)

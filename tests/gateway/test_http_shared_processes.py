@@ -94,7 +94,7 @@ def in_parallel(scene: Scene, tool: str, **arguments: Any) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("path", ["", "witness"])
-def test_clients_that_come_at_once_share_one_process_of_a_stateless_server(path: str) -> None:
+def test_concurrent_clients_share_one_process_of_a_stateless_server(path: str) -> None:
     with serving() as scene:
 
         def names(token: str) -> list[str]:
@@ -106,7 +106,7 @@ def test_clients_that_come_at_once_share_one_process_of_a_stateless_server(path:
         assert scene.processes == (1, 1)
 
 
-def test_clients_that_discover_a_server_at_its_own_address_at_once_start_one_process() -> None:
+def test_concurrent_discovery_at_a_servers_endpoint_starts_one_process() -> None:
     with serving() as scene:
 
         def discover(token: str) -> Any:
@@ -122,9 +122,7 @@ def test_clients_that_discover_a_server_at_its_own_address_at_once_start_one_pro
 
 @pytest.mark.parametrize("path", ["", "witness"])
 @pytest.mark.parametrize("number", [7, "seven", 1 << 40])
-def test_answers_and_progress_under_the_same_id_and_token_reach_only_the_client_that_asked(
-    number: Any, path: str
-) -> None:
+def test_responses_and_progress_under_the_same_id_and_token_reach_only_their_client(number: Any, path: str) -> None:
     with serving() as scene:
         scene.said(TOKENS[0], "echo", secret="first")
         answers = in_parallel(scene, "meet", number=number, progress="t", count=len(TOKENS), path=path)
@@ -163,7 +161,7 @@ def test_many_calls_of_several_clients_under_colliding_ids_never_mix(
         assert scene.processes == (1, 1)
 
 
-def test_what_a_shared_process_sends_without_a_request_of_a_client_reaches_no_client() -> None:
+def test_unsolicited_messages_of_a_shared_process_reach_no_client() -> None:
     with serving() as scene:
         scene.said(TOKENS[0], "echo", secret="first")
         with ThreadPoolExecutor(2) as pool:
@@ -200,7 +198,7 @@ def test_a_notification_reaches_only_the_client_whose_subscription_it_names() ->
         assert (first.next(), last.next()) == (None, None)
 
 
-def test_a_log_message_that_names_no_request_reaches_a_client_only_while_no_other_has_used_the_process() -> None:
+def test_a_log_message_without_a_request_reaches_a_client_only_until_another_uses_the_process() -> None:
     with serving() as scene:
         alone = scene.call(TOKENS[0], "log", secret="s")
         assert [each.get("method") for each in alone] == ["notifications/message", None]
@@ -241,7 +239,7 @@ def test_a_shared_process_that_does_not_answer_a_ping_is_replaced() -> None:
 @pytest.mark.parametrize("path", ["", "witness"])
 @pytest.mark.parametrize("progress", [None, "t"])
 @pytest.mark.parametrize("leaver", TOKENS[:2])
-def test_a_client_that_hangs_up_cancels_its_own_call_and_no_other_one_under_the_same_id(
+def test_a_client_that_disconnects_cancels_only_its_own_call_under_a_shared_id(
     leaver: str, progress: Any, path: str
 ) -> None:
     """The other call is of another client, or of another program with the same token."""
@@ -265,7 +263,7 @@ def test_a_client_that_hangs_up_cancels_its_own_call_and_no_other_one_under_the_
         assert scene.processes == (1, 1)
 
 
-def test_a_client_of_the_handshake_era_cancels_its_own_call_and_no_other_one_under_the_same_id() -> None:
+def test_a_handshake_client_cancels_only_its_own_call_under_a_shared_id() -> None:
     with serving() as scene, ExitStack() as stack, ThreadPoolExecutor(2) as pool:
 
         def client(token: str, session: str = "") -> RawClient:
@@ -298,7 +296,7 @@ def test_a_client_of_the_handshake_era_cancels_its_own_call_and_no_other_one_und
             assert calls[number].result(60) == []
 
 
-def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_one_process_is_started_again() -> None:
+def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_one_process_restarts() -> None:
     with serving() as scene:
         pid = scene.said(TOKENS[0], "echo", secret="first")["pid"]
         with ThreadPoolExecutor(2) as pool:
@@ -316,18 +314,14 @@ def test_when_a_shared_process_is_killed_every_waiting_client_gets_an_error_and_
     ("capabilities", "shared"),
     [({"tools": {}}, True), ({"tools": {}, "logging": {}}, False), ({"tools": {}, "extensions": {"x/y": {}}}, False)],
 )
-def test_a_server_with_a_capability_that_may_belong_to_a_connection_is_not_shared(
-    capabilities: dict[str, Any], shared: bool
-) -> None:
+def test_a_server_with_a_connection_bound_capability_is_not_shared(capabilities: dict[str, Any], shared: bool) -> None:
     with serving([*WITNESS, json.dumps(capabilities)]) as scene:
         pids = {scene.said(token, "echo", secret="s")["pid"] for token in TOKENS}
         assert len(pids) == (1 if shared else len(TOKENS))
 
 
 @pytest.mark.parametrize(("options", "processes"), [([], 1), (["--no-shared-processes"], 2)])
-def test_processes_are_shared_unless_the_operator_says_otherwise(
-    tmp_path: Path, options: list[str], processes: int
-) -> None:
+def test_process_sharing_can_be_disabled(tmp_path: Path, options: list[str], processes: int) -> None:
     project = Project(tmp_path)
     command, *arguments = WITNESS
     project.lock({"witness": {"command": command, "args": arguments}})
@@ -338,7 +332,7 @@ def test_processes_are_shared_unless_the_operator_says_otherwise(
     assert len({json.loads(text)["pid"] for text in texts}) == processes
 
 
-def test_calls_of_one_client_that_fill_a_shared_process_leave_room_for_those_of_others() -> None:
+def test_calls_of_one_client_that_fill_a_shared_process_leave_capacity_for_others() -> None:
     with serving(limits=replace(LIMITS, max_shared_in_flight=2)) as scene, ThreadPoolExecutor(4) as pool:
         scene.said(TOKENS[0], "echo", secret="first")
         flood = [pool.submit(scene.call, TOKENS[0], "meet", number=n, secret=f"flood-{n}", count=3) for n in range(4)]

@@ -95,7 +95,7 @@ WHOLE = [(200, ""), BODY, ("end",)]
 
 
 @given(cuts=st.lists(st.lists(st.integers(1, len(HEAD + BODY) - 1), max_size=5, unique=True), min_size=1, max_size=4))
-def test_an_answer_is_the_same_in_any_pieces_again_and_again(cuts: list[list[int]]) -> None:
+def test_a_response_is_parsed_the_same_however_it_is_split(cuts: list[list[int]]) -> None:
     async def talk() -> None:
         wire = Wire()
         for places in cuts:
@@ -106,7 +106,7 @@ def test_an_answer_is_the_same_in_any_pieces_again_and_again(cuts: list[list[int
     asyncio.run(talk())
 
 
-def test_a_head_that_came_before_its_body_is_known_the_next_time(wire: Wire) -> None:
+def test_a_response_head_that_arrived_before_its_body_is_cached(wire: Wire) -> None:
     for _ in range(3):
         assert wire.answer(HEAD, BODY) == WHOLE
     assert wire.ways == ["general", "short", "short"]
@@ -121,7 +121,7 @@ SURPLUS = ("lost", "the server sent data after its response", True)
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("surplus", [HEAD + BODY, HEAD, HEAD[:1], b"\r\n" + HEAD, b"H" + b"x" * 100_000])
 @pytest.mark.parametrize("answer", [HEAD + BODY, CHUNKED + CHUNK, EVENTS + TOLD])
-def test_attack_an_answer_with_more_behind_it_is_none_and_nobody_else_gets_the_connection(
+def test_attack_a_response_with_surplus_data_is_refused_and_its_connection_is_not_reused(
     wire: Wire, known: bool, surplus: bytes, answer: bytes
 ) -> None:
     """Attack: answer one client twice, so that the second answer is taken for that of the next client."""
@@ -134,19 +134,19 @@ def test_attack_an_answer_with_more_behind_it_is_none_and_nobody_else_gets_the_c
     assert (wire.aborted, wire.freed) == (True, before)
 
 
-def test_attack_the_beginning_of_a_second_answer_behind_a_known_head_is_not_waited_for(wire: Wire) -> None:
+def test_attack_the_start_of_a_second_response_after_a_cached_head_is_refused_at_once(wire: Wire) -> None:
     wire.answer(HEAD, BODY)
     assert wire.answer(HEAD, BODY + HEAD) == [(200, ""), SURPLUS]
     assert (wire.aborted, wire.freed) == (True, 1)
 
 
-def test_line_ends_behind_an_answer_are_no_second_one(wire: Wire) -> None:
+def test_line_breaks_after_a_response_are_ignored(wire: Wire) -> None:
     for _ in range(2):
         assert wire.answer(HEAD + BODY + b"\r\n") == WHOLE
     assert (wire.aborted, wire.freed) == (False, 2)
 
 
-def test_an_interim_answer_is_not_the_answer(wire: Wire) -> None:
+def test_an_interim_1xx_response_is_not_the_final_response(wire: Wire) -> None:
     assert wire.answer(b"HTTP/1.1 100 Continue\r\n\r\n" * 2 + HEAD + BODY) == WHOLE
     assert (wire.aborted, wire.freed) == (False, 1)
 
@@ -165,7 +165,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_attack_whatever_of_an_answer_never_ends_is_refused_after_64_kib(wire: Wire, kind: str) -> None:
+def test_attack_an_endless_header_trailer_or_chunk_is_refused_after_64_kib(wire: Wire, kind: str) -> None:
     """Attack: a header of a hundred megabytes, which is joined anew with each part of it that comes."""
     first, more = ENDLESS[kind]
     wire.answer(first)
@@ -178,7 +178,7 @@ def test_attack_whatever_of_an_answer_never_ends_is_refused_after_64_kib(wire: W
     assert wire.freed == 0
 
 
-def test_attack_a_long_head_in_one_piece_with_its_body_is_refused() -> None:
+def test_attack_a_long_head_in_one_read_with_its_body_is_refused() -> None:
     async def talk() -> list[Any]:
         wire = Wire(HttpLimits(max_upstream_head_bytes=1000))
         return wire.answer(HEAD.replace(b"\r\n\r\n", b"\r\nx: " + b"a" * 1000 + b"\r\n\r\n") + BODY)
@@ -186,7 +186,7 @@ def test_attack_a_long_head_in_one_piece_with_its_body_is_refused() -> None:
     assert asyncio.run(talk()) == [("lost", "the head of the server's response is too long", True)]
 
 
-def test_attack_a_flood_of_events_is_told_in_turns_and_not_read_meanwhile() -> None:
+def test_attack_a_flood_of_events_is_processed_in_batches_while_reading_is_paused() -> None:
     """Attack: thousands of tiny events in one piece, each of which has to be judged while everybody else waits."""
 
     async def talk() -> None:
@@ -203,7 +203,7 @@ def test_attack_a_flood_of_events_is_told_in_turns_and_not_read_meanwhile() -> N
     asyncio.run(talk())
 
 
-def test_attack_a_long_answer_in_one_piece_is_read_in_turns() -> None:
+def test_attack_a_long_response_in_one_read_is_processed_in_batches() -> None:
     async def talk() -> None:
         wire = Wire(HttpLimits(max_bytes_at_once=1 << 16))
         body = b"1" * 300_000
@@ -220,7 +220,7 @@ def test_attack_a_long_answer_in_one_piece_is_read_in_turns() -> None:
     asyncio.run(talk())
 
 
-def test_who_gives_up_in_the_middle_of_a_flood_hears_no_more() -> None:
+def test_a_cancelled_request_gets_no_more_events_of_a_flood() -> None:
     async def talk() -> None:
         wire = Wire(HttpLimits(max_frames_at_once=4))
         outgoing = QueuedRequest(b"POST", wire)
@@ -236,7 +236,7 @@ def test_who_gives_up_in_the_middle_of_a_flood_hears_no_more() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_an_answer_without_a_length_ends_with_the_connection(wire: Wire, pieces: int) -> None:
+def test_a_response_without_a_length_ends_with_the_connection(wire: Wire, pieces: int) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
     size = len(head + BODY) // pieces + 1
     assert BODY not in wire.answer(*((head + BODY)[at : at + size] for at in range(0, len(head + BODY), size)))
@@ -246,7 +246,9 @@ def test_an_answer_without_a_length_ends_with_the_connection(wire: Wire, pieces:
 
 
 @pytest.mark.parametrize("parts", [(HEAD + BODY[:10],), (CHUNKED + CHUNK[:-2],), (HEAD[:20],)])
-def test_an_answer_with_a_length_does_not_end_with_the_connection(parts: tuple[bytes, ...], wire: Wire) -> None:
+def test_a_response_with_a_length_is_incomplete_if_the_connection_closes_early(
+    parts: tuple[bytes, ...], wire: Wire
+) -> None:
     wire.answer(*parts)
     wire.connection.eof_received()
     wire.connection.connection_lost(None)
@@ -254,14 +256,14 @@ def test_an_answer_with_a_length_does_not_end_with_the_connection(parts: tuple[b
     assert BODY not in wire.told
 
 
-def test_chunks_are_never_taken_for_a_body_of_known_length(wire: Wire) -> None:
+def test_a_chunked_response_never_uses_the_cached_length(wire: Wire) -> None:
     for _ in range(2):
         assert wire.answer(CHUNKED, CHUNK) == WHOLE
     assert (wire.ways, wire.heads) == (["general", "general"], {})
 
 
 @pytest.mark.parametrize("parts", [(HEAD + BODY[:10],), (HEAD, BODY[:10]), (HEAD,)])
-def test_a_server_that_hangs_up_in_the_middle_of_a_known_answer_has_not_answered(
+def test_a_server_that_disconnects_in_the_middle_of_a_response_has_not_answered(
     parts: tuple[bytes, ...], wire: Wire
 ) -> None:
     wire.answer(HEAD, BODY)

@@ -74,7 +74,7 @@ def at(tmp_path: Path) -> Iterator[Scene]:
     provider.shutdown()
 
 
-def test_each_call_has_a_span_under_the_id_that_the_audit_log_has_for_it(at: Scene) -> None:
+def test_a_calls_span_has_the_id_of_its_audit_event(at: Scene) -> None:
     parent: dict[str, Any] = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     with RawClient(at.gateway, "talking") as raw:
         for number in (1, 2):
@@ -97,7 +97,7 @@ def test_each_call_has_a_span_under_the_id_that_the_audit_log_has_for_it(at: Sce
     assert "hunter2" not in "".join(each.to_json() for each in spans)
 
 
-def test_the_span_of_a_call_that_is_hung_up_on_ends_as_cancelled(at: Scene) -> None:
+def test_the_span_of_an_abandoned_call_ends_as_cancelled(at: Scene) -> None:
     body, headers = stateless_request("tools/call", {"name": "slow", "arguments": {}}, 8)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
@@ -120,13 +120,13 @@ def test_the_span_of_a_call_that_is_hung_up_on_ends_as_cancelled(at: Scene) -> N
         ),
     ],
 )
-def test_without_a_place_to_send_them_there_are_no_traces(variables: dict[str, str], said: list[str]) -> None:
+def test_without_an_endpoint_no_traces_are_recorded(variables: dict[str, str], said: list[str]) -> None:
     told: list[str] = []
     assert tracing_of(variables, told.append) is None
     assert told == said
 
 
-def test_traces_go_where_the_variables_of_opentelemetry_say(tmp_path: Path) -> None:
+def test_opentelemetry_variables_set_where_traces_are_sent(tmp_path: Path) -> None:
     """The console exporter takes the standard output of its process as it is when it is loaded."""
     (tmp_path / "one_call.py").write_text(ONE_CALL)
     variables = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "PYTHONPATH": str(ROOT)}

@@ -15,7 +15,7 @@ ABOUT = {f"{META}protocolVersion": "2026-07-28", f"{META}clientInfo": {"name": "
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
 
 
-def test_an_answer_to_our_question_who_the_server_is_counts_no_more_once_a_handshake_said_so() -> None:
+def test_a_late_discovery_response_is_ignored_after_the_handshake() -> None:
     """A client tries the newest revision first, and the handshake before the gateway's own question is sent."""
     server = Turning({"states": [{"tools": [SEARCH]}], "eras": ["initialize"]})
     measure = InMemoryApprovals(None)

@@ -43,7 +43,7 @@ def lists(harness: SessionHarness) -> int:
     return len([each for each in harness.server.received if each.get("method") == "tools/list"])
 
 
-def test_the_gateway_asks_to_be_told_of_what_the_server_says_that_it_tells() -> None:
+def test_the_gateway_subscribes_to_the_offered_list_changed_notifications() -> None:
     both = {**HONEST, "server": {"capabilities": {"tools": {"listChanged": True}, "resources": {"listChanged": True}}}}
     harness, _ = opened({**both, "prompts": [{"name": "p"}]})
     asked = listens(harness)[0]["params"]
@@ -51,7 +51,7 @@ def test_the_gateway_asks_to_be_told_of_what_the_server_says_that_it_tells() -> 
     assert asked["_meta"]["io.modelcontextprotocol/protocolVersion"] == MODERN
 
 
-def test_a_notice_on_our_subscription_makes_the_next_call_wait_for_the_new_list() -> None:
+def test_a_notification_on_the_gateways_subscription_makes_the_next_call_wait_for_the_new_list() -> None:
     """Attack: rug pull behind a client that never asked to be told."""
     harness, number = opened(HONEST, TURNED)
     assert harness.call_tool("search_notes")["result"]
@@ -62,7 +62,7 @@ def test_a_notice_on_our_subscription_makes_the_next_call_wait_for_the_new_list(
     assert harness.call_tool("delete_note")["result"]
 
 
-def test_nothing_of_our_subscription_reaches_the_client() -> None:
+def test_messages_of_the_gateways_subscription_do_not_reach_the_client() -> None:
     harness, number = opened(HONEST)
     harness.list_names()
     got = len(harness.to_client)
@@ -75,7 +75,7 @@ def test_nothing_of_our_subscription_reaches_the_client() -> None:
     assert harness.to_client[got:] == []
 
 
-def test_a_notice_in_the_clients_own_subscription_is_passed_on_and_counts_as_well() -> None:
+def test_a_notification_on_the_clients_subscription_is_forwarded_and_marks_the_list_stale() -> None:
     harness, _ = opened(HONEST, TURNED)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
@@ -84,14 +84,14 @@ def test_a_notice_in_the_clients_own_subscription_is_passed_on_and_counts_as_wel
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
 
-def test_a_subscription_of_the_client_to_something_else_is_none_to_changes() -> None:
+def test_a_client_subscription_to_other_notifications_does_not_replace_the_gateways() -> None:
     harness = SessionHarness({**HONEST, "resources": [{"uri": "notes://a", "name": "a"}], "server": TELLS}, era=MODERN)
     harness.request(LISTEN, {"notifications": {"toolsListChanged": False, "promptsListChanged": True}})
     harness.open()
     assert len(listens(harness)) == 1
 
 
-def test_no_subscription_is_opened_beside_one_of_the_client() -> None:
+def test_the_gateway_does_not_subscribe_if_the_client_already_did() -> None:
     harness = SessionHarness(HONEST, era=MODERN)
     harness.request(LISTEN, {"notifications": {"toolsListChanged": True}})
     harness.open()
@@ -110,7 +110,7 @@ def test_no_subscription_is_opened_beside_one_of_the_client() -> None:
         {**HONEST, "server": {"capabilities": []}},
     ],
 )
-def test_a_server_that_does_not_say_that_it_tells_is_not_asked_to(state: dict[str, Any]) -> None:
+def test_the_gateway_does_not_subscribe_to_a_server_that_offers_no_notifications(state: dict[str, Any]) -> None:
     harness = SessionHarness(state, era=MODERN)
     harness.open()
     harness.call_tool("search_notes")
@@ -118,7 +118,7 @@ def test_a_server_that_does_not_say_that_it_tells_is_not_asked_to(state: dict[st
     assert listens(harness) == []
 
 
-def test_nobody_is_asked_in_the_handshake_era() -> None:
+def test_the_gateway_does_not_subscribe_in_the_handshake_era() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     assert harness.call_tool("search_notes")["result"]
@@ -126,7 +126,7 @@ def test_nobody_is_asked_in_the_handshake_era() -> None:
     assert listens(harness) == []
 
 
-def test_a_server_that_is_refused_as_a_whole_is_not_asked_either() -> None:
+def test_the_gateway_does_not_subscribe_to_a_refused_server() -> None:
     evil = {**HONEST, "server": {**TELLS, "serverInfo": {"name": "evil", "version": "1"}}}
     harness = SessionHarness(evil, lock=approved_surface(HONEST), era=MODERN)
     assert refusal_code(harness.open()) == "identity_changed"
@@ -134,7 +134,7 @@ def test_a_server_that_is_refused_as_a_whole_is_not_asked_either() -> None:
     assert listens(harness) == []
 
 
-def test_a_server_that_refuses_is_not_asked_again_by_any_session() -> None:
+def test_no_session_subscribes_again_after_method_not_found() -> None:
     harness = SessionHarness({**HONEST, "deaf": []}, era=MODERN)  # does not know the method
     harness.open()
     assert len(listens(harness)) == 1
@@ -148,7 +148,7 @@ def test_a_server_that_refuses_is_not_asked_again_by_any_session() -> None:
     assert not any(b"subscriptions" in frame for frame in harness.to_client)
 
 
-def test_a_subscription_that_is_lost_is_opened_again_after_a_while() -> None:
+def test_a_lost_subscription_is_reopened_after_a_delay() -> None:
     harness, number = opened(HONEST)
     tell(harness, ACKNOWLEDGED, number)
     harness.server_sends(
@@ -160,7 +160,7 @@ def test_a_subscription_that_is_lost_is_opened_again_after_a_while() -> None:
     assert len(listens(harness)) == 2
 
 
-def test_what_was_listed_before_the_subscription_is_asked_for_again_when_that_is_open() -> None:
+def test_lists_are_refreshed_once_the_subscription_is_acknowledged() -> None:
     """Attack: the list changes between our reading it and our being told of changes."""
     harness = SessionHarness(HONEST, TURNED, era=MODERN)
     assert harness.list_names() == ["search_notes", "delete_note"]
@@ -173,7 +173,7 @@ def test_what_was_listed_before_the_subscription_is_asked_for_again_when_that_is
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
 
-def test_a_server_that_ends_every_subscription_at_once_is_not_asked_for_ever() -> None:
+def test_repeated_subscription_failures_increase_the_retry_delay() -> None:
     harness, _ = opened(HONEST)
     for _ in range(9):
         harness.server_sends({"jsonrpc": "2.0", "id": listens(harness)[-1]["id"], "result": {}})
@@ -181,7 +181,7 @@ def test_a_server_that_ends_every_subscription_at_once_is_not_asked_for_ever() -
     assert len(listens(harness)) == 4  # at 0, 31, 93 and 217 seconds: each time it waits twice as long
 
 
-def test_an_answer_to_our_subscription_that_cannot_be_read_ends_it() -> None:
+def test_an_unparsable_response_ends_the_gateways_subscription() -> None:
     harness, number = opened(HONEST)
     got = len(harness.to_client)
     harness.server_sends(f'{{"jsonrpc":"2.0","id":{json.dumps(number)},"result":{{"a":1,"a":2}}}}'.encode())
@@ -190,7 +190,7 @@ def test_an_answer_to_our_subscription_that_cannot_be_read_ends_it() -> None:
     assert harness.to_client[got:] == []
 
 
-def test_lists_are_still_asked_for_again_though_the_server_promised_to_tell() -> None:
+def test_lists_are_refreshed_at_the_interval_despite_a_subscription() -> None:
     """Attack: a server that acknowledges the subscription, and says nothing when it turns."""
     harness, number = opened(HONEST, TURNED)
     tell(harness, ACKNOWLEDGED, number)
@@ -200,7 +200,7 @@ def test_lists_are_still_asked_for_again_though_the_server_promised_to_tell() ->
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
 
-def test_our_own_requests_carry_what_is_about_the_client_and_nothing_that_is_about_its_request() -> None:
+def test_the_gateways_own_requests_carry_client_metadata_but_no_request_metadata() -> None:
     harness = SessionHarness(HONEST, era=MODERN)
     params = harness._params({})
     params["_meta"]["io.modelcontextprotocol/logLevel"] = "debug"

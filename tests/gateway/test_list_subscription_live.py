@@ -68,7 +68,7 @@ def refused_in_time(ask: Ask) -> str:
     return code
 
 
-def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_stdio(tmp_path: Path) -> None:
+def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_stdio(tmp_path: Path) -> None:
     """Attack: rug pull that keeps to the protocol, behind a client that never subscribed."""
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nrelist-seconds = {SELDOM}\n")
     with gateway(tmp_path, *SERVER, "stdio", handshake=False) as (client, _):
@@ -78,7 +78,7 @@ def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_stdio(t
     assert b"subscription" not in lines
 
 
-def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_http(remote: str) -> None:
+def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_http(remote: str) -> None:
     kept = InMemoryRecorder()
     behind = UpstreamServer(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
     with http_gateway({"turning": behind}, kept) as made, RawClient(made, "turning") as raw:
@@ -87,7 +87,7 @@ def test_a_change_that_only_subscribers_are_told_of_is_seen_at_once_over_http(re
         assert not behind.guard.refuses_to_tell
 
 
-def test_a_subscription_is_not_given_up_because_nothing_is_told() -> None:
+def test_an_idle_subscription_stays_open() -> None:
     """Neither the client's nor our own: it is answered when it ends."""
     tells = {"capabilities": {"tools": {"listChanged": True}}}
     state = {"tools": [SEARCH], "server": tells, "deaf": ["subscriptions/listen"]}

@@ -69,7 +69,7 @@ def number_taken(number: int) -> Iterator[None]:
 
 
 @BOTH
-def test_a_pipe_that_a_loop_closed_is_not_closed_again_by_anything_that_had_it(new_loop: NewLoop) -> None:
+def test_a_pipe_closed_by_the_event_loop_is_not_closed_twice(new_loop: NewLoop) -> None:
     async def talk() -> None:
         process = started()
         ends = PipeEnds.of_process(process)
@@ -94,7 +94,7 @@ def test_a_pipe_that_a_loop_closed_is_not_closed_again_by_anything_that_had_it(n
 
 
 @BOTH
-def test_a_start_that_is_cancelled_while_the_loop_takes_a_pipe_closes_each_pipe_once(new_loop: NewLoop) -> None:
+def test_a_cancelled_start_closes_every_pipe_once(new_loop: NewLoop) -> None:
     async def talk() -> None:
         process = started()
         ends = PipeEnds.of_process(process)
@@ -114,7 +114,7 @@ def test_a_start_that_is_cancelled_while_the_loop_takes_a_pipe_closes_each_pipe_
         runner.run(talk())
 
 
-def test_a_descriptor_that_the_loop_refuses_is_closed(tmp_path: Path) -> None:
+def test_a_descriptor_that_the_event_loop_refuses_is_closed(tmp_path: Path) -> None:
     async def refused() -> None:
         end = PipeEnd(os.open(tmp_path / "file", os.O_RDONLY | os.O_CREAT))
         with pytest.raises(ValueError, match="only for pipes"):
@@ -124,7 +124,7 @@ def test_a_descriptor_that_the_loop_refuses_is_closed(tmp_path: Path) -> None:
         asyncio.run(refused())
 
 
-def test_no_pipe_stays_open_when_there_are_too_many_open_files_to_take_them_all() -> None:
+def test_no_pipe_leaks_when_the_open_file_limit_is_reached() -> None:
     with same_descriptors_as_before():
         process = started()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -144,7 +144,7 @@ def test_no_pipe_stays_open_when_there_are_too_many_open_files_to_take_them_all(
         assert process.wait(60) == 0, "its input ended"
 
 
-def test_no_pipe_gets_the_number_of_a_standard_stream_which_the_loop_would_never_close() -> None:
+def test_no_pipe_uses_the_descriptor_of_a_standard_stream() -> None:
     code = (
         "import os, subprocess; from pinwarden.gateway.http.process_pipes import PipeEnds\n"
         "os.close(0); os.close(1)\n"
@@ -155,7 +155,7 @@ def test_no_pipe_gets_the_number_of_a_standard_stream_which_the_loop_would_never
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode >= 3
 
 
-def test_a_gateway_on_uvloop_closes_no_pipe_of_a_session_twice(tmp_path: Path) -> None:
+def test_a_gateway_on_uvloop_closes_every_pipe_once(tmp_path: Path) -> None:
     loop = StrictLoop()
     command = [sys.executable, "-I", "-S", str(Path(witness.__file__)), str(tmp_path / "report")]
     with gateway({"witness": UpstreamServer(guard("witness"), command=command)}, new_loop=lambda: loop) as at:
@@ -168,7 +168,7 @@ def test_a_gateway_on_uvloop_closes_no_pipe_of_a_session_twice(tmp_path: Path) -
 
 
 @BOTH
-def test_a_connection_to_a_remote_server_that_is_given_up_closes_its_socket_once(new_loop: NewLoop) -> None:
+def test_an_abandoned_connection_to_a_remote_closes_its_socket_once(new_loop: NewLoop) -> None:
     """It takes connections and says nothing, so that TLS never begins."""
 
     async def try_it(port: int) -> None:

@@ -70,7 +70,7 @@ def place(client: str, server: str) -> str:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_client_sees_what_the_server_said_and_its_call_is_answered(
+def test_a_published_client_lists_and_calls_through_the_gateway(
     servers: dict[str, Real], here: RunningGateway, tmp_path: Path, cell: tuple[str, str, str, str]
 ) -> None:
     client, mode, server, way = cell
@@ -91,7 +91,7 @@ def test_a_client_sees_what_the_server_said_and_its_call_is_answered(
     assert (META_VERSION in calls[0]["params"].get("_meta", {})) == (mode == "auto" and real.modern)
 
 
-def test_every_client_meets_every_server_in_every_suite() -> None:
+def test_every_client_is_tested_with_every_server_in_every_suite() -> None:
     assert set(ALL) >= OFTEN
     assert {(client, server) for client, _, server, way in OFTEN if way == "http"} == {
         (client, server) for client in CLIENTS for server in SERVERS

@@ -38,7 +38,7 @@ def meanwhile(
     monkeypatch.setattr(harness.guard, name, interrupted)
 
 
-def test_attack_what_is_approved_no_more_while_a_list_is_judged_is_refused(
+def test_attack_a_tool_whose_approval_is_removed_while_its_list_is_judged_is_refused(
     harness: SessionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def taken_back() -> None:
@@ -51,7 +51,7 @@ def test_attack_what_is_approved_no_more_while_a_list_is_judged_is_refused(
     assert refusal_code(harness.call_tool("search_notes")) == "item_added"
 
 
-def test_attack_a_notice_that_comes_while_the_short_way_is_learned_is_not_overlooked(
+def test_attack_a_list_changed_notification_during_fast_path_setup_is_not_missed(
     harness: SessionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.call_tool("search_notes")
@@ -70,7 +70,7 @@ def told(harness: SessionHarness) -> int:
 
 
 @pytest.mark.parametrize("when", ["the failure is noted", "the server is judged"])
-def test_attack_nothing_passes_from_when_what_was_approved_cannot_be_read(
+def test_attack_nothing_is_forwarded_once_the_approvals_cannot_be_read(
     harness: SessionHarness, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     def lost() -> None:
@@ -96,7 +96,7 @@ def test_attack_nothing_passes_from_when_what_was_approved_cannot_be_read(
     assert (told(harness), told(harness)) == (0, 0)
 
 
-def test_a_call_that_a_server_did_not_take_before_it_ended_is_answered_once(harness: SessionHarness) -> None:
+def test_a_call_that_a_server_did_not_read_before_it_ended_gets_one_response(harness: SessionHarness) -> None:
     """One thread finds that the server ended while another one is about to write a call to it."""
     harness.call_tool("search_notes")
     call = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}

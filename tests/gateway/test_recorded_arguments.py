@@ -26,7 +26,7 @@ def recorded(value: Any) -> Any:
         {"text": "Grüße aus Köln"},
     ],
 )
-def test_ordinary_arguments_are_kept_as_they_are(value: Any) -> None:
+def test_ordinary_arguments_are_recorded_unchanged(value: Any) -> None:
     assert recorded(value) == value
 
 
@@ -48,11 +48,11 @@ def test_keys_and_passwords_in_arguments_are_masked(value: Any, kept: Any) -> No
     assert not any(each in text for each in (TOKEN, "hunter2", "123456", "me:secret", '"k1"'))
 
 
-def test_a_file_that_is_passed_as_an_argument_is_only_counted() -> None:
+def test_a_file_passed_as_an_argument_is_recorded_by_its_length() -> None:
     assert recorded({"content": "line\n" * 10_000}) == {"content": "<50000 characters>"}
 
 
-def test_what_is_kept_of_endless_arguments_is_bounded_and_says_so() -> None:
+def test_very_large_arguments_are_truncated_and_marked() -> None:
     text = recorded_arguments({"all": [f"word {number}" for number in range(1_000_000)], "later": "x"})
     assert len(text) < 64 * 1024
     assert json.loads(text)["all"][-1] == "<left out>"

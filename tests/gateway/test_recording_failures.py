@@ -43,7 +43,7 @@ def code_of(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-def test_a_call_that_cannot_be_recorded_reaches_nobody_and_is_not_open(era: str) -> None:
+def test_a_call_that_cannot_be_recorded_is_not_forwarded_and_not_pending(era: str) -> None:
     harness = RecordingFails(HONEST, era=era)
     harness.open()
     assert harness.call_tool("search_notes")["result"]
@@ -59,7 +59,7 @@ def test_a_call_that_cannot_be_recorded_reaches_nobody_and_is_not_open(era: str)
     assert len(harness.calls_received("search_notes")) == 2  # its id is free
 
 
-def test_a_call_that_waits_for_a_list_is_answered_when_that_cannot_be_asked_for() -> None:
+def test_a_call_that_waits_for_a_list_fails_if_the_list_request_cannot_be_recorded() -> None:
     harness = RecordingFails(HONEST, era="2026-07-28")
     harness.away = True
     assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
@@ -70,7 +70,7 @@ def test_a_call_that_waits_for_a_list_is_answered_when_that_cannot_be_asked_for(
     assert harness.call_tool("search_notes")["result"]
 
 
-def test_what_was_seen_while_nothing_could_be_recorded_is_told_later() -> None:
+def test_events_during_a_recording_failure_are_recorded_later() -> None:
     harness = RecordingFails(HONEST)
     harness.away = True
     assert code_of(harness.open()) == "AUDIT_UNAVAILABLE"
@@ -83,7 +83,7 @@ def test_what_was_seen_while_nothing_could_be_recorded_is_told_later() -> None:
     assert {("tool", "search_notes"), ("tool", "delete_note"), ("server", "serverInfo")} <= told
 
 
-def test_first_use_trusts_nothing_that_it_could_not_ask_for() -> None:
+def test_first_use_trusts_nothing_while_recording_fails() -> None:
     harness = RecordingFails(HONEST, first_use=True, era="2026-07-28")
     harness.away = True
     harness.call_tool("search_notes")
@@ -93,7 +93,7 @@ def test_first_use_trusts_nothing_that_it_could_not_ask_for() -> None:
     assert [item.key for item in harness.approvals.surface.items["tools"]] == ["search_notes", "delete_note"]
 
 
-def test_a_question_of_the_server_that_cannot_be_recorded_is_answered_to_the_server_and_not_to_the_client() -> None:
+def test_an_unrecordable_server_request_is_answered_to_the_server_and_not_to_the_client() -> None:
     """A question of the server has an id of the server's; the client may have asked something under the same."""
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()

@@ -18,7 +18,7 @@ STATES = {"states": [{"tools": [SEARCH, DELETE]}, {"tools": [POISONED, DELETE]}]
 CHANGED = b'"notifications/tools/list_changed"'
 
 
-def test_attack_a_silent_change_is_found_at_the_interval_on_stdio_and_the_client_is_told(tmp_path: Path) -> None:
+def test_attack_a_silent_change_is_detected_at_the_relist_interval_on_stdio_and_announced(tmp_path: Path) -> None:
     (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nrelist-seconds = 1\n")
     script = tmp_path / "script.json"
     script.write_text(json.dumps(STATES))
@@ -37,7 +37,7 @@ def test_attack_a_silent_change_is_found_at_the_interval_on_stdio_and_the_client
 
 
 @pytest.mark.parametrize("wire", ["stdio", "sessions"])
-def test_attack_a_silent_change_is_found_at_the_interval_over_http(wire: str, tmp_path: Path) -> None:
+def test_attack_a_silent_change_is_detected_at_the_relist_interval_over_http(wire: str, tmp_path: Path) -> None:
     surface = approved_surface(STATES["states"][0])
     with scene(wire, STATES, surface, tmp_path, policy(**{"relist-seconds": 1})) as at:
         assert at.names() == ["search_notes", "delete_note"]

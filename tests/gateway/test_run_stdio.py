@@ -55,7 +55,7 @@ def talk(*messages: dict[str, Any]) -> bytes:
 OPENING = ({"id": 1, "method": "initialize", "params": HELLO}, {"method": "notifications/initialized"})
 
 
-def test_a_server_keeps_its_environment_large_results_pass_noise_does_not_and_the_exit_code_is_the_servers(
+def test_run_keeps_environment_large_results_and_exit_code_and_drops_non_json_output(
     tmp_path: Path,
 ) -> None:
     large = 8_000_000
@@ -83,9 +83,7 @@ def test_a_server_keeps_its_environment_large_results_pass_noise_does_not_and_th
     assert "First use of this server: 2 items" in done.err
 
 
-def test_first_use_is_said_once_for_each_command_line_and_an_extra_argument_is_another_one(
-    tmp_path: Path, script: str
-) -> None:
+def test_first_use_is_reported_once_per_command_line(tmp_path: Path, script: str) -> None:
     said = []
     for extra in ((), (), ("--more",)):
         with gateway(tmp_path, sys.executable, str(SERVER), script, *extra) as (client, stderr):
@@ -94,7 +92,7 @@ def test_first_use_is_said_once_for_each_command_line_and_an_extra_argument_is_a
     assert said == [1, 1, 2]
 
 
-def test_what_no_lock_holds_is_refused_where_a_lock_is_required(tmp_path: Path, script: str) -> None:
+def test_an_unlocked_server_is_refused_where_a_lock_is_required(tmp_path: Path, script: str) -> None:
     started = tmp_path / "started"
     touch = f"open({str(started)!r}, 'w')"
     done = pinwarden("run", "--require-lock", "--", sys.executable, "-c", touch, cwd=tmp_path)
@@ -117,7 +115,7 @@ def test_a_damaged_store_is_not_a_first_use(tmp_path: Path, script: str) -> None
     assert stderr.read_text().count("First use") == 1
 
 
-def test_a_link_in_a_plain_result_may_be_followed(tmp_path: Path) -> None:
+def test_a_resource_link_in_a_fast_path_result_can_be_read(tmp_path: Path) -> None:
     link = json.dumps({"content": [{"type": "resource_link", "uri": "notes://7", "name": "7"}]}, separators=(",", ":"))
     state = {"tools": [SEARCH], "resources": [], "answers": {"tools/call": link}}
     (tmp_path / "script.json").write_text(json.dumps({"states": [state]}))
@@ -128,14 +126,14 @@ def test_a_link_in_a_plain_result_may_be_followed(tmp_path: Path) -> None:
         assert "result" in client.ask("resources/read", {"uri": "notes://7"})
 
 
-def test_a_policy_file_that_cannot_be_read_stops_the_start(tmp_path: Path, script: str) -> None:
+def test_an_unreadable_policy_file_prevents_the_start(tmp_path: Path, script: str) -> None:
     (tmp_path / "pinwarden.toml").write_text('[policy.gateway]\nenforcment = "audit"\n')
     done = pinwarden("run", "--", sys.executable, str(SERVER), script, cwd=tmp_path)
     assert done.code == 3
     assert "policy.gateway.enforcment" in done.err
 
 
-def test_a_signal_ends_the_server_too(tmp_path: Path) -> None:
+def test_a_signal_to_run_ends_the_server(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pinwarden", "run", "--", sys.executable, "-c", PLAYER]
     environment = {**os.environ, "PINWARDEN_STATE": str(tmp_path / "state")}
     with subprocess.Popen(
@@ -152,7 +150,7 @@ def test_a_signal_ends_the_server_too(tmp_path: Path) -> None:
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named_in_the_error(tmp_path: Path) -> None:
     done = pinwarden("run", "--", "no-such-program-anywhere", cwd=tmp_path)
     assert "[PROGRAM_UNKNOWN]" in done.err
     assert "[USAGE]" in pinwarden("run", cwd=tmp_path).err
@@ -167,9 +165,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
         ('block-at = "review"', ""),
     ],
 )
-def test_run_says_when_the_policy_of_a_folder_lets_pass_what_nobody_approved(
-    tmp_path: Path, table: str, said: str
-) -> None:
+def test_run_warns_when_a_folders_policy_allows_unapproved_tools(tmp_path: Path, table: str, said: str) -> None:
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\n{table}\n")
     done = pinwarden("run", "--project", ".", "--", sys.executable, "-c", PLAYER, stdin=talk(*OPENING), cwd=tmp_path)
     assert said in done.err

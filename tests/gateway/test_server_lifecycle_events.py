@@ -30,7 +30,7 @@ def logged(folder: Path, *kinds: str) -> list[AuditEvent]:
         return [each.fact for each in entries(state.audit_database) if each.fact.kind in kinds]
 
 
-def test_the_log_has_the_start_of_a_server_and_its_end_when_the_client_leaves(tmp_path: Path) -> None:
+def test_the_log_records_a_servers_start_and_its_end_when_the_client_disconnects(tmp_path: Path) -> None:
     words = ("run", "--name", "notes", "--", sys.executable, "-c", PLAYER)
     done = pinwarden(*words, stdin=talk(*OPENING), cwd=tmp_path, env={"PINWARDEN_STATE": str(tmp_path / "state")})
     assert done.code == 7
@@ -41,14 +41,14 @@ def test_the_log_has_the_start_of_a_server_and_its_end_when_the_client_leaves(tm
     assert started.session == stopped.session != ""
 
 
-def test_the_log_says_of_a_server_that_ended_by_itself_that_it_did(tmp_path: Path) -> None:
+def test_the_log_records_that_a_server_exited_by_itself(tmp_path: Path) -> None:
     with running(tmp_path) as client:
         assert "error" in client.ask("leave")
         assert client.process.wait(60) == 4
     assert [fact.reason for fact in logged(tmp_path, STOPPED)] == ["the server ended (exit code 4)"]
 
 
-def test_over_http_each_session_with_a_server_has_a_start_and_an_end_with_its_reason(tmp_path: Path) -> None:
+def test_over_http_every_session_records_its_start_and_its_end_with_a_reason(tmp_path: Path) -> None:
     kept = InMemoryRecorder()
     with scene(tmp_path, kept=kept) as made, made.client() as raw:
         raw.initialize()
@@ -75,7 +75,7 @@ def refused(value: dict[str, Any]) -> Verdict:
     )
 
 
-def test_what_waits_for_review_is_in_the_log_once_under_the_name_of_the_review(tmp_path: Path) -> None:
+def test_a_pending_review_is_logged_once_with_its_id(tmp_path: Path) -> None:
     said: list[str] = []
     with GatewayState(tmp_path / "state") as state:
         with state.audit_log() as log:
@@ -97,7 +97,7 @@ def test_what_waits_for_review_is_in_the_log_once_under_the_name_of_the_review(t
     ("failure", "told"),
     [(PinwardenError("DATABASE_UNAVAILABLE", "it is locked"), "it is locked"), (ValueError("?"), "ValueError")],
 )
-def test_definitions_are_kept_after_some_that_could_not_be(tmp_path: Path, failure: Exception, told: str) -> None:
+def test_definitions_are_stored_again_after_a_storage_failure(tmp_path: Path, failure: Exception, told: str) -> None:
     said: list[str] = []
     failures = [failure]
     with GatewayState(tmp_path / "state") as state:
@@ -115,7 +115,7 @@ def test_definitions_are_kept_after_some_that_could_not_be(tmp_path: Path, failu
     assert said == [f"what the server serves could not be kept for review: {told}"]
 
 
-def test_a_state_that_is_closed_lets_go_of_every_database_that_it_opened_and_can_be_used_again(tmp_path: Path) -> None:
+def test_a_closed_state_closes_all_its_databases_and_can_be_reopened(tmp_path: Path) -> None:
     state = GatewayState(tmp_path / "state")
     opened: list[Any] = [state.tokens._database, state.reviews._database, state.audit_database]
     assert [database.rows("SELECT 1") for database in opened] == [[(1,)]] * 3

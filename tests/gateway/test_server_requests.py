@@ -82,14 +82,14 @@ def test_attack_a_tool_definition_in_a_sampling_request_does_not_reach_the_clien
         assert harness.steps[-1].durable
 
 
-def test_the_definition_that_was_blocked_is_named_with_its_digest() -> None:
+def test_a_blocked_definition_is_reported_with_its_digest() -> None:
     harness = opened()
     ask(harness, sampling(tools=[SEARCH, STEAL]))
     tools = [(fact.kind, fact.item, fact.observed, fact.method) for fact in harness.events if fact.item_kind == "tool"]
     assert tools == [("blocked", "upload_file", str(Item.from_value(TOOL, STEAL).digest), SAMPLING)]
 
 
-def test_a_definition_that_is_approved_or_allowed_by_the_policy_passes_in_a_server_request() -> None:
+def test_an_approved_or_allowlisted_definition_in_a_server_request_is_allowed() -> None:
     allowed = policy(allow=[{"tool": "upload_file", "digest": str(Item.from_value(TOOL, STEAL).digest)}])
     for rules, tools in ((DEFAULT_POLICY, [SEARCH]), (DEFAULT_POLICY, []), (allowed, [SEARCH, STEAL])):
         harness = opened(rules)
@@ -101,7 +101,7 @@ def test_a_definition_that_is_approved_or_allowed_by_the_policy_passes_in_a_serv
 
 @pytest.mark.parametrize(("rules", "kind"), [(WATCHING, "allowed"), (WARNING, "warned")])
 @pytest.mark.parametrize("params", [sampling(tools=[POISONED]), sampling(systemPrompt=HIDING)])
-def test_a_policy_that_only_watches_lets_a_server_request_pass_and_records_it(
+def test_an_audit_policy_allows_a_server_request_and_records_it(
     rules: GatewayPolicy, kind: str, params: dict[str, Any]
 ) -> None:
     harness = opened(rules)
@@ -132,7 +132,9 @@ def test_a_policy_that_only_watches_lets_a_server_request_pass_and_records_it(
         ),
     ],
 )
-def test_attack_orders_in_the_text_of_a_server_request_are_blocked(params: dict[str, Any], code: str | None) -> None:
+def test_attack_instructions_to_the_model_in_a_server_request_are_blocked(
+    params: dict[str, Any], code: str | None
+) -> None:
     harness = opened()
     answer = ask(harness, params)
     if code is None:
@@ -155,33 +157,33 @@ def test_attack_orders_in_the_text_of_a_server_request_are_blocked(params: dict[
         },
     ],
 )
-def test_attack_orders_that_pass_as_the_bytes_of_a_file_are_blocked(content: dict[str, Any]) -> None:
+def test_attack_instructions_to_the_model_in_an_encoded_file_are_blocked(content: dict[str, Any]) -> None:
     """What stood beside a ``mimeType`` was not read, whether it was encoded or not."""
     answer = ask(opened(), {"messages": [{"role": "user", "content": content}]})
     assert answer["error"]["data"]["pinwarden"]["code"] == "concealment"
 
 
-def test_attack_orders_in_a_form_for_the_user_are_blocked() -> None:
+def test_attack_instructions_to_the_model_in_an_elicitation_form_are_blocked() -> None:
     form = {"type": "object", "properties": {"a": {"type": "string", "description": HIDING}}}
     for params in ({"message": HIDING, "requestedSchema": {}}, {"message": "Name?", "requestedSchema": form}):
         harness = opened()
         assert ask(harness, params, "elicitation/create")["error"]["data"]["pinwarden"]["code"] == "concealment"
 
 
-def test_a_rule_for_a_method_decides_about_the_text_of_its_requests() -> None:
+def test_a_policy_rule_for_a_method_applies_to_the_text_of_its_requests() -> None:
     harness = opened(policy(rules=[{"item": SAMPLING, "enforcement": "audit"}]))
     assert ask(harness, sampling(systemPrompt=HIDING)) == {}
     assert ask(harness, {"message": HIDING, "requestedSchema": {}}, "elicitation/create", "s2")["error"]
 
 
 @pytest.mark.parametrize("name", ["Tools", "TOOLS", "tool\u017f", "SystemPrompt", "Messages"])
-def test_attack_a_member_that_another_reader_takes_for_tools_is_refused(name: str) -> None:
+def test_attack_a_member_that_a_lenient_parser_reads_as_tools_is_refused(name: str) -> None:
     harness = opened(WATCHING)
     value: Any = [STEAL] if name.casefold() == "tools" else "x"
     assert ask(harness, sampling(**{name: value}))["error"]["data"]["pinwarden"]["code"] == "message_doubtful"
 
 
-def test_tools_that_are_no_list_or_too_many_are_refused_under_any_policy() -> None:
+def test_malformed_or_too_many_tools_in_a_request_are_refused_under_any_policy() -> None:
     most = DEFAULT_SESSION_LIMITS.max_request_tools
     many = [{**STEAL, "name": f"t{number}"} for number in range(most + 1)]
     for tools, code in (
@@ -194,7 +196,7 @@ def test_tools_that_are_no_list_or_too_many_are_refused_under_any_policy() -> No
     assert f"the limit is {most}" in answer["error"]["message"]
 
 
-def test_every_server_request_that_passes_is_recorded_with_the_digest_of_its_params() -> None:
+def test_every_allowed_server_request_is_recorded_with_the_digest_of_its_params() -> None:
     harness = opened()
     requests = [
         (SAMPLING, sampling()),
@@ -211,7 +213,7 @@ def test_every_server_request_that_passes_is_recorded_with_the_digest_of_its_par
     assert len({fact.call for fact in harness.events}) == len(requests)
 
 
-def test_attack_a_server_that_pings_for_ever_does_not_fill_the_log() -> None:
+def test_attack_endless_pings_of_a_server_do_not_fill_the_log() -> None:
     harness = opened()
     for number in range(1500):
         ask(harness, {}, "ping", number)
@@ -257,7 +259,7 @@ def test_attack_a_tool_definition_in_a_request_inside_a_result_does_not_reach_th
 
 
 @pytest.mark.parametrize("carried", [in_call, in_task, in_finished_task])
-def test_a_request_inside_a_result_that_passes_is_recorded(carried: Carrying) -> None:
+def test_an_allowed_request_inside_a_result_is_recorded(carried: Carrying) -> None:
     for params, rules, kind in ((sampling(), DEFAULT_POLICY, "called"), (sampling(tools=[STEAL]), WARNING, "warned")):
         harness, answer = carried(params, rules)
         assert "inputRequests" in json.dumps(answer["result"])
@@ -266,7 +268,7 @@ def test_a_request_inside_a_result_that_passes_is_recorded(carried: Carrying) ->
         assert all(fact.call for fact in whole)
 
 
-def test_polling_a_task_records_each_of_its_requests_once() -> None:
+def test_polling_a_task_records_every_server_request_in_it_once() -> None:
     harness, _ = in_task(sampling(), DEFAULT_POLICY)
     for _ in range(5):
         fetch(harness, NEW)
@@ -274,7 +276,7 @@ def test_polling_a_task_records_each_of_its_requests_once() -> None:
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", NEW])
-def test_attack_tool_definitions_in_a_result_that_is_no_list_are_blocked(era: str) -> None:
+def test_attack_tool_definitions_in_a_result_other_than_a_list_are_blocked(era: str) -> None:
     """A client that takes any ``tools`` for a list would offer them to its model."""
     loaded = {"content": [], "tools": [STEAL]}
     harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(loaded)}}, era=era)
@@ -287,7 +289,7 @@ def test_attack_tool_definitions_in_a_result_that_is_no_list_are_blocked(era: st
         assert [fact.item for fact in task.events if fact.item_kind == "tool"][-1] == "upload_file"
 
 
-def test_attack_tool_definitions_in_what_is_reported_about_a_task_are_blocked() -> None:
+def test_attack_tool_definitions_in_a_task_status_are_blocked() -> None:
     harness = harness_with_task(NEW, finished(NEW))
     assert notice(harness, status="completed", result={"content": [], "tools": [STEAL]}) == []
     assert notice(harness, status="input_required", **in_result(sampling(tools=[STEAL]))) == []
@@ -304,7 +306,7 @@ def test_too_many_requests_in_one_result_are_refused() -> None:
     assert "the limit is 3" in answer["error"]["message"]
 
 
-def test_another_gateway_gets_the_same_verdict_about_a_server_request() -> None:
+def test_the_interceptor_gives_the_same_verdict_about_a_server_request() -> None:
     harness = opened()
     asked = {"name": "pinwarden/questions", "event": SAMPLING, "phase": "request"}
     for params, valid in ((sampling(), True), (sampling(tools=[STEAL]), False), (sampling(systemPrompt=HIDING), False)):
@@ -314,7 +316,7 @@ def test_another_gateway_gets_the_same_verdict_about_a_server_request() -> None:
 # Through real processes
 
 
-def test_attack_over_stdio_a_sampling_request_with_tools_ends_at_the_gateway_and_is_in_the_log(tmp_path: Path) -> None:
+def test_attack_over_stdio_a_sampling_request_with_tools_is_blocked_and_recorded(tmp_path: Path) -> None:
     question = {"method": SAMPLING, "params": sampling(tools=[STEAL])}
     command = (sys.executable, str(Path(talking.__file__)), str(tmp_path / "record"))
     with gateway(tmp_path, *command) as (client, _):
@@ -329,7 +331,7 @@ def test_attack_over_stdio_a_sampling_request_with_tools_ends_at_the_gateway_and
     assert blocked[1]["observed"] == digest(question["params"])
 
 
-def test_attack_over_http_a_sampling_request_with_tools_ends_at_the_gateway_and_others_are_recorded(
+def test_attack_over_http_a_sampling_request_with_tools_is_blocked_and_allowed_ones_are_recorded(
     tmp_path: Path,
 ) -> None:
     kept = InMemoryRecorder()

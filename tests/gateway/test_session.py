@@ -35,7 +35,7 @@ def ask_client(harness: SessionHarness, method: str, params: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(("name", "where"), [("no_such_tool", "audit tail"), (SEARCH["name"], "review")])
-def test_a_refusal_names_the_command_that_shows_what_it_is_about(name: str, where: str) -> None:
+def test_a_refusal_names_the_command_that_shows_the_review(name: str, where: str) -> None:
     harness = SessionHarness({"tools": [POISONED]}, lock=approved_surface(HONEST))
     harness.open()
     assert harness.call_tool(name)["error"]["message"].endswith(f" A person can look at it with: pinwarden {where}")
@@ -45,7 +45,7 @@ def test_a_refusal_names_the_command_that_shows_what_it_is_about(name: str, wher
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_everything_of_an_unchanged_server_is_passed_on_byte_for_byte(era: str) -> None:
+def test_all_messages_of_an_unchanged_server_are_forwarded_byte_for_byte(era: str) -> None:
     harness = SessionHarness({**HONEST, "prompts": [{"name": "p"}]}, era=era)
     harness.open()
     for method, params in (("tools/list", {}), ("prompts/list", {}), ("tools/call", {"name": "search_notes"})):
@@ -66,7 +66,7 @@ def test_everything_of_an_unchanged_server_is_passed_on_byte_for_byte(era: str) 
     assert [frame for frame in harness.to_client if frame != from_server] == expected
 
 
-def test_a_list_loses_exactly_the_withheld_items_and_no_other_byte() -> None:
+def test_only_blocked_items_are_removed_from_a_list() -> None:
     odd = '{ "description": "caf\\u00e9",  "name" :"odd", "inputSchema": {"minimum": 1.0e0} }'
     harness = SessionHarness(
         {"tools": [odd, POISONED, DELETE]}, lock=approved_surface({"tools": [json.loads(odd), SEARCH, DELETE]})
@@ -77,7 +77,7 @@ def test_a_list_loses_exactly_the_withheld_items_and_no_other_byte() -> None:
     assert listed == b'{"jsonrpc":"2.0","id":2,"result":{"tools":[' + f"{odd},{json.dumps(DELETE)}".encode() + b"]}}"
 
 
-def test_cache_hints_cannot_hide_a_change_longer_than_the_gateway_looks_away() -> None:
+def test_cache_hints_are_limited_to_the_relist_interval() -> None:
     harness = SessionHarness({**HONEST, "hints": {"ttlMs": 86_400_000, "cacheScope": "public"}}, era="2026-07-28")
     harness.open()
     result = harness.request("tools/list")["result"]
@@ -87,7 +87,7 @@ def test_cache_hints_cannot_hide_a_change_longer_than_the_gateway_looks_away() -
 # What is held
 
 
-def test_a_call_between_a_notice_and_the_new_list_is_held_until_that_is_judged() -> None:
+def test_a_call_after_a_list_changed_notification_waits_for_the_new_list() -> None:
     """Attack: list_changed race."""
     harness = SessionHarness(
         HONEST, {"tools": [POISONED, DELETE], "deaf": ["tools/list"], "announce": [CHANGED]}, {**HONEST}
@@ -105,7 +105,7 @@ def test_a_call_between_a_notice_and_the_new_list_is_held_until_that_is_judged()
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
 
-def test_a_held_call_that_is_cancelled_goes_nowhere() -> None:
+def test_a_deferred_call_that_is_cancelled_is_not_forwarded() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/list"]})
     harness.open()
     harness.call_tool("search_notes")
@@ -116,7 +116,7 @@ def test_a_held_call_that_is_cancelled_goes_nowhere() -> None:
     assert not harness.session.holds
 
 
-def test_a_server_that_never_lists_gets_no_call_and_the_client_an_answer() -> None:
+def test_a_call_to_a_server_that_never_lists_is_refused() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/list"]})
     harness.open()
     harness.call_tool("search_notes")
@@ -125,7 +125,7 @@ def test_a_server_that_never_lists_gets_no_call_and_the_client_an_answer() -> No
     assert harness.calls_received("search_notes") == []
 
 
-def test_an_endless_list_is_not_followed_for_ever() -> None:
+def test_attack_an_endless_list_is_abandoned() -> None:
     harness = SessionHarness(
         {"answers": {"tools/list": '{"tools":[],"nextCursor":"again"}'}}, lock=approved_surface(HONEST)
     )
@@ -133,7 +133,7 @@ def test_an_endless_list_is_not_followed_for_ever() -> None:
     assert refusal_code(harness.call_tool("search_notes")) == "list_failed"
 
 
-def test_lists_are_asked_for_again_before_they_are_too_old_and_only_while_somebody_works() -> None:
+def test_lists_are_refreshed_before_they_expire_and_only_while_the_client_is_active() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     harness.call_tool("search_notes")
@@ -145,7 +145,7 @@ def test_lists_are_asked_for_again_before_they_are_too_old_and_only_while_somebo
     assert len([m for m in harness.server.received if m.get("method") == "tools/list"]) == listed + 1
 
 
-def test_a_change_that_is_found_behind_the_clients_back_is_announced_to_it() -> None:
+def test_a_change_that_the_gateway_detects_is_announced_to_the_client() -> None:
     harness = SessionHarness(HONEST, {"tools": [POISONED, DELETE]})
     harness.open()
     harness.list_names()
@@ -156,14 +156,14 @@ def test_a_change_that_is_found_behind_the_clients_back_is_announced_to_it() -> 
     assert harness.list_names() == ["delete_note"]
 
 
-def test_a_per_client_list_is_caught_although_the_probe_saw_an_honest_one() -> None:
+def test_attack_a_different_list_for_the_client_than_for_the_probe_is_blocked() -> None:
     """Attack: another list for another client; the lock was written from the list for the probe."""
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     assert harness.list_names() == ["delete_note"]
 
 
-def test_an_item_that_is_only_in_the_clients_page_and_not_in_the_list_is_withheld() -> None:
+def test_attack_an_item_that_is_only_in_the_clients_page_is_hidden() -> None:
     """Attack: the gateway's own reading of the list is honest, the client's page is not."""
     harness = SessionHarness({**HONEST, "page": 1, "deaf": ["tools/list"]})
     harness.open()
@@ -191,7 +191,7 @@ def test_an_approval_takes_effect_without_a_restart() -> None:
     assert harness.call_tool("search_notes")["result"]
 
 
-def test_first_use_trusts_everything_at_once_and_nothing_later() -> None:
+def test_first_use_trusts_the_first_lists_and_nothing_later() -> None:
     lists = {**HONEST, "prompts": [{"name": "p"}]}
     harness = SessionHarness(lists, {**HONEST, "prompts": [{"name": "p"}, {"name": "q"}]}, first_use=True)
     harness.open()
@@ -208,7 +208,7 @@ def test_first_use_trusts_everything_at_once_and_nothing_later() -> None:
 @pytest.mark.parametrize(
     ("failing", "told"), [(("resources/templates/list",), ""), (tuple(MEMBERS), "list_failed")], ids=["last", "all"]
 )
-def test_a_first_use_whose_last_list_fails_is_decided_at_once(era: str, failing: tuple[str, ...], told: str) -> None:
+def test_first_use_completes_even_if_the_last_list_fails(era: str, failing: tuple[str, ...], told: str) -> None:
     """Nothing else comes that the call could wait for."""
     answers = {method: f'{{"{MEMBERS[method]}":7}}' for method in failing}
     state = {**HONEST, "prompts": [], "resources": [], "resourceTemplates": [], "answers": answers}
@@ -220,7 +220,7 @@ def test_a_first_use_whose_last_list_fails_is_decided_at_once(era: str, failing:
     assert harness.session.idle
 
 
-def test_first_use_does_not_trust_what_cannot_be_told_apart_or_read() -> None:
+def test_first_use_does_not_trust_duplicate_or_unreadable_items() -> None:
     odd = '{"name":"odd","name":"odd","inputSchema":{}}'
     twins = [{"name": "Delete_Note", "inputSchema": {}}, DELETE]
     harness = SessionHarness({"tools": [SEARCH, *twins, odd, {"name": "b"}, {"name": "b"}]}, first_use=True)
@@ -228,7 +228,7 @@ def test_first_use_does_not_trust_what_cannot_be_told_apart_or_read() -> None:
     assert harness.list_names() == ["search_notes"]
 
 
-def test_first_use_that_the_source_does_not_allow_lets_nothing_pass() -> None:
+def test_a_rejected_first_use_blocks_everything() -> None:
     from pinwarden.core.errors import PinwardenError
 
     harness = SessionHarness(HONEST, first_use=True)
@@ -244,7 +244,7 @@ def test_first_use_that_the_source_does_not_allow_lets_nothing_pass() -> None:
 # The server as such
 
 
-def test_a_server_that_calls_itself_something_else_is_refused_as_a_whole() -> None:
+def test_a_server_with_a_changed_name_is_refused_entirely() -> None:
     harness = SessionHarness(
         {**HONEST, "server": {"serverInfo": {"name": "evil", "version": "1"}}}, lock=approved_surface(HONEST)
     )
@@ -253,7 +253,7 @@ def test_a_server_that_calls_itself_something_else_is_refused_as_a_whole() -> No
     assert harness.calls_received("search_notes") == []
 
 
-def test_a_capability_that_nobody_approved_is_taken_out_and_its_methods_are_refused() -> None:
+def test_an_unapproved_capability_is_removed_and_its_methods_are_refused() -> None:
     more: dict[str, Any] = {"capabilities": {"tools": {}, "completions": {}}}
     harness = SessionHarness({**HONEST, "server": more}, lock=approved_surface(HONEST))
     assert harness.open()["result"]["capabilities"] == {"tools": {}}
@@ -262,7 +262,7 @@ def test_a_capability_that_nobody_approved_is_taken_out_and_its_methods_are_refu
     assert harness.call_tool("search_notes")["result"]
 
 
-def test_without_a_handshake_the_server_is_asked_who_it_is_before_the_first_call() -> None:
+def test_without_a_handshake_the_gateway_discovers_the_server_before_the_first_call() -> None:
     evil = {"serverInfo": {"name": "evil", "version": "1"}}
     harness = SessionHarness({**HONEST, "server": evil}, lock=approved_surface(HONEST), era="2026-07-28")
     assert refusal_code(harness.call_tool("search_notes")) == "identity_changed"
@@ -270,7 +270,7 @@ def test_without_a_handshake_the_server_is_asked_who_it_is_before_the_first_call
 
 
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "logging/setLevel", "acme/anything"])
-def test_without_a_handshake_a_server_that_is_another_one_answers_nothing_at_all(method: str) -> None:
+def test_without_a_handshake_a_server_with_a_changed_name_is_refused_entirely(method: str) -> None:
     lists = {**HONEST, "prompts": [{"name": "greet"}]}
     other = {"serverInfo": {"name": "somebody-else", "version": "1"}}
     harness = SessionHarness({**lists, "server": other}, lock=approved_surface(lists), era="2026-07-28")
@@ -278,7 +278,7 @@ def test_without_a_handshake_a_server_that_is_another_one_answers_nothing_at_all
     assert [each["method"] for each in harness.server.received] == ["server/discover"]
 
 
-def test_one_pin_holds_in_both_eras() -> None:
+def test_an_approval_applies_in_both_protocol_eras() -> None:
     server = {"instructions": "Search first."}
     for era in ERAS:
         harness = SessionHarness({**HONEST, "server": server}, era=era)
@@ -287,7 +287,7 @@ def test_one_pin_holds_in_both_eras() -> None:
         assert not [fact for fact in harness.events if fact.kind == "blocked"]
 
 
-def test_a_published_digest_that_changes_alone_is_named_and_blocked() -> None:
+def test_a_changed_published_digest_alone_is_reported_and_blocked() -> None:
     """SEP-1766: the contract is the same, and the server says that the code behind it is not."""
     pinned = {**SEARCH, "digest": "sha256:" + "a" * 64}
     harness = SessionHarness(
@@ -303,7 +303,7 @@ def test_a_published_digest_that_changes_alone_is_named_and_blocked() -> None:
 # What the server asks of the client
 
 
-def test_sampling_elicitation_and_roots_pass_unless_the_policy_denies_them() -> None:
+def test_sampling_elicitation_and_roots_are_allowed_unless_the_policy_denies_them() -> None:
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "sampling": ("sampling/createMessage", {"messages": [], "maxTokens": 1}),
         "elicitation": ("elicitation/create", {"message": "Name?", "requestedSchema": {"type": "object"}}),
@@ -336,7 +336,7 @@ def test_sampling_elicitation_and_roots_pass_unless_the_policy_denies_them() -> 
         (17, False),
     ],
 )
-def test_a_user_is_sent_to_an_allowed_host_only(url: Any, passes: bool) -> None:
+def test_elicitation_urls_are_limited_to_allowed_hosts(url: Any, passes: bool) -> None:
     harness = SessionHarness(HONEST, rules=policy(**{"url-hosts": ["pay.example.com"]}))
     harness.open()
     answer = ask_client(harness, "elicitation/create", {**URL, "url": url})
@@ -344,19 +344,19 @@ def test_a_user_is_sent_to_an_allowed_host_only(url: Any, passes: bool) -> None:
     assert passes or answer["error"]["data"]["pinwarden"]["code"] == "url_host_denied"
 
 
-def test_no_host_is_allowed_unless_it_is_named() -> None:
+def test_without_url_hosts_no_elicitation_url_is_allowed() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     assert ask_client(harness, "elicitation/create", URL)["error"]
 
 
-def test_a_request_that_no_revision_knows_does_not_reach_the_client() -> None:
+def test_an_undefined_server_request_is_not_forwarded() -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     assert ask_client(harness, "client/execute", {})["error"]["data"]["pinwarden"]["code"] == "request_unknown"
 
 
-def test_input_required_is_held_against_the_same_policy() -> None:
+def test_requests_in_an_input_required_result_follow_the_request_policy() -> None:
     """Attack: elicitation as a result, which a gateway that looks at requests only does not see."""
     wants = {"resultType": "input_required", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
     state = {**HONEST, "answers": {"tools/call": json.dumps(wants)}}
@@ -367,7 +367,7 @@ def test_input_required_is_held_against_the_same_policy() -> None:
     assert refusal_code(free.call_tool("search_notes")) == "too_many_rounds"
 
 
-def test_an_error_that_sends_the_user_to_an_address_is_held_against_the_same_policy() -> None:
+def test_elicitation_urls_in_an_error_follow_the_request_policy() -> None:
     """Attack: the address is in an error (-32042), where nobody looks for a question."""
     error = {"code": -32042, "message": "Pay first", "data": {"elicitations": [URL]}}
     for rules, passes in ((policy(**{"max-rounds": 1}), False), (policy(**{"url-hosts": ["pay.example.com"]}), True)):
@@ -380,7 +380,7 @@ def test_an_error_that_sends_the_user_to_an_address_is_held_against_the_same_pol
         assert passes or refusal_code(answer) == "url_host_denied"
 
 
-def test_a_server_cannot_ask_for_ever() -> None:
+def test_attack_repeated_requests_for_input_are_refused_after_the_limit() -> None:
     harness = SessionHarness(HONEST, rules=policy(**{"max-rounds": 3}))
     harness.open()
     for number in range(4):
@@ -391,7 +391,7 @@ def test_a_server_cannot_ask_for_ever() -> None:
 # Results
 
 
-def test_results_are_checked_if_the_policy_wants_it_and_otherwise_not_touched() -> None:
+def test_results_are_checked_only_if_the_policy_says_so() -> None:
     text = '{"content":[{"type":"text","text":"a\\u001b[2Jb\\u200b\\udb40\\udc41c 👩‍💻"}]}'
     state = {**HONEST, "answers": {"tools/call": text}}
     found = {}
@@ -405,7 +405,7 @@ def test_results_are_checked_if_the_policy_wants_it_and_otherwise_not_touched() 
     assert found["strip"]["content"] == [{"type": "text", "text": "abc 👩‍💻"}]
 
 
-def test_a_result_that_is_larger_than_the_policy_allows_is_refused() -> None:
+def test_a_result_above_the_policys_size_limit_is_refused() -> None:
     harness = SessionHarness(HONEST, rules=policy(results={"max-bytes": 50}))
     harness.open()
     assert refusal_code(harness.call_tool("search_notes")) == "result_too_large"
@@ -427,7 +427,7 @@ def test_a_result_that_is_larger_than_the_policy_allows_is_refused() -> None:
         b'[{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"search_notes"}}]',
     ],
 )
-def test_an_ambiguous_message_of_a_client_goes_no_further(text: bytes) -> None:
+def test_an_ambiguous_client_message_is_refused(text: bytes) -> None:
     """Attack: parser differential. The gateway reads one name, the server another."""
     harness = SessionHarness(HONEST)
     harness.open()
@@ -437,7 +437,7 @@ def test_an_ambiguous_message_of_a_client_goes_no_further(text: bytes) -> None:
     assert harness.client_messages()[-1]["error"]["code"] in (-32700, -32600)
 
 
-def test_a_call_without_an_id_is_not_passed_on_as_a_notification() -> None:
+def test_a_call_without_an_id_is_not_forwarded() -> None:
     """Attack: nobody waits for an answer, and a careless server calls the tool all the same."""
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
@@ -449,7 +449,7 @@ def test_a_call_without_an_id_is_not_passed_on_as_a_notification() -> None:
 
 
 @pytest.mark.parametrize("method", [5, None, {}, [], True])
-def test_a_request_whose_method_is_no_text_is_answered_and_goes_nowhere(method: Any) -> None:
+def test_a_request_whose_method_is_not_a_string_is_refused(method: Any) -> None:
     harness = SessionHarness(HONEST)
     harness.open()
     before = len(harness.to_server)
@@ -459,7 +459,7 @@ def test_a_request_whose_method_is_no_text_is_answered_and_goes_nowhere(method: 
     assert len(harness.to_server) == before
 
 
-def test_an_ambiguous_answer_is_replaced_by_an_error() -> None:
+def test_an_ambiguous_response_is_replaced_by_an_error() -> None:
     harness = SessionHarness(
         {**HONEST, "answers": {"tools/call": '{"content":[],"content":[{"type":"text","text":"evil"}]}'}}
     )
@@ -468,7 +468,7 @@ def test_an_ambiguous_answer_is_replaced_by_an_error() -> None:
     assert not any(b"evil" in frame for frame in harness.to_client)
 
 
-def test_batches_are_taken_apart_where_the_revision_has_them() -> None:
+def test_batches_are_split_in_the_revision_that_has_them() -> None:
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), era="2025-03-26")
     harness.open()
     calls = [
@@ -480,7 +480,7 @@ def test_batches_are_taken_apart_where_the_revision_has_them() -> None:
     assert harness.response_to(91)["result"]
 
 
-def test_ids_cannot_be_used_to_pass_for_somebody_else() -> None:
+def test_attack_ids_cannot_impersonate_the_gateways_own_requests() -> None:
     """Attack: a client that answers for us, a server that answers what nobody asked, an id used twice."""
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()
@@ -500,7 +500,7 @@ def test_ids_cannot_be_used_to_pass_for_somebody_else() -> None:
     assert harness.events[-1].code == "answer_unasked"
 
 
-def test_a_request_that_was_cancelled_is_not_answered_when_the_server_ends() -> None:
+def test_a_cancelled_request_gets_no_response_when_the_server_ends() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()
     for _ in range(2):
@@ -512,7 +512,7 @@ def test_a_request_that_was_cancelled_is_not_answered_when_the_server_ends() -> 
     assert harness.session.idle
 
 
-def test_requests_that_were_cancelled_and_never_answered_do_not_fill_the_session_up() -> None:
+def test_cancelled_unanswered_requests_do_not_count_toward_the_open_request_limit() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]}, limits=SessionLimits(max_open=5))
     harness.open()
     for _ in range(12):
@@ -524,7 +524,7 @@ def test_requests_that_were_cancelled_and_never_answered_do_not_fill_the_session
     assert harness.call_tool("search_notes")["error"]["code"] == -32000
 
 
-def test_when_the_server_is_gone_every_open_request_is_answered() -> None:
+def test_when_the_server_ends_every_open_request_gets_an_error() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/call", "tools/list"]})
     harness.open()
     harness.call_tool("search_notes")
@@ -535,7 +535,7 @@ def test_when_the_server_is_gone_every_open_request_is_answered() -> None:
     assert harness.session.idle
 
 
-def test_rules_for_one_tool_or_one_client_stand_before_those_for_all() -> None:
+def test_rules_for_one_tool_or_client_override_the_general_policy() -> None:
     served = {**SEARCH, "description": "Searches the notes."}
     rules = policy(
         enforcement="block",
@@ -548,7 +548,7 @@ def test_rules_for_one_tool_or_one_client_stand_before_those_for_all() -> None:
     assert tool_digest(served) != tool_digest(SEARCH)
 
 
-def test_errors_are_looked_at_as_results_are() -> None:
+def test_errors_are_checked_like_results() -> None:
     """Attack: the text for the model is in an error, where nobody looks for a result."""
     text = "a\u001b[2Jb\u200bc"
     rules = policy(results={"hidden-characters": "strip", "max-bytes": 300})
@@ -569,7 +569,7 @@ def test_errors_are_looked_at_as_results_are() -> None:
     "more", ['"resultType":"input_required"', '"inputRequests":{"a":{"method":"elicitation/create","params":{}}}']
 )
 @pytest.mark.parametrize("odd", ["", ',{"name":"b","name":"b"}'])
-def test_a_list_that_asks_for_something_is_none(more: str, odd: str) -> None:
+def test_a_list_that_requests_input_is_refused(more: str, odd: str) -> None:
     """Attack: elicitation in the answer to a list, which is judged by its items alone; also where one is unreadable."""
     text = f'{{"tools":[{json.dumps(SEARCH)}{odd}],{more}}}'
     harness = SessionHarness(
@@ -581,7 +581,7 @@ def test_a_list_that_asks_for_something_is_none(more: str, odd: str) -> None:
     assert not any(b"input" in frame for frame in harness.to_client)
 
 
-def test_what_passes_unjudged_because_the_policy_only_watches_is_told_as_such() -> None:
+def test_a_call_allowed_without_a_list_by_an_audit_policy_is_recorded_as_such() -> None:
     harness = SessionHarness(
         {"answers": {"tools/list": '{"tools":7}'}}, lock=approved_surface(HONEST), rules=policy(enforcement="audit")
     )
@@ -592,13 +592,13 @@ def test_what_passes_unjudged_because_the_policy_only_watches_is_told_as_such() 
     ]
 
 
-def test_a_question_that_stands_in_a_result_which_calls_itself_complete_is_judged_too() -> None:
+def test_attack_a_request_for_input_in_a_complete_result_is_judged() -> None:
     wants = {"resultType": "complete", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
     harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(wants)}}, era="2026-07-28")
     assert refusal_code(harness.call_tool("search_notes")) == "url_host_denied"
 
 
-def test_an_answer_that_names_a_method_is_none() -> None:
+def test_a_response_with_a_method_is_not_a_response() -> None:
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()
     harness.call_tool("search_notes")
@@ -606,7 +606,7 @@ def test_an_answer_that_names_a_method_is_none() -> None:
     assert refusal_code(harness.response_to(harness._last)) == "JSON_CANONICALIZATION_ERROR"
 
 
-def test_what_the_server_tells_and_asks_is_looked_at_as_results_are() -> None:
+def test_notifications_and_server_requests_are_checked_like_results() -> None:
     """Attack: control characters in a log line, in the text of a progress bar, in a question to the user."""
     text = "a\u001b[2Jb\u200bc"
     harness = SessionHarness(HONEST, rules=policy(results={"hidden-characters": "strip", "max-bytes": 500}))
@@ -630,7 +630,7 @@ def test_what_the_server_tells_and_asks_is_looked_at_as_results_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["Search_Notes", "ｓearch_notes", "SEARCH_NOTES"])
-def test_what_is_blocked_is_blocked_under_each_spelling_also_where_the_unknown_passes(name: str) -> None:
+def test_a_blocked_uri_is_blocked_in_every_spelling_even_if_unknown_uris_are_allowed(name: str) -> None:
     """Attack: the server's text leads the model to another spelling, which the server takes for the same tool."""
     harness = SessionHarness(
         {"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), rules=policy(unknown="allow_degraded")
@@ -641,7 +641,7 @@ def test_what_is_blocked_is_blocked_under_each_spelling_also_where_the_unknown_p
     assert harness.calls_received(name) == []
 
 
-def test_a_warning_finds_its_place_whatever_stands_there() -> None:
+def test_a_warning_is_added_to_any_existing_meta() -> None:
     for meta in ('"text"', "null", "[]", '{"pinwarden/warnings":[]}', '{"a":1}', "{}"):
         text = f'{{"content":[{{"type":"text","text":"a\\u200bb"}}],"_meta":{meta}}}'
         harness = SessionHarness(
@@ -664,18 +664,18 @@ class TestArguments:
             harness.request("tools/call", self.CALL)
         return [fact.arguments for fact in harness.events if fact.kind == "called"]
 
-    def test_without_a_word_no_arguments_are_recorded(self) -> None:
+    def test_arguments_are_not_recorded_by_default(self) -> None:
         assert self.called() == [None, None]
 
-    def test_with_record_every_call_has_its_arguments_without_secrets(self) -> None:
+    def test_with_record_every_calls_arguments_are_recorded_without_secrets(self) -> None:
         kept = b'{"query":"march","token":"<secret>"}'
         assert self.called(arguments="record") == [kept, kept]
 
-    def test_a_rule_asks_for_those_of_some_tools_only(self) -> None:
+    def test_a_rule_records_arguments_of_some_tools_only(self) -> None:
         assert self.called(rules=[{"item": "delete_*", "arguments": "record"}]) == [None, None]
         assert None not in self.called(rules=[{"item": "search_*", "arguments": "record"}])
 
-    def test_a_refused_call_has_them_too(self) -> None:
+    def test_arguments_of_a_refused_call_are_recorded(self) -> None:
         harness = SessionHarness(HONEST, rules=policy(arguments="record"))
         harness.open()
         harness.request("tools/call", {"name": "missing", "arguments": {"path": "/etc"}})

@@ -72,7 +72,7 @@ def message(dice: Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_sequence_of_messages_makes_a_session_fail_or_call_what_is_blocked(seed: int) -> None:
+def test_no_sequence_of_messages_makes_a_session_raise_or_call_a_blocked_tool(seed: int) -> None:
     dice = Random(seed)
     for _ in range(40):
         first_use = dice.random() < 0.3

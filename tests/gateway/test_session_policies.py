@@ -32,7 +32,7 @@ def allowed(tool: dict[str, Any], profile: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("profile", ["pinwarden", "hangar", "hangar-1.2"])
-def test_each_of_two_allowed_digests_of_one_tool_passes_and_no_third_one(profile: str) -> None:
+def test_only_the_two_allowlisted_digests_of_a_tool_are_allowed(profile: str) -> None:
     rules = policy(allow=[allowed(OLDER, profile), allowed(NEWER, profile)])
     for served in (SEARCH, OLDER, NEWER):
         harness = SessionHarness({"tools": [served, DELETE]}, lock=approved_surface(HONEST), rules=rules)
@@ -57,7 +57,7 @@ def test_each_of_two_allowed_digests_of_one_tool_passes_and_no_third_one(profile
         ({"server": "other"}, False),
     ],
 )
-def test_an_allowed_digest_holds_for_the_clients_servers_and_names_of_its_row(
+def test_an_allowlisted_digest_applies_only_to_the_clients_servers_and_names_of_its_entry(
     row: dict[str, str], passes: bool
 ) -> None:
     rules = policy(allow=[{**allowed(NEWER, "pinwarden"), **row}])
@@ -67,7 +67,7 @@ def test_an_allowed_digest_holds_for_the_clients_servers_and_names_of_its_row(
     assert ("result" in harness.call_tool("search_notes")) is passes
 
 
-def test_a_digest_is_allowed_in_the_form_that_its_row_names_and_in_no_other() -> None:
+def test_an_allowlisted_digest_applies_only_in_its_profile() -> None:
     digests = {profile: str(tool_digest(NEWER, profile)) for profile in ("pinwarden", "hangar", "hangar-1.2")}
     assert len(set(digests.values())) == 3
     for profile, right in digests.items():
@@ -81,7 +81,7 @@ def test_a_digest_is_allowed_in_the_form_that_its_row_names_and_in_no_other() ->
 
 
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-def test_attack_instructions_that_nobody_approved_are_taken_out_in_either_era(era: str) -> None:
+def test_attack_unapproved_instructions_are_removed_in_both_eras(era: str) -> None:
     harness = SessionHarness(TOLD_OTHERWISE, lock=approved_surface(BRIEF), era=era)
     result = harness.open()["result"]
     assert "instructions" not in result
@@ -92,7 +92,7 @@ def test_attack_instructions_that_nobody_approved_are_taken_out_in_either_era(er
     assert honest.open()["result"]["instructions"] == "Be brief."
 
 
-def test_a_client_is_told_of_unknown_tools_that_pass_because_the_policy_warns() -> None:
+def test_a_client_gets_warnings_about_unknown_tools_under_a_warn_policy() -> None:
     added = {"name": "count_notes", "description": "Count the notes.", "inputSchema": {"type": "object"}}
     told: dict[str, Any] = {}
     for word in ("warn", "allow_degraded"):
@@ -128,7 +128,7 @@ class Log:
         self.durable += facts
 
 
-def test_each_refusal_is_durable_before_it_is_answered_also_when_it_was_refused_before() -> None:
+def test_every_refusal_is_durable_before_its_response_even_if_repeated() -> None:
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     log = Log()
@@ -145,7 +145,7 @@ def test_each_refusal_is_durable_before_it_is_answered_also_when_it_was_refused_
     assert [fact.item for fact in log.soon] == ["delete_note"], "a call that passes waits for no disk"
 
 
-def test_what_was_decided_is_kept_with_the_digest_of_the_policy_that_decided() -> None:
+def test_a_decision_is_recorded_with_the_digest_of_its_policy() -> None:
     rules = policy(**{"relist-calls": 7})
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), rules=rules)
     harness.open()
@@ -157,7 +157,7 @@ def test_what_was_decided_is_kept_with_the_digest_of_the_policy_that_decided() -
     assert [fact.code for fact in harness.events][-1] == "request_without_id"
 
 
-def test_attack_a_silent_change_is_seen_after_so_many_calls_whatever_stands_between_them() -> None:
+def test_attack_a_silent_change_is_detected_after_a_number_of_calls() -> None:
     harness = SessionHarness(HONEST, {"tools": [POISONED, DELETE]}, rules=policy(**{"relist-calls": 5}))
     harness.open()
     harness.list_names()
@@ -172,7 +172,7 @@ def test_attack_a_silent_change_is_seen_after_so_many_calls_whatever_stands_betw
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_attack_an_address_that_a_blocked_template_fits_is_refused_though_an_approved_one_fits_too(
+def test_attack_a_uri_that_matches_a_blocked_template_is_refused_even_if_it_matches_an_approved_one(
     turned: bool,
 ) -> None:
     fine = {"uriTemplate": "notes:///{id}", "name": "by id"}
@@ -191,7 +191,7 @@ def test_attack_an_address_that_a_blocked_template_fits_is_refused_though_an_app
     assert honest.request("resources/read", {"uri": "notes:///7"})["result"]
 
 
-def test_a_published_digest_that_is_taken_away_is_named_as_one_that_changed() -> None:
+def test_a_removed_published_digest_is_reported_as_changed() -> None:
     """SEP-1766: a server that states no digest any more says as much about its code as one that states another."""
     pinned = {**SEARCH, "digest": "sha256:" + "a" * 64}
     harness = SessionHarness({"tools": [SEARCH]}, lock=approved_surface({"tools": [pinned]}))

@@ -89,7 +89,7 @@ def called(folder: Path) -> list[str]:
     return found
 
 
-def test_every_call_whose_answer_came_before_the_gateway_was_killed_is_in_the_log(tmp_path: Path) -> None:
+def test_every_call_answered_before_the_gateway_was_killed_is_in_the_log(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
         last = gateway.warm()
         gateway.send(*(CALL % number for number in range(last + 1, last + 201)))
@@ -103,7 +103,7 @@ def test_every_call_whose_answer_came_before_the_gateway_was_killed_is_in_the_lo
 
 
 @pytest.mark.parametrize("beside", [b'"Params":{"name":"evil"}', b'"Method":"tools/list"', b'"result":{}'])
-def test_attack_a_call_with_a_look_alike_beside_it_leaves_the_fast_path(tmp_path: Path, beside: bytes) -> None:
+def test_attack_a_call_with_a_case_variant_member_does_not_take_the_fast_path(tmp_path: Path, beside: bytes) -> None:
     """Some readers take ``Params`` for ``params``; what they would call is not what is judged here."""
     with running(tmp_path) as gateway:
         last = gateway.warm()
@@ -113,7 +113,7 @@ def test_attack_a_call_with_a_look_alike_beside_it_leaves_the_fast_path(tmp_path
         assert json.loads(gateway.line())["error"]["data"]["pinwarden"]["code"] == "message_doubtful"
 
 
-def test_after_hundreds_of_calls_a_message_that_is_ambiguous_is_refused(tmp_path: Path) -> None:
+def test_an_ambiguous_message_after_hundreds_of_calls_is_refused(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
         last = gateway.warm()
         twice = b'{"jsonrpc":"2.0","id":1000001,"id":1000002,"method":"tools/call","params":{"name":"echo"}}\n'
@@ -137,7 +137,7 @@ def test_after_hundreds_of_calls_a_message_that_is_ambiguous_is_refused(tmp_path
     assert called(tmp_path) == [str(number) for number in range(2, last + 5)]
 
 
-def test_calls_in_any_spelling_are_forwarded_and_answered_byte_for_byte_and_recorded(tmp_path: Path) -> None:
+def test_calls_in_any_json_formatting_are_relayed_byte_for_byte_and_recorded(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
         last = gateway.warm()
         ids = []

@@ -237,7 +237,7 @@ def running(folder: Path, *before: str, greet: bool = True, server: str = SERVER
         process.stdout.close()
 
 
-def test_a_server_that_speaks_before_it_reads_a_large_call_is_no_deadlock(tmp_path: Path) -> None:
+def test_a_server_that_writes_before_it_reads_a_large_call_causes_no_deadlock(tmp_path: Path) -> None:
     """It tells that its list changed, for which the gateway has a question of its own, while its input is full."""
     with running(tmp_path) as client:
         late = client.call("late")
@@ -247,7 +247,7 @@ def test_a_server_that_speaks_before_it_reads_a_large_call_is_no_deadlock(tmp_pa
         assert "result" in client.ask("echo")
 
 
-def test_who_has_something_for_later_does_not_wait_for_somebody_who_writes() -> None:
+def test_queueing_a_line_does_not_wait_for_a_blocked_write() -> None:
     reads, writes = os.pipe()
     outlet = LineWriter(writes, 1000, lambda: None)
     with outlet.lock:  # as somebody has it whose write is not taken
@@ -257,7 +257,7 @@ def test_who_has_something_for_later_does_not_wait_for_somebody_who_writes() -> 
         assert stream.read() == b"one\ntwo\n"
 
 
-def test_what_waits_for_a_side_that_does_not_read_is_bounded_and_what_was_in_time_is_written() -> None:
+def test_the_backlog_of_a_side_that_does_not_read_is_limited_and_queued_lines_are_written() -> None:
     reads, writes = os.pipe()
     full: list[str] = []
     outlet = LineWriter(writes, 1000, lambda: full.append("full"))
@@ -271,7 +271,7 @@ def test_what_waits_for_a_side_that_does_not_read_is_bounded_and_what_was_in_tim
         assert stream.read() == b"x" * 700 + b"\n"
 
 
-def test_what_a_side_does_not_take_any_more_is_given_back_now_and_later() -> None:
+def test_lines_that_cannot_be_written_are_returned() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     back: list[bytes] = []
@@ -291,7 +291,7 @@ def test_what_a_side_does_not_take_any_more_is_given_back_now_and_later() -> Non
     os.close(writes)
 
 
-def test_attack_a_server_that_asks_for_ever_and_reads_no_answer_is_stopped_and_its_call_answered(
+def test_attack_a_server_that_floods_requests_and_reads_nothing_is_stopped_and_its_call_answered(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path, "-c", NARROW) as client:
@@ -300,7 +300,7 @@ def test_attack_a_server_that_asks_for_ever_and_reads_no_answer_is_stopped_and_i
         assert "the server is stopped: the server does not read what it is sent" in client.said
 
 
-def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_path: Path) -> None:
+def test_a_call_released_just_as_the_client_disconnects_is_answered(tmp_path: Path) -> None:
     with running(tmp_path, "-c", SLOW, greet=False) as client:
         call = client.call("echo")  # the first that anybody hears of a list, so that it is held
         poll(lambda: "released" in client.said)
@@ -309,7 +309,7 @@ def test_a_call_that_is_let_pass_just_when_the_client_leaves_is_answered(tmp_pat
         assert client.process.wait(60) == 0
 
 
-def test_a_page_of_a_list_is_answered_though_the_client_left_before_the_rest_was_asked_for(tmp_path: Path) -> None:
+def test_a_list_page_is_answered_although_the_client_disconnected_before_the_other_pages(tmp_path: Path) -> None:
     with running(tmp_path, greet=False, server=PAGED) as client:
         listed = client.request("tools/list")
         client.stdin.close()
@@ -318,7 +318,7 @@ def test_a_page_of_a_list_is_answered_though_the_client_left_before_the_rest_was
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["long way", "short way"])
-def test_a_call_that_a_server_does_not_take_any_more_is_answered_with_an_error(tmp_path: Path, *, short: bool) -> None:
+def test_a_call_that_the_server_no_longer_reads_gets_an_error(tmp_path: Path, *, short: bool) -> None:
     with running(tmp_path) as client:
         end = monotonic() + (0.7 if short else 0)  # by then it is open for sure
         while monotonic() < end:
@@ -334,20 +334,22 @@ def test_a_call_that_a_server_does_not_take_any_more_is_answered_with_an_error(t
 
 
 @pytest.mark.parametrize("how", ["leave", "detach"])
-def test_a_call_is_answered_when_its_server_ended_though_somebody_holds_its_output(tmp_path: Path, how: str) -> None:
+def test_a_call_is_answered_when_its_server_ended_although_a_child_keeps_its_output_open(
+    tmp_path: Path, how: str
+) -> None:
     with running(tmp_path) as client:
         error = client.ask(how)["error"]
         assert (error["code"], error["message"]) == (-32000, "pinwarden: the server ended without an answer")
         assert client.process.wait(60) == 4
 
 
-def test_an_answer_that_is_still_looked_at_when_its_server_is_found_to_have_ended_is_not_lost(tmp_path: Path) -> None:
+def test_a_response_still_being_judged_when_its_server_ends_is_not_lost(tmp_path: Path) -> None:
     with running(tmp_path, "-c", BUSY) as client:
         assert client.ask("last")["error"]["message"] == "last words"
         assert client.process.wait(60) == 4
 
 
-def test_the_last_line_of_a_client_needs_no_line_end(tmp_path: Path) -> None:
+def test_the_last_line_of_a_client_needs_no_line_break(tmp_path: Path) -> None:
     with running(tmp_path) as client:
         number = client.call("echo", end=b"")
         client.stdin.close()
@@ -355,7 +357,7 @@ def test_the_last_line_of_a_client_needs_no_line_end(tmp_path: Path) -> None:
         assert client.process.wait(60) == 0
 
 
-def test_a_message_that_breaks_off_at_the_end_of_input_goes_nowhere(tmp_path: Path) -> None:
+def test_a_truncated_message_at_the_end_of_input_is_not_forwarded(tmp_path: Path) -> None:
     with running(tmp_path) as client:
         client.write(b'{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"echo"}')
         client.stdin.close()

@@ -65,14 +65,14 @@ def notice(harness: SessionHarness, **params: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("era", [OLD, NEW])
-def test_a_result_that_is_fetched_later_passes_byte_for_byte(era: str) -> None:
+def test_a_task_result_is_forwarded_byte_for_byte(era: str) -> None:
     harness = harness_with_task(era, finished(era))
     assert fetch(harness, era)["result"] == finished(era)
     assert json.dumps(finished(era)).encode() in harness.to_client[-1]
 
 
 @pytest.mark.parametrize("era", [OLD, NEW])
-def test_the_tool_has_to_be_approved_still_when_its_result_is_fetched(era: str) -> None:
+def test_a_tasks_tool_must_still_be_approved_when_its_result_is_requested(era: str) -> None:
     """Attack: the tool turns while its task runs, and the result comes from what it became."""
     harness = harness_with_task(era, finished(era), {"tools": [POISONED, DELETE]})
     harness.switch_server_state()
@@ -82,7 +82,7 @@ def test_the_tool_has_to_be_approved_still_when_its_result_is_fetched(era: str) 
     assert "result" in harness.request("tasks/cancel", {"taskId": TASK})
 
 
-def test_going_on_with_a_task_needs_an_approved_tool_too() -> None:
+def test_updating_a_task_needs_an_approved_tool() -> None:
     harness = harness_with_task(NEW, finished(NEW), {"tools": [POISONED, DELETE]})
     assert "result" in harness.request("tasks/update", {"taskId": TASK, "inputResponses": {}})
     harness.switch_server_state()
@@ -96,7 +96,7 @@ def test_going_on_with_a_task_needs_an_approved_tool_too() -> None:
 @pytest.mark.parametrize(
     ("word", "passes"), [("block", False), ("warn", True), ("allow_degraded", True), (None, False)]
 )
-def test_a_task_whose_call_nobody_saw_is_decided_by_the_policy_for_the_unknown(word: str | None, passes: bool) -> None:
+def test_the_unknown_policy_decides_about_a_task_whose_call_was_not_seen(word: str | None, passes: bool) -> None:
     """Attack: a task that a tool which is not approved began elsewhere is fetched here."""
     harness = harness_with_task(NEW, finished(NEW), **({} if word is None else {"rules": policy(unknown=word)}))
     answer = harness.request("tasks/get", {"taskId": "another"})
@@ -115,7 +115,7 @@ def test_a_task_is_known_to_every_session_of_the_server() -> None:
     assert fetch(harness, NEW)["result"] == finished(NEW)
 
 
-def test_an_extension_that_nobody_approved_brings_no_results() -> None:
+def test_results_of_an_unapproved_extension_are_refused() -> None:
     lock = approved_surface({"tools": [SEARCH, DELETE]})
     harness = harness_with_task(NEW, finished(NEW), lock=lock)
     assert refusal_code(fetch(harness, NEW)) == "capability_added"
@@ -130,7 +130,7 @@ def test_an_extension_that_nobody_approved_brings_no_results() -> None:
         {"status": "completed", "result": {"resultType": "input_required", "inputRequests": ASKS}},
     ],
 )
-def test_what_a_task_asks_for_is_held_against_the_policy_for_requests(told: dict[str, Any]) -> None:
+def test_server_requests_of_a_task_follow_the_request_policy(told: dict[str, Any]) -> None:
     """Attack: elicitation in a task, which a gateway that looks at calls only does not see."""
     whole = {"resultType": "complete", "taskId": TASK, **told}
     harness = harness_with_task(NEW, whole)
@@ -142,13 +142,13 @@ def test_what_a_task_asks_for_is_held_against_the_policy_for_requests(told: dict
     assert len(notice(free, **told)) == 1
 
 
-def test_what_a_call_that_becomes_a_task_asks_for_is_held_against_the_same_policy() -> None:
+def test_server_requests_of_a_call_that_becomes_a_task_follow_the_request_policy() -> None:
     for result in ({**STARTED[NEW], "inputRequests": ASKS}, {"task": {"taskId": TASK, "inputRequests": ASKS}}):
         harness = SessionHarness({"tools": [SEARCH], "answers": {"tools/call": json.dumps(result)}}, era=NEW)
         assert refusal_code(harness.call_tool("search_notes")) == "url_host_denied"
 
 
-def test_polling_for_an_open_question_is_no_further_round_and_asking_for_ever_is() -> None:
+def test_polling_does_not_count_as_another_input_request_but_new_requests_do() -> None:
     form = {"method": "elicitation/create", "params": {"message": "Name?", "requestedSchema": {"type": "object"}}}
     rules = policy(**{"max-rounds": 3})
     harness = harness_with_task(NEW, {}, rules=rules)
@@ -163,7 +163,7 @@ def test_polling_for_an_open_question_is_no_further_round_and_asking_for_ever_is
                 return
 
 
-def test_many_tasks_in_a_row_are_no_rounds_of_questions() -> None:
+def test_consecutive_tasks_do_not_count_as_repeated_input_requests() -> None:
     harness = harness_with_task(NEW, finished(NEW))
     for _ in range(20):
         assert harness.call_tool("search_notes")["result"] == STARTED[NEW]
@@ -175,7 +175,7 @@ def hidden(word: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("era", [OLD, NEW])
-def test_hidden_characters_and_size_are_looked_at_in_later_results_too(era: str) -> None:
+def test_hidden_characters_and_size_are_checked_in_task_results(era: str) -> None:
     text, strip = hidden("strip")
     result = finished(era, {"content": [{"type": "text", "text": text}]})
     harness = harness_with_task(era, result, rules=policy(results=strip))
@@ -186,7 +186,7 @@ def test_hidden_characters_and_size_are_looked_at_in_later_results_too(era: str)
     assert refusal_code(fetch(large, era)) == "result_too_large"
 
 
-def test_hidden_characters_and_size_are_looked_at_in_what_is_told_of_a_task() -> None:
+def test_hidden_characters_and_size_are_checked_in_task_notifications() -> None:
     text, strip = hidden("strip")
     result = {"content": [{"type": "text", "text": text}]}
     harness = harness_with_task(NEW, finished(NEW), rules=policy(results={**strip, "max-bytes": 900}))
@@ -197,7 +197,7 @@ def test_hidden_characters_and_size_are_looked_at_in_what_is_told_of_a_task() ->
     assert harness.events[-1].code == "result_too_large"
 
 
-def test_what_is_told_of_a_task_waits_for_the_list_of_tools_and_goes_nowhere_if_the_tool_turned() -> None:
+def test_a_task_notification_waits_for_the_tool_list_and_is_dropped_if_the_tool_changed() -> None:
     """Attack: the result is not fetched but pushed."""
     harness = harness_with_task(NEW, finished(NEW), {"tools": [POISONED, DELETE]})
     plain = {"jsonrpc": "2.0", "method": "notifications/tasks", "params": {"taskId": TASK, "status": "working"}}
@@ -210,7 +210,7 @@ def test_what_is_told_of_a_task_waits_for_the_list_of_tools_and_goes_nowhere_if_
     assert harness.events[-1].code == "new_exfiltration"
 
 
-def test_what_is_told_of_a_task_before_its_call_is_answered_passes_if_it_brings_nothing() -> None:
+def test_a_task_notification_before_the_calls_response_is_forwarded_if_it_has_no_result() -> None:
     harness = SessionHarness({"tools": [SEARCH]}, era=NEW)
     harness.open()
     assert len(notice(harness, status="working", statusMessage="Looking")) == 1
@@ -220,7 +220,7 @@ def test_what_is_told_of_a_task_before_its_call_is_answered_passes_if_it_brings_
         assert harness.events[-1].code == "task_unknown"
 
 
-def test_a_held_notice_is_no_answer_to_anything() -> None:
+def test_a_deferred_notification_produces_no_response() -> None:
     harness = harness_with_task(NEW, finished(NEW), {"deaf": ["tools/list"]})
     harness.switch_server_state()
     harness.now += 31
@@ -244,7 +244,7 @@ def test_a_held_notice_is_no_answer_to_anything() -> None:
         {"taskId": 7},
     ],
 )
-def test_what_two_readers_could_take_for_another_task_or_result_goes_no_further(told: dict[str, Any]) -> None:
+def test_an_ambiguous_task_status_is_refused(told: dict[str, Any]) -> None:
     """Attack: parser differential in a task."""
     harness = harness_with_task(NEW, {"taskId": TASK, **told})
     if told != {"taskId": 7}:
@@ -252,7 +252,7 @@ def test_what_two_readers_could_take_for_another_task_or_result_goes_no_further(
     assert notice(harness, **told) == []
 
 
-def test_a_request_for_a_task_that_two_readers_could_take_for_another_goes_no_further() -> None:
+def test_an_ambiguous_task_request_is_refused() -> None:
     harness = harness_with_task(NEW, finished(NEW))
     answer = harness.request("tasks/get", {"taskId": TASK, "TaskId": "another"})
     assert refusal_code(answer) == "message_doubtful"
@@ -308,9 +308,7 @@ LENIENT = {"unknown": "allow_degraded"}
 
 @pytest.mark.parametrize("rules", [{}, LENIENT], ids=["default", "lenient"])
 @pytest.mark.parametrize("method", ["tasks/cancel", "tasks/get", "tasks/result"])
-def test_attack_a_client_cannot_touch_the_task_of_another_on_a_remote_server(
-    method: str, rules: dict[str, str]
-) -> None:
+def test_attack_a_client_cannot_use_another_clients_task_on_a_remote_server(method: str, rules: dict[str, str]) -> None:
     """Attack: client B cancels, or looks at, the task of client A, whose id it saw or guessed."""
     with office(**rules) as (server, first, second, kept):
         asked = len(server.received)
@@ -325,7 +323,7 @@ def test_attack_a_client_cannot_touch_the_task_of_another_on_a_remote_server(
 
 
 @pytest.mark.parametrize("rules", [{}, LENIENT], ids=["default", "lenient"])
-def test_attack_a_client_does_not_see_the_tasks_of_another_in_a_list(rules: dict[str, str]) -> None:
+def test_attack_a_task_list_does_not_contain_another_clients_tasks(rules: dict[str, str]) -> None:
     """Attack: client B lists tasks, and reads what client A has in work, and under which id."""
     with office(**rules) as (server, first, second, kept):
         elsewhere = {"taskId": "task-of-nobody", "status": "working"}
@@ -341,7 +339,7 @@ def test_attack_a_client_does_not_see_the_tasks_of_another_in_a_list(rules: dict
     assert told == [("blocked", "other", "task_unknown"), ("blocked", "tester", "task_unknown")]
 
 
-def test_a_list_of_ones_own_tasks_passes_byte_for_byte() -> None:
+def test_a_list_of_the_clients_own_tasks_is_forwarded_byte_for_byte() -> None:
     harness = harness_with_task(OLD, finished(OLD))
     answer = '{"tasks" : [ {"taskId":"' + TASK + '", "status":"working"} ],"x":1.0}'
     harness.server.state["answers"]["tasks/list"] = answer
@@ -359,13 +357,13 @@ def test_a_list_of_ones_own_tasks_passes_byte_for_byte() -> None:
         {},
     ],
 )
-def test_attack_a_list_of_tasks_that_readers_may_understand_differently_goes_no_further(listed: Any) -> None:
+def test_attack_an_ambiguous_task_list_is_refused(listed: Any) -> None:
     harness = harness_with_task(OLD, finished(OLD))
     harness.server.state["answers"]["tasks/list"] = json.dumps(listed)
     assert refusal_code(harness.request("tasks/list")) in ("JSON_CANONICALIZATION_ERROR", "PROBE_FAILED")
 
 
-def test_a_task_whose_tool_turned_is_not_in_the_list_but_can_be_cancelled() -> None:
+def test_a_task_whose_tool_changed_is_not_listed_but_can_be_cancelled() -> None:
     harness = harness_with_task(OLD, finished(OLD), {"tools": [POISONED, DELETE]})
     harness.server.script["states"][1]["answers"]["tasks/list"] = json.dumps({"tasks": [{"taskId": TASK}]})
     harness.switch_server_state()
@@ -375,7 +373,7 @@ def test_a_task_whose_tool_turned_is_not_in_the_list_but_can_be_cancelled() -> N
 
 
 @pytest.mark.parametrize("brings", [{}, {"result": TEXT}])
-def test_attack_nobody_hears_of_the_task_of_another_client(brings: dict[str, Any]) -> None:
+def test_attack_task_notifications_do_not_reach_another_client(brings: dict[str, Any]) -> None:
     """Attack: client B subscribes to the task of client A, or the server tells all its listeners of it."""
     from pinwarden.gateway.session import Session
 

@@ -26,7 +26,7 @@ def events(at: SessionHarness) -> list[tuple[str, str, str]]:
     return [(fact.kind, fact.method, fact.item) for fact in at.events if fact.code == "method_unknown"]
 
 
-def test_attack_a_request_that_no_revision_knows_does_not_go_around_the_gates() -> None:
+def test_attack_an_undefined_method_does_not_bypass_tool_approval() -> None:
     """Attack: the server has a second way to call a tool that is not approved, under a method of its own."""
     at = harness()
     answer = at.request("acme/run", {"tool": "evil", **SECRET})
@@ -40,7 +40,7 @@ def test_attack_a_request_that_no_revision_knows_does_not_go_around_the_gates() 
 
 
 @pytest.mark.parametrize(("word", "kind"), [("allow_degraded", "allowed"), ("warn", "warned")])
-def test_where_the_policy_lets_the_unknown_pass_each_method_is_told_once(word: str, kind: str) -> None:
+def test_a_lenient_policy_records_every_undefined_method_once(word: str, kind: str) -> None:
     at = harness(unknown=word)
     for _ in range(3):
         result = at.request("acme/run", SECRET)["result"]
@@ -59,7 +59,7 @@ def test_where_the_policy_lets_the_unknown_pass_each_method_is_told_once(word: s
     assert "s3cret" not in repr(at.events)
 
 
-def test_attack_a_notice_that_no_revision_knows_brings_no_text_to_the_client() -> None:
+def test_attack_an_undefined_notification_does_not_reach_the_client() -> None:
     """Attack: some clients hand notices of their own making to the model, and no list is judged for that."""
     at = harness()
     got = len(at.to_client)
@@ -69,7 +69,7 @@ def test_attack_a_notice_that_no_revision_knows_brings_no_text_to_the_client() -
     assert events(at) == [("blocked", "notifications/acme/channel", "notifications/acme/channel")]
 
 
-def test_a_notice_of_the_client_that_no_revision_knows_goes_nowhere_and_is_told_once() -> None:
+def test_an_undefined_client_notification_is_dropped_and_recorded_once() -> None:
     at = harness()
     for _ in range(5):
         at.notify("notifications/acme/do", SECRET)
@@ -77,13 +77,13 @@ def test_a_notice_of_the_client_that_no_revision_knows_goes_nowhere_and_is_told_
     assert events(at) == [("blocked", "notifications/acme/do", "notifications/acme/do")]
 
 
-def test_a_rule_of_the_policy_lets_the_methods_of_one_extension_pass() -> None:
+def test_a_policy_rule_allows_the_methods_of_one_extension() -> None:
     at = harness(rules=[{"item": "acme/*", "unknown": "allow_degraded"}])
     assert at.request("acme/run")["result"] == {"done": True}
     assert refusal_code(at.request("other/run")) == "method_unknown"
 
 
-def test_a_method_of_the_other_direction_is_unknown_too() -> None:
+def test_a_method_of_the_other_direction_counts_as_undefined() -> None:
     """Attack: a server that answers what only clients have to answer."""
     at = harness()
     assert refusal_code(at.request("sampling/createMessage", {"messages": []})) == "method_unknown"
@@ -92,7 +92,7 @@ def test_a_method_of_the_other_direction_is_unknown_too() -> None:
 
 
 @pytest.mark.parametrize("word", ["allow_degraded", "block"])
-def test_attack_many_names_flood_no_log_and_none_passes_without_a_word(word: str) -> None:
+def test_attack_many_undefined_methods_do_not_flood_the_log_and_none_is_allowed_silently(word: str) -> None:
     """Attack: the one method that counts comes behind more than are told one by one."""
     at = harness(unknown=word)
     for number in range(MAX_UNKNOWN_METHODS + 50):
@@ -107,7 +107,7 @@ def test_attack_many_names_flood_no_log_and_none_passes_without_a_word(word: str
     assert events(at)[-1][:2] == ("blocked", "acme/run")
 
 
-def test_attack_a_method_that_is_cut_off_fits_no_rule_that_the_whole_one_does_not_fit() -> None:
+def test_attack_rules_match_the_whole_method_name_not_its_truncated_form() -> None:
     """Attack: what a rule forbids, or what it does not let pass, stands behind the part of the name that is told."""
     forbids = harness(unknown="allow_degraded", rules=[{"item": "**/delete", "unknown": "block"}])
     permits = harness(rules=[{"item": "acme/**/read", "unknown": "allow_degraded"}])
@@ -117,7 +117,9 @@ def test_attack_a_method_that_is_cut_off_fits_no_rule_that_the_whole_one_does_no
         assert events(at) == [("blocked", method[:100], method[:100])]
 
 
-def test_attack_a_server_that_lists_more_than_is_remembered_hides_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attack_a_long_list_does_not_suppress_the_record_of_an_undefined_method(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Attack: so many definitions that nothing else is remembered to have been told, and then the message."""
     monkeypatch.setattr("pinwarden.gateway.session_audit._MAX_SEEN", 1)
     at = harness(unknown="allow_degraded")
@@ -129,7 +131,7 @@ def test_attack_a_server_that_lists_more_than_is_remembered_hides_no_method(monk
     assert events(at) == told + [("allowed", "notifications/acme/told", "notifications/acme/told")] * 2
 
 
-def test_a_long_method_is_cut_off_in_the_log_and_kept_nowhere() -> None:
+def test_a_long_method_name_is_truncated_in_the_log_and_not_cached() -> None:
     at = harness(unknown="allow_degraded")
     method = "acme/" + "x" * 1_000_000
     at.request(method)
@@ -138,7 +140,7 @@ def test_a_long_method_is_cut_off_in_the_log_and_kept_nowhere() -> None:
     assert len(json.dumps([repr(fact) for fact in at.events])) < 20_000
 
 
-def test_an_event_that_could_not_be_recorded_is_told_again() -> None:
+def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time() -> None:
     from pinwarden.core.errors import PinwardenError
 
     at = harness(unknown="allow_degraded")
@@ -149,7 +151,7 @@ def test_an_event_that_could_not_be_recorded_is_told_again() -> None:
     assert [fact.code for fact in at.session.client_frame(frame, at.now).facts][-1] == "method_unknown"
 
 
-def test_all_that_a_revision_knows_passes_without_such_an_event() -> None:
+def test_defined_methods_produce_no_such_event() -> None:
     at = SessionHarness({"tools": [SEARCH, DELETE], "resources": [], "answers": {"logging/setLevel": "{}"}})
     at.open()
     for method in sorted(CLIENT_NOTIFICATIONS - {"notifications/initialized", "notifications/roots/list_changed"}):
