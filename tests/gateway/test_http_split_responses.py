@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.upstream_connection import QueuedRequest, UpstreamConnection
+from pinwarden.system.target import HttpAddress
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)
@@ -23,6 +24,7 @@ class Wire:
     """The server's end of one connection, and what the gateway is told of its answers."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
+        self.address = HttpAddress.parse("https://mcp.example/mcp")
         self.heads: dict[bytes, Any] = {}
         self.budget: MemoryBudget | None = None
         self.told: list[Any] = []

@@ -16,6 +16,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.surface.probe.event_stream import EventParser
+from pinwarden.system.net.connections import is_compressed, redirect_refused
+from pinwarden.system.target import HttpAddress
 
 _EVENT_STREAM = b"text/event-stream"
 _END = b"\r\n\r\n"
@@ -42,6 +44,7 @@ class CachedHead:
 class ConnectionPool(Protocol):
     """The owner of connections to one server."""
 
+    address: HttpAddress
     heads: dict[bytes, CachedHead]
     budget: MemoryBudget | None
     """The budget for incomplete responses."""
@@ -338,13 +341,12 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None or status < 200:
             return
         headers = self._headers
-        if b"content-encoding" in headers and headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
-            # A small compressed body can expand to an enormous one.
+        if b"content-encoding" in headers and is_compressed(headers[b"content-encoding"].decode("latin-1")):
             raise _BadAnswerError("the server compressed its response, which the gateway does not accept")
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
             raise _BadAnswerError("the server used a transfer encoding that the gateway does not accept")
         if 300 <= status < 400:
-            raise _BadAnswerError("the server redirects to another address, which the gateway does not follow")
+            raise _BadAnswerError(redirect_refused(self._pool.address, status).message)
         self._bare = 0
         self._in_body = True
         framed = b"content-length" in headers or b"transfer-encoding" in headers

@@ -1,9 +1,11 @@
-"""The connection pool of one remote server. It connects only to network addresses that were checked."""
+"""The connection pool of one remote server.
+
+`pinwarden.system.net.connections` decides which addresses may be contacted and how: TLS, proxies, redirects.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections import Counter, deque
 
@@ -17,7 +19,14 @@ from pinwarden.gateway.http.upstream_connection import (
     UpstreamConnection,
     UpstreamRequest,
 )
-from pinwarden.system.net.connections import Destination, HostNotFoundError, NetworkRules, resolve_destinations
+from pinwarden.system.net.connections import (
+    Destination,
+    NetworkRules,
+    connect_protocol,
+    connection_problem,
+    resolve_destinations,
+    tls_context,
+)
 from pinwarden.system.target import HttpAddress
 
 
@@ -33,10 +42,10 @@ class UpstreamPool:
         self._opening = 0
         self._queue: deque[UpstreamRequest] = deque()
         self._max_per_client = limits.max_client_upstream_connections
-        self._held_back: deque[UpstreamRequest] = deque()
+        self._deferred: deque[UpstreamRequest] = deque()
         """Requests of clients that use their share of connections."""
         self._destinations: tuple[Destination, ...] = ()
-        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        self._tls = tls_context(None) if address.scheme == "https" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.budget: MemoryBudget | None = None
@@ -53,15 +62,17 @@ class UpstreamPool:
 
     def takes_stream(self, client: str) -> bool:
         """Whether a client may open one more stream. Streams are not queued."""
-        used = [*(each.outgoing for each in self._open), *self._queue, *self._held_back]
-        streams = [each.client for each in used if each is not None and each.stream and not each.given_up]
+        requests = [*(connection.outgoing for connection in self._open), *self._queue, *self._deferred]
+        streams = [
+            request.client for request in requests if request is not None and request.stream and not request.given_up
+        ]
         limits = self._limits
         return len(streams) < limits.max_upstream_streams and streams.count(client) < limits.max_client_streams
 
     def start(self, outgoing: UpstreamRequest) -> None:
         """Send a request object of the caller."""
         if len(self._open) >= self._max_per_client and self._in_use()[outgoing.client] >= self._max_per_client:
-            self._held_back.append(outgoing)
+            self._deferred.append(outgoing)
             return
         while self._idle:
             connection = self._idle.pop()
@@ -91,25 +102,25 @@ class UpstreamPool:
             if not outgoing.given_up:
                 connection.start(outgoing)
                 return
-        if self._held_back and (next_one := self._next_held_back()) is not None:
-            connection.start(next_one)
+        if self._deferred and (deferred := self._next_deferred()) is not None:
+            connection.start(deferred)
             return
         self._idle.append(connection)
         connection.expire_later(self._limits.idle_upstream_seconds)
 
     def _in_use(self) -> Counter[str]:
         """The number of connections in use, by client."""
-        return Counter(each.outgoing.client for each in self._open if each.outgoing is not None)
+        return Counter(connection.outgoing.client for connection in self._open if connection.outgoing is not None)
 
-    def _next_held_back(self) -> UpstreamRequest | None:
-        """The first held-back request whose client is below its share now."""
+    def _next_deferred(self) -> UpstreamRequest | None:
+        """The first deferred request whose client is below its share now."""
         used = self._in_use()
-        for _ in range(len(self._held_back)):
-            outgoing = self._held_back.popleft()
+        for _ in range(len(self._deferred)):
+            outgoing = self._deferred.popleft()
             if not outgoing.given_up:
                 if used[outgoing.client] < self._max_per_client:
                     return outgoing
-                self._held_back.append(outgoing)
+                self._deferred.append(outgoing)
         return None
 
     def lost(self, connection: UpstreamConnection) -> None:
@@ -117,8 +128,8 @@ class UpstreamPool:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-        if self._held_back and (next_one := self._next_held_back()) is not None:
-            self._queue.append(next_one)
+        if self._deferred and (deferred := self._next_deferred()) is not None:
+            self._queue.append(deferred)
         self._open_for_queue()
 
     def made(self, connection: UpstreamConnection) -> None:
@@ -139,7 +150,7 @@ class UpstreamPool:
             connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._destinations = ()  # the next attempt resolves and checks the name again
-            self._fail_one(_why_not(err, self.address))
+            self._fail_one(connection_problem(err, self.address))
         finally:
             self._opening -= 1
         if connection is not None:
@@ -157,41 +168,10 @@ class UpstreamPool:
         loop = asyncio.get_running_loop()
         if not self._destinations:
             self._destinations = await loop.run_in_executor(None, resolve_destinations, self.address, self._rules)
-        # The certificate is checked against the host name, not the address.
-        name = self.address.host if self._tls is not None else None
-        last: OSError = ConnectionRefusedError("no address")
-        for destination in self._destinations:
-            try:
-                # The loop creates the socket, so only the loop closes it.
-                _, protocol = await loop.create_connection(
-                    lambda: UpstreamConnection(self, self._limits),
-                    _numeric_host(destination),
-                    destination.sockaddr[1],
-                    ssl=self._tls,
-                    family=destination.family,
-                    flags=socket.AI_NUMERICHOST,
-                    server_hostname=name,
-                )
-            except OSError as err:
-                last = err
-            else:
-                return protocol
-        raise last
-
-
-def _numeric_host(destination: Destination) -> str:
-    """The checked address, with the zone of a link-local one."""
-    host, _, *more = destination.sockaddr
-    return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
-
-
-def _why_not(err: Exception, address: HttpAddress) -> str:
-    if isinstance(err, PinwardenError):
-        return err.message
-    if isinstance(err, HostNotFoundError):
-        return str(err)
-    if isinstance(err, ssl.SSLError):
-        return f"{address} did not prove who it is: {getattr(err, 'verify_message', '') or err.reason or 'TLS failed'}"
-    if isinstance(err, TimeoutError):
-        return f"{address} did not answer in time"
-    return f"{address} could not be reached: {(isinstance(err, OSError) and err.strerror) or type(err).__name__}"
+        return await connect_protocol(
+            loop,
+            self._destinations,
+            lambda: UpstreamConnection(self, self._limits),
+            self._tls,
+            self.address.host,
+        )

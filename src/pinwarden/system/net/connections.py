@@ -1,7 +1,10 @@
 """Connections: which addresses may be contacted, directly or through a proxy, with which TLS and which credential.
 
-A host is resolved once, and the connection goes to exactly the addresses that were checked. `Endpoint` is a registry
-with its credential.
+The three HTTP clients share these decisions: ``fetch.py`` for registries, ``http_client.py`` for probes and
+``gateway/http/upstream_pool.py`` for the servers behind a gateway. A host is resolved once, and the connection goes to
+exactly the addresses that were checked. Only registries are contacted through a proxy (`proxy_for`): a proxy resolves
+the host again, and could reach another MCP server than the one that was checked. `Endpoint` is a registry with its
+credential.
 """
 
 from __future__ import annotations
@@ -12,14 +15,18 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote, urljoin
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.system.target import HttpAddress
 
+if TYPE_CHECKING:
+    import asyncio
+
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+ProtocolT = TypeVar("ProtocolT", bound="asyncio.BaseProtocol")
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
@@ -62,6 +69,60 @@ def connect_socket(
     raise last
 
 
+async def connect_protocol(
+    loop: asyncio.AbstractEventLoop,
+    destinations: Sequence[Destination],
+    make_protocol: Callable[[], ProtocolT],
+    tls: ssl.SSLContext | None,
+    host: str,
+) -> ProtocolT:
+    """`connect_socket` on an event loop, with TLS. The certificate is verified for ``host``."""
+    last: OSError = ConnectionRefusedError("no address")
+    for destination in destinations:
+        try:
+            # The loop creates the socket, so only the loop closes it.
+            _, protocol = await loop.create_connection(
+                make_protocol,
+                _numeric_host(destination),
+                destination.sockaddr[1],
+                ssl=tls,
+                family=destination.family,
+                flags=socket.AI_NUMERICHOST,
+                server_hostname=None if tls is None else host,
+            )
+        except OSError as err:
+            last = err
+        else:
+            return protocol
+    raise last
+
+
+def _numeric_host(destination: Destination) -> str:
+    """The checked address, with the zone of a link-local one."""
+    host, _, *more = destination.sockaddr
+    return f"{host}%{more[1]}" if len(more) > 1 and more[1] else str(host)
+
+
+def connection_problem(err: BaseException, address: HttpAddress) -> str:
+    """Why a connection failed, as a sentence."""
+    if isinstance(err, PinwardenError):
+        return err.message
+    if isinstance(err, HostNotFoundError):
+        return f"the host {address.host} was not found"
+    if isinstance(err, ssl.SSLError):
+        why = getattr(err, "verify_message", "") or err.reason or "TLS failed"
+        return f"{address} has no valid TLS certificate: {why}"
+    if isinstance(err, TimeoutError):
+        return f"{address} did not respond in time"
+    return f"{address} could not be reached: {(isinstance(err, OSError) and err.strerror) or type(err).__name__}"
+
+
+def redirect_refused(address: HttpAddress, status: int) -> PinwardenError:
+    """The error for a redirect of a client that does not follow redirects."""
+    data = {"reason": "redirect", "status": status}
+    return PinwardenError("ADDRESS_REFUSED", f"{address} redirects to another address", data=data)
+
+
 def redirect_target(address: HttpAddress, location: str, status: int | None = None) -> HttpAddress:
     """Where a redirect leads. ``ADDRESS_REFUSED`` for malformed targets and from HTTPS to plain HTTP."""
     data: dict[str, object] = {"reason": "redirect"} if status is None else {"reason": "redirect", "status": status}
@@ -75,9 +136,9 @@ def redirect_target(address: HttpAddress, location: str, status: int | None = No
     return target
 
 
-def is_compressed(headers: Mapping[str, str]) -> bool:
+def is_compressed(content_encoding: str | None) -> bool:
     """Whether a body is compressed. Clients reject that: they did not ask for it, and it could expand enormously."""
-    return headers.get("content-encoding", "identity").lower() not in ("identity", "")
+    return (content_encoding or "").strip().lower() not in ("identity", "")
 
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")

@@ -166,7 +166,7 @@ class _Response:
 
     def chunks(self, max_bytes: int) -> Iterator[bytes]:
         """The body in chunks, up to a limit."""
-        if is_compressed(self.headers):
+        if is_compressed(self.headers.get("content-encoding")):
             raise fetch_failed("protocol", f"{self.address} sent a compressed response, which was not requested")
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > max_bytes):

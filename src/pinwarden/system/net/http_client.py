@@ -26,12 +26,13 @@ from pinwarden.system.net.connections import (
     HostNotFoundError,
     NetworkRules,
     connect_socket,
+    connection_problem,
     is_compressed,
+    redirect_refused,
     redirect_target,
     resolve_destinations,
     tls_context,
 )
-from pinwarden.system.net.network_errors import network_problem, tls_problem
 from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit_exceeded
 from pinwarden.system.target import HttpAddress
 
@@ -85,7 +86,7 @@ class HttpResponse:
 
     def chunks(self) -> Iterator[bytes]:
         """The body in chunks."""
-        if is_compressed(self._raw.headers):
+        if is_compressed(self._raw.headers.get("content-encoding")):
             raise probe_failed("protocol", "the server sent a compressed response, which was not requested")
         while True:
             try:
@@ -263,13 +264,11 @@ class HttpClient:
     def _redirected(self, request: HttpRequest, status: int, location: str) -> HttpAddress:
         address = request.address
 
-        def refuse(why: str) -> PinwardenError:
-            return PinwardenError("ADDRESS_REFUSED", why, data={"reason": "redirect", "status": status})
-
         if not self._options.allow_redirects:
-            raise refuse(f"{address} redirects to another address")
+            raise redirect_refused(address, status)
         if request.method != "GET" and status not in _KEEP_METHOD:
-            raise refuse(f"{address} redirects with a status that would change the request method")
+            why = f"{address} redirects with a status that would change the request method"
+            raise PinwardenError("ADDRESS_REFUSED", why, data={"reason": "redirect", "status": status})
         following = redirect_target(address, location, status)
         if following.origin != address.origin:
             self._headers = {}  # credentials are for the first host only
@@ -279,9 +278,7 @@ class HttpClient:
     def _not_connected(self, err: Exception, address: HttpAddress) -> PinwardenError:
         if self.allowance.is_expired:
             return self.allowance.timed_out()
-        if isinstance(err, ssl.SSLError):
-            return probe_failed("connect", f"{address} has no valid TLS certificate: {tls_problem(err)}")
-        return probe_failed("connect", f"{address} could not be reached: {network_problem(err)}")
+        return probe_failed("connect", connection_problem(err, address))
 
 
 class _PlainConnection(HTTPConnection):

@@ -10,7 +10,7 @@ from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import show_invisible
-from pinwarden.system.net.connections import HostNotFoundError
+from pinwarden.system.net.connections import HostNotFoundError, connection_problem
 from pinwarden.system.target import HttpAddress
 
 
@@ -75,28 +75,16 @@ def connection_failed(err: Exception, address: HttpAddress) -> PinwardenError:
     return PinwardenError(error.code, error.message, hint=error.hint, data={**error.data, "host": address.host_header})
 
 
-def tls_problem(err: ssl.SSLError) -> str:
-    """Why a TLS handshake failed."""
-    return getattr(err, "verify_message", "") or err.reason or "TLS failed"
-
-
-def network_problem(err: BaseException) -> str:
-    """Why a connection failed."""
-    return (isinstance(err, OSError) and err.strerror) or type(err).__name__
-
-
 def _connection_error(err: Exception, address: HttpAddress) -> PinwardenError:
     cause = first_cause(err)
     if isinstance(cause, ssl.SSLError):
         hint = _CLOCK if getattr(cause, "verify_code", None) in (_NOT_YET_VALID, _EXPIRED) else None
-        return fetch_failed("tls", f"{address} has no valid TLS certificate: {tls_problem(cause)}", hint=hint)
-    if isinstance(cause, HostNotFoundError):
-        return fetch_failed("connect", f"the host {address.host} was not found")
+        return fetch_failed("tls", connection_problem(cause, address), hint=hint)
     if isinstance(cause, TimeoutError) or "Timeout" in type(err).__name__:
-        return fetch_failed("timeout", f"{address} did not respond in time")
-    if isinstance(err, ProxyError):
+        return fetch_failed("timeout", connection_problem(TimeoutError(), address))
+    if isinstance(err, ProxyError) and not isinstance(cause, HostNotFoundError):
         return fetch_failed("connect", f"the proxy in the environment could not reach {address}")
-    return fetch_failed("connect", f"{address} could not be reached: {network_problem(cause)}")
+    return fetch_failed("connect", connection_problem(cause, address))
 
 
 _NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL error numbers
