@@ -98,8 +98,8 @@ def test_whoever_follows_the_log_takes_the_new_key_over(user: User) -> None:
     user.publish(SECOND)
     judged = user.judge()
     assert judged.accepted is not None
-    assert judged.accepted.fresh is not None
-    assert (judged.accepted.fresh.index, judged.accepted.fresh.size) == (2, 3)
+    assert judged.accepted.log_position is not None
+    assert (judged.accepted.log_position.index, judged.accepted.log_position.size) == (2, 3)
 
 
 def test_two_changes_are_followed_at_once_and_from_any_of_the_keys(user: User, tmp_path: Path) -> None:

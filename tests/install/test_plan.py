@@ -60,8 +60,8 @@ def test_an_honest_bundle_passes_every_step_and_each_is_told(user: User) -> None
         (9, "passed"),
     ]
     assert judged.accepted.provenance.attestations_used == (VERA.public_key.did,)
-    assert judged.accepted.fresh is not None
-    assert (judged.accepted.fresh.index, judged.accepted.fresh.size) == (0, 1)
+    assert judged.accepted.log_position is not None
+    assert (judged.accepted.log_position.index, judged.accepted.log_position.size) == (0, 1)
     assert judged.plan[0].detail == "acme"
     assert judged.plan[5].detail == "vera"
 

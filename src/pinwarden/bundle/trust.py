@@ -223,7 +223,7 @@ class TrustStore(Record):
     def trust(self) -> Trust:
         """The keys that are trusted now."""
         return Trust(
-            registry_keys=tuple(root.key for root in self.registries),
+            registry_keys=tuple(registry.key for registry in self.registries),
             known_keys=tuple(known.key for known in self.keys),
         )
 
@@ -232,8 +232,8 @@ class TrustStore(Record):
 
         ``witnesses_needed`` stays the same: revoking a witness must not lower the quorum.
         """
-        root = next((root for root in self.registries if root.key.key_id == key_id), None)
-        return None if root is None else replace(root, witnesses=self.without_revoked(root.witnesses))
+        registry = next((registry for registry in self.registries if registry.key.key_id == key_id), None)
+        return None if registry is None else replace(registry, witnesses=self.without_revoked(registry.witnesses))
 
     def without_revoked(self, witnesses: Iterable[WitnessKey]) -> tuple[WitnessKey, ...]:
         """The witnesses whose key is not revoked.
@@ -244,7 +244,7 @@ class TrustStore(Record):
 
     def find_witness(self, text: str) -> WitnessKey | None:
         """The witness with this key or name; None if there is none or the name is ambiguous."""
-        witnesses = {witness for root in self.registries for witness in root.witnesses}
+        witnesses = {witness for registry in self.registries for witness in registry.witnesses}
         matches = [witness for witness in witnesses if text in (str(witness), witness.key.did, witness.name)]
         return matches[0] if len(matches) == 1 else None
 
@@ -256,7 +256,7 @@ class TrustStore(Record):
 
     def find_ended(self, key_id: str) -> EndedKey | None:
         """The record of a replaced key; None if no registry replaced it."""
-        return next((ended for root in self.registries for ended in root.ended if ended.key_id == key_id), None)
+        return next((ended for registry in self.registries for ended in registry.ended if ended.key_id == key_id), None)
 
     def find_revoked(self, key_id: str) -> RevokedKey | None:
         """The record of a revoked key; None if it is not revoked."""
@@ -266,16 +266,18 @@ class TrustStore(Record):
 # Changes to the trust store
 
 
-def add_registry(store: TrustStore, root: TrustedRegistry) -> TrustStore:
+def add_registry(store: TrustStore, registry: TrustedRegistry) -> TrustStore:
     """Trust a registry. Its key must not be revoked, replaced, or trusted for attestations."""
-    check_not_revoked(store, root.key.key_id, root.log.key.did, *(witness.key.did for witness in root.witnesses))
-    _refuse_ended(store, root.key.key_id, root.log.key.did)
-    if any(known.key.key_id == root.key.key_id for known in store.keys):
-        _usage(f"{root.key.key_id} is already trusted for attestations; a registry needs a key of its own")
-    _refuse_name(store, root.key)
-    before = next((other for other in store.registries if other.key.key_id == root.key.key_id), None)
+    check_not_revoked(
+        store, registry.key.key_id, registry.log.key.did, *(witness.key.did for witness in registry.witnesses)
+    )
+    _refuse_ended(store, registry.key.key_id, registry.log.key.did)
+    if any(known.key.key_id == registry.key.key_id for known in store.keys):
+        _usage(f"{registry.key.key_id} is already trusted for attestations; a registry needs a key of its own")
+    _refuse_name(store, registry.key)
+    before = next((other for other in store.registries if other.key.key_id == registry.key.key_id), None)
     others = tuple(other for other in store.registries if other is not before)
-    return replace(store, registries=(*others, replace(root, ended=before.ended if before else root.ended)))
+    return replace(store, registries=(*others, replace(registry, ended=before.ended if before else registry.ended)))
 
 
 def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey], present: PublicKey) -> TrustStore:
@@ -284,12 +286,12 @@ def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey]
     Raises if the new key is revoked or already trusted for something else.
     """
     check_not_revoked(store, present.did)
-    old = next((root for root in store.registries if root.log == log), None)
+    old = next((registry for registry in store.registries if registry.log == log), None)
     if old is None:
         return store  # another process did it first, or the registry was removed
     key = replace(old.key, key=present) if old.key.key == log.key else old.key
     if any(key.key_id == known.key_id for known in store.trust.known_keys) or any(
-        root is not old and key.key_id == root.key.key_id for root in store.registries
+        registry is not old and key.key_id == registry.key.key_id for registry in store.registries
     ):
         _usage(
             f"{key.key_id} is already trusted for something else; it cannot be the new key of "
@@ -298,7 +300,7 @@ def apply_key_changes(store: TrustStore, log: NoteKey, ended: Iterable[EndedKey]
     recorded = {record.key_id: record for record in old.ended}
     all_ended = tuple(recorded.get(record.key_id, record) for record in ended)
     moved = replace(old, key=key, log=NoteKey(name=log.name, key=present), ended=all_ended)
-    return replace(store, registries=tuple(moved if root is old else root for root in store.registries))
+    return replace(store, registries=tuple(moved if registry is old else registry for registry in store.registries))
 
 
 def add_key(store: TrustStore, known: KnownKey) -> TrustStore:
@@ -319,21 +321,21 @@ def remove_key(store: TrustStore, key_id: str) -> TrustStore:
     """Remove a key without revoking it."""
     return replace(
         store,
-        registries=tuple(root for root in store.registries if root.key.key_id != key_id),
+        registries=tuple(registry for registry in store.registries if registry.key.key_id != key_id),
         keys=tuple(known for known in store.keys if known.key.key_id != key_id),
     )
 
 
 def revoke_key(store: TrustStore, key: TrustedKey, now: str, why: str) -> TrustStore:
     """Revoke a key in every role, and remember it."""
-    removed = [root for root in store.registries if key.key in (root.key.key, root.log.key)]
-    remaining = tuple(root for root in store.registries if root not in removed)
+    removed = [registry for registry in store.registries if key.key in (registry.key.key, registry.log.key)]
+    remaining = tuple(registry for registry in store.registries if registry not in removed)
     left = replace(remove_key(store, key.key_id), registries=remaining)
     revoked = [RevokedKey(key_id=key.key_id, name=key.name, roles=key.roles, revoked_at=now, why=why)]
     revoked += [  # removing the registry must not make its replaced keys usable again
-        RevokedKey(key_id=ended.key_id, name=root.key.name, roles=root.key.roles, revoked_at=now, why=_ENDED)
-        for root in removed
-        for ended in root.ended
+        RevokedKey(key_id=ended.key_id, name=registry.key.name, roles=registry.key.roles, revoked_at=now, why=_ENDED)
+        for registry in removed
+        for ended in registry.ended
         if not store.find_revoked(ended.key_id)
     ]
     return replace(left, revoked=(*left.revoked, *revoked))
@@ -380,7 +382,7 @@ def trust_store_bytes(store: TrustStore) -> bytes:
     """The file's bytes, including a digest that detects damage."""
     document = {
         "format": FORMAT,
-        "trusted_registry_keys": [_registry_to_json(root) for root in store.registries],
+        "trusted_registry_keys": [_registry_to_json(registry) for registry in store.registries],
         "known_keys": [{**trusted_key_to_json(known.key), "added_at_utc": known.added_at} for known in store.keys],
         "revoked_keys": [
             {
@@ -396,17 +398,17 @@ def trust_store_bytes(store: TrustStore) -> bytes:
     return encode_json_file({**document, "integrity": _integrity(document)})
 
 
-def _registry_to_json(root: TrustedRegistry) -> dict[str, Any]:
+def _registry_to_json(registry: TrustedRegistry) -> dict[str, Any]:
     return {
-        **trusted_key_to_json(root.key),
-        "checkpoint_key": str(root.log),
-        "url": root.url,
-        "witnesses": [str(witness) for witness in root.witnesses],
-        "witnesses_needed": root.witnesses_needed,
-        "max_age_days": root.max_age_days,
-        "added_at_utc": root.added_at,
+        **trusted_key_to_json(registry.key),
+        "checkpoint_key": str(registry.log),
+        "url": registry.url,
+        "witnesses": [str(witness) for witness in registry.witnesses],
+        "witnesses_needed": registry.witnesses_needed,
+        "max_age_days": registry.max_age_days,
+        "added_at_utc": registry.added_at,
         "ended_keys": [
-            {"key_id": ended.key_id, "log_index": ended.seq, "seen_at_utc": ended.seen_at} for ended in root.ended
+            {"key_id": ended.key_id, "log_index": ended.seq, "seen_at_utc": ended.seen_at} for ended in registry.ended
         ],
     }
 
@@ -439,7 +441,7 @@ def _read(document: Any) -> TrustStore:
     trusted = [key.key_id for key in (*store.trust.registry_keys, *store.trust.known_keys)]
     if len(set(trusted)) != len(trusted):
         _damaged("it lists a key twice")
-    for key_id in (*trusted, *(root.log.key.did for root in store.registries)):
+    for key_id in (*trusted, *(registry.log.key.did for registry in store.registries)):
         if store.find_revoked(key_id) or store.find_ended(key_id):
             _damaged(f"{key_id} is both trusted and revoked")
     return store

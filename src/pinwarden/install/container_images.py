@@ -54,24 +54,24 @@ def install_image(request: ImageInstall, context: FetchContext) -> Report:
     project, lock_options = request.project, request.lock_options
     old = lock_store.read(project.lock)
     # Keep earlier pins of the same reference: installing again must not follow a moved tag.
-    made = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
-    refuse_forbidden(request.policies, made, lock_options.now)
-    examined = examine_artifact(made[0], context, lock_options.now)
+    entries_to_verify = [with_earlier_pins(old, _entry(request, client)) for client in request.target.clients]
+    refuse_forbidden(request.policies, entries_to_verify, lock_options.now)
+    examined = examine_artifact(entries_to_verify[0], context, lock_options.now)
     refusal = first_refusal(examined) if examined.refused else None
     if refusal is not None:
         raise refusal
     entries = [
         with_pins(entry, VerifiedArtifact(examined_artifact=examined, closure=None), "", lock_options.now)
-        for entry in made
+        for entry in entries_to_verify
     ]
-    candidate = approval_candidate(project, request.name, _asked(request, entries[0]), lock_options)
+    candidate = approval_candidate(project, request.name, _probe(request, entries[0]), lock_options)
     if candidate is not None:
         if candidate.blocked:
             return _refused(candidate)
         entries = [_with_surface(entry, candidate, request) for entry in entries]
     write_entries(project, entries, candidate, lock_options)
-    seen = None if candidate is None else candidate.surface
-    return _report(request, entries, seen, [row.message for row in examined.rows])
+    surface = None if candidate is None else candidate.surface
+    return _report(request, entries, surface, [row.message for row in examined.rows])
 
 
 def _entry(request: ImageInstall, client: str) -> Entry:
@@ -83,15 +83,15 @@ def _entry(request: ImageInstall, client: str) -> Entry:
         "environmentVariables": [{"name": name, "isRequired": True} for name in request.target.variables],
     }
     server = {"name": request.name, "description": "", "version": reference.tag or NO_RELEASE, "packages": [package]}
-    made_up = from_value({"server": server, "_meta": {}}, source=INSTALLED)
-    how = Installation(scope=request.target.scope, dialect="modern")
-    plan = install_plan(made_up, client, now=request.lock_options.now, how=how)
+    server_entry = from_value({"server": server, "_meta": {}}, source=INSTALLED)
+    options = Installation(scope=request.target.scope, dialect="modern")
+    plan = install_plan(server_entry, client, now=request.lock_options.now, how=options)
     entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(request.name, client), document=plan))
     return extended(entry, extension_for(None, request.project, request.name, request.lock_options))
 
 
-def _asked(request: ImageInstall, entry: Entry) -> Surface | None:
-    """The surface of the image, started by its digest and never by its tag."""
+def _probe(request: ImageInstall, entry: Entry) -> Surface | None:
+    """The surface of the image, which is started by its digest, never by its tag."""
     if request.probe is None:
         return None
     from pinwarden.project.server_start import prepare_probe, probe_server
@@ -115,14 +115,14 @@ def _refused(candidate: ApprovalCandidate) -> Report:
 
 
 def _with_surface(entry: Entry, candidate: ApprovalCandidate, request: ImageInstall) -> Entry:
-    known = extension_of(entry) or Extension()
+    extension = extension_of(entry) or Extension()
     fresh = extension_for(candidate, request.project, request.name, request.lock_options)
     return extended(
-        entry, replace(known, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
+        entry, replace(extension, surface=fresh.surface, api_surface=fresh.api_surface, approval=fresh.approval)
     )
 
 
-def _report(request: ImageInstall, entries: list[Entry], seen: Surface | None, notes: list[str]) -> Report:
+def _report(request: ImageInstall, entries: list[Entry], surface: Surface | None, notes: list[str]) -> Report:
     pin = _image(entries[0])
     digest = str(pin.index or next(iter(pin.platforms.values())))
     return Report(
@@ -130,12 +130,12 @@ def _report(request: ImageInstall, entries: list[Entry], seen: Surface | None, n
         subject=request.name,
         summary=f"{request.name} is {request.image} at {digest}; start it with: pinwarden run {request.name}",
         exit_code=EXIT_CLEAN,
-        notes=(*notes, *([] if seen else [f"its tools are not approved yet: pinwarden approve {request.name}"])),
+        notes=(*notes, *([] if surface else [f"its tools are not approved yet: pinwarden approve {request.name}"])),
         facts={
             "image": request.image,
             "digest": digest,
             "platforms": {name: str(digest) for name, digest in pin.platforms.items()},
-            "api_surface": api_surface_of(seen) if seen else None,
+            "api_surface": api_surface_of(surface) if surface else None,
             "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
         },
     )

@@ -98,8 +98,8 @@ class AcceptedBundle(Record):
     opened: OpenedBundle
     provenance: Provenance
     published: PublishedVersion | None
-    root: TrustedRegistry
-    fresh: LogPosition | None
+    registry: TrustedRegistry
+    log_position: LogPosition | None
 
     @property
     def documents(self) -> BundleDocuments:
@@ -126,121 +126,105 @@ class InstallDecision(Record):
 
 
 def decide_install(request: InstallRequest, source: BundleSource) -> InstallDecision:
-    """Run all checks. If the channel moves while they run, they run once more."""
+    """Decide whether the bundle that a channel points to may be installed.
+
+    1. Download the pointer. A trusted registry must have signed it; its log may lead to a new key of the registry.
+    2. Download the documents that the pointer names.
+    3. Take the acceptance steps.
+    4. Refuse a version below the requested minimum.
+    5. Check that the pointer is the newest one in the registry's log (not with ``literal``).
+    6. Download the archive and verify every byte.
+
+    If the channel moves while the checks run, they run once more.
+    """
     decision = _Checks(request, source).run()
     if decision.refusal is not None and decision.refusal.code == "POINTER_STALE":
         return _Checks(request, source).run()
     return decision
 
 
-class _Refused(Exception):  # noqa: N818  # it carries an answer
+class _Refused(Exception):  # noqa: N818  # a result, not an error
     def __init__(self, refusal: Rejection, exit_code: int) -> None:
         super().__init__(refusal.code)
         self.refusal, self.exit_code = refusal, exit_code
 
 
 class _Checks:
-    """One run of the checks; records a plan line for each."""
+    """One run of the checks. Records a result for each."""
 
     def __init__(self, request: InstallRequest, source: BundleSource) -> None:
-        self._question, self._source = request, source
+        self._request, self._source = request, source
         self._trusted = request.trusted
-        self._lines: list[CheckResult] = []
+        self._results: list[CheckResult] = []
 
     def run(self) -> InstallDecision:
         """Run all checks in order."""
         try:
-            accepted = self._accepted()
-        except _Refused as stop:
-            return InstallDecision(plan=tuple(self._lines), refusal=stop.refusal, exit_code=stop.exit_code)
-        return InstallDecision(plan=tuple(self._lines), accepted=accepted)
+            accepted = self._run()
+        except _Refused as refused:
+            return InstallDecision(plan=tuple(self._results), refusal=refused.refusal, exit_code=refused.exit_code)
+        return InstallDecision(plan=tuple(self._results), accepted=accepted)
 
-    def _accepted(self) -> AcceptedBundle:
-        request, source = self._question, self._source
-        # 1 to 8. The acceptance steps.
-        submission, root = self._submission()
-        verdict = accept(submission)
-        self._rulebook(verdict, root)
-        if verdict.provenance is None:
-            raise TypeError("an accepted bundle has a provenance")
-        documents = verdict.documents or self._check(COMPLETE, lambda: _checked_documents(submission))
-        provenance = verdict.provenance
-        pointed = PointerTarget(
-            tool=provenance.tool,
-            channel=provenance.channel,
-            root_cid=provenance.root_cid,
-            descriptor_cid=provenance.descriptor_cid,
-        )
+    def _run(self) -> AcceptedBundle:
+        submission, pointer, registry = self._check_pointer(self._download_pointer())
+        submission = self._download_documents(submission, pointer, registry)
+        provenance, documents = self._take_steps(submission, registry)
         version = documents.descriptor.version
-        # What the acceptance steps do not cover.
-        if request.floor is not None:
-            self._check(FLOOR, lambda: _check_floor(request, version))
-            self._passed(FLOOR, f"{version} is at or above {request.floor}")
-        fresh = None
-        if request.literal:
-            self._lines.append(CheckResult(step=None, check=LOGGED, result="not checked", detail="--literal"))
-        else:
-            fresh = self._check(
-                LOGGED, lambda: check_logged(pointed, version, source, root, request.trust_path, request.now)
-            )
-            witnesses = f", cosigned by {fresh.witnesses} witnesses" if fresh.witnesses else ""
-            self._passed(LOGGED, f"event {fresh.index} of {fresh.size} in {fresh.log_id}{witnesses}")
-        published, opened = self._check(COMPLETE, lambda: _open_archive(source, documents, root.key.key))
-        self._passed(COMPLETE, f"{len(opened.contents)} files, {opened.content_hash}")
-        # 9. Accepted.
-        detail = f"{pointed.tool} {version}: {pointed.root_cid}"
-        self._lines.append(CheckResult(step=ACCEPTED, check="accepted, with provenance", result=PASSED, detail=detail))
-        return AcceptedBundle(opened=opened, provenance=provenance, published=published, root=root, fresh=fresh)
-
-    def _submission(self) -> tuple[AcceptanceRequest, TrustedRegistry]:
-        request, source = self._question, self._source
-        try:
-            submission = AcceptanceRequest(
-                pointer=source.pointer(request.tool, request.channel),
-                descriptor=b"",
-                manifest=b"",
-                policy=request.policy,
-                trust=request.trusted.trust,
-                now=request.now,
-                tool=request.tool,
-                channel=request.channel,
-                literal=request.literal,
-            )
-        except PinwardenError as err:
-            self._stop(self._why_none(err), err.exit_code, 1)
-        try:
-            pointer, key_id = self._first_steps(submission)
-        except PinwardenError as err:
-            self._stop(err if request.trusted.registries else _no_registry_trusted(err), EXIT_REFUSED)
-        submission = replace(submission, trust=self._trusted.trust)
-        root = self._trusted.find_registry(key_id)
-        if root is None:
-            raise TypeError("the registry that signed the pointer is in the trust store")
-        try:
-            papers = source.papers(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
-        except PinwardenError as err:
-            self._stop(err, err.exit_code, 3, {1: _registry_name(root)})
-        filled = replace(
-            submission, descriptor=papers.descriptor, manifest=papers.manifest, attestations=papers.attestations
+        self._check_floor(version)
+        position = self._check_log(provenance, version, registry)
+        published, opened = self._open_archive(documents, registry)
+        detail = f"{provenance.tool} {version}: {provenance.root_cid}"
+        self._add(ACCEPTED, "accepted, with provenance", PASSED, detail)
+        return AcceptedBundle(
+            opened=opened, provenance=provenance, published=published, registry=registry, log_position=position
         )
-        return filled, root
 
-    def _why_none(self, err: PinwardenError) -> PinwardenError:
-        """Explain a missing pointer, if the log says that it was removed."""
-        request, log = self._question, self._source.log
+    # 1. The pointer
+
+    def _download_pointer(self) -> AcceptanceRequest:
+        request = self._request
+        try:
+            pointer = self._source.pointer(request.tool, request.channel)
+        except PinwardenError as err:
+            self._refuse_step(self._explain_missing(err), err.exit_code, 1)
+        return AcceptanceRequest(
+            pointer=pointer,
+            descriptor=b"",
+            manifest=b"",
+            policy=request.policy,
+            trust=request.trusted.trust,
+            now=request.now,
+            tool=request.tool,
+            channel=request.channel,
+            literal=request.literal,
+        )
+
+    def _explain_missing(self, err: PinwardenError) -> PinwardenError:
+        """Add why the pointer is missing, if the log records that it was removed."""
+        request, log = self._request, self._source.log
         if err.code != "POINTER_NOT_FOUND" or request.literal or log is None or not request.trusted.registries:
             return err
-        from pinwarden.install.decision import explain_missing_pointer
+        channel = request.tool, request.channel
+        return explain_missing_pointer(err, log, request.trusted, request.trust_path, channel, request.now)
 
-        wanted = request.tool, request.channel
-        return explain_missing_pointer(err, log, request.trusted, request.trust_path, wanted, request.now)
+    def _check_pointer(
+        self, submission: AcceptanceRequest
+    ) -> tuple[AcceptanceRequest, dict[str, Any], TrustedRegistry]:
+        try:
+            pointer, key_id = self._check_signature(submission)
+        except PinwardenError as err:
+            self._refuse_step(err if self._request.trusted.registries else _no_registry_trusted(err), EXIT_REFUSED)
+        registry = self._trusted.find_registry(key_id)
+        if registry is None:
+            raise TypeError("the registry that signed the pointer is in the trust store")
+        return replace(submission, trust=self._trusted.trust), pointer, registry
 
-    def _first_steps(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
-        """Check the pointer's signature. An unknown key may be the new key of a trusted registry; then its log says so.
+    def _check_signature(self, submission: AcceptanceRequest) -> tuple[dict[str, Any], str]:
+        """Check the pointer's signature. An unknown key may be the new key of a trusted registry, as its log shows.
 
-        If that cannot be established, the error stays that of the first step.
+        If the log does not show that, the error stays that of the first step.
         """
-        request, log = self._question, self._source.log
+        request, log = self._request, self._source.log
         try:
             return check_pointer(submission)
         except PinwardenError as err:
@@ -263,44 +247,100 @@ class _Checks:
         self._trusted = renewed
         return check_pointer(replace(submission, trust=renewed.trust))
 
-    def _stop(
-        self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
-    ) -> NoReturn:
-        refusal = rejection_from_error(err)
-        self._lines += step_results(refusal, details or {}, step)
-        raise _Refused(refusal, exit_code) from err
+    # 2. The documents
 
-    def _rulebook(self, verdict: AcceptanceResult, root: TrustedRegistry) -> None:
-        names = {trusted.key.key_id: trusted.key.name or trusted.key.key_id for trusted in self._trusted.keys}
-        details = {1: _registry_name(root)}
-        if verdict.provenance is not None:
-            used = dict.fromkeys(names.get(key_id, key_id) for key_id in verdict.provenance.attestations_used)
-            details[6] = ", ".join(used)
-            details[7] = f"at least {verdict.provenance.min_attestations}"
-        if verdict.documents is not None:
-            policy = verdict.documents.descriptor.policy
-            details[8] = f"network {policy.network}, filesystem {policy.filesystem}, exec {policy.exec}"
-        self._lines += step_results(verdict.rejection, details)
-        if verdict.rejection is not None:
-            if verdict.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
-                detail = f"{verdict.rejection.what} ({verdict.rejection.code})"
+    def _download_documents(
+        self, submission: AcceptanceRequest, pointer: dict[str, Any], registry: TrustedRegistry
+    ) -> AcceptanceRequest:
+        try:
+            raw = self._source.documents(str(pointer.get("root_cid")), str(pointer.get("descriptor_cid")))
+        except PinwardenError as err:
+            self._refuse_step(err, err.exit_code, 3, {1: _registry_name(registry)})
+        return replace(submission, descriptor=raw.descriptor, manifest=raw.manifest, attestations=raw.attestations)
+
+    # 3. The acceptance steps
+
+    def _take_steps(
+        self, submission: AcceptanceRequest, registry: TrustedRegistry
+    ) -> tuple[Provenance, BundleDocuments]:
+        result = accept(submission)
+        self._results += step_results(result.rejection, self._step_details(result, registry))
+        if result.rejection is not None:
+            if result.rejection.code in ("DOCUMENT_INVALID", "TOOL_NAME_MISMATCH"):
                 check = "the documents have the expected types and name the requested tool"
-                self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=detail))
-            raise _Refused(verdict.rejection, EXIT_REFUSED)
+                self._add(None, check, FAILED, f"{result.rejection.what} ({result.rejection.code})")
+            raise _Refused(result.rejection, EXIT_REFUSED)
+        if result.provenance is None:
+            raise TypeError("an accepted bundle has a provenance")
+        # Literal mode accepts documents without validating them; validate them before anything is unpacked.
+        documents = result.documents or self._check(
+            COMPLETE, lambda: check_documents(submission.descriptor, submission.manifest)
+        )
+        return result.provenance, documents
+
+    def _step_details(self, result: AcceptanceResult, registry: TrustedRegistry) -> dict[int, str]:
+        names = {trusted.key.key_id: trusted.key.name or trusted.key.key_id for trusted in self._trusted.keys}
+        details = {1: _registry_name(registry)}
+        if result.provenance is not None:
+            used = dict.fromkeys(names.get(key_id, key_id) for key_id in result.provenance.attestations_used)
+            details[6] = ", ".join(used)
+            details[7] = f"at least {result.provenance.min_attestations}"
+        if result.documents is not None:
+            policy = result.documents.descriptor.policy
+            details[8] = f"network {policy.network}, filesystem {policy.filesystem}, exec {policy.exec}"
+        return details
+
+    # 4 to 6. What the acceptance steps do not cover
+
+    def _check_floor(self, version: str) -> None:
+        floor = self._request.floor
+        if floor is not None:
+            self._check(FLOOR, lambda: _refuse_below(floor, version, self._request))
+            self._add(None, FLOOR, PASSED, f"{version} is at or above {floor}")
+
+    def _check_log(self, provenance: Provenance, version: str, registry: TrustedRegistry) -> LogPosition | None:
+        request = self._request
+        if request.literal:
+            self._add(None, LOGGED, "not checked", "--literal")
+            return None
+        target = PointerTarget(
+            tool=provenance.tool,
+            channel=provenance.channel,
+            root_cid=provenance.root_cid,
+            descriptor_cid=provenance.descriptor_cid,
+        )
+        position = self._check(
+            LOGGED, lambda: check_logged(target, version, self._source, registry, request.trust_path, request.now)
+        )
+        witnesses = f", cosigned by {position.witnesses} witnesses" if position.witnesses else ""
+        self._add(None, LOGGED, PASSED, f"event {position.index} of {position.size} in {position.log_id}{witnesses}")
+        return position
+
+    def _open_archive(
+        self, documents: BundleDocuments, registry: TrustedRegistry
+    ) -> tuple[PublishedVersion | None, OpenedBundle]:
+        published, opened = self._check(COMPLETE, lambda: _open_archive(self._source, documents, registry.key.key))
+        self._add(None, COMPLETE, PASSED, f"{len(opened.contents)} files, {opened.content_hash}")
+        return published, opened
+
+    # Results
 
     def _check(self, check: str, run: Callable[[], _Result]) -> _Result:
         try:
             return run()
         except PinwardenError as err:
-            self._line_failed(check, err)
+            self._add(None, check, FAILED, f"{err.message} ({err.code})")
             raise _Refused(rejection_from_error(err), err.exit_code) from err
 
-    def _line_failed(self, check: str, err: PinwardenError) -> None:
-        detail = f"{err.message} ({err.code})"
-        self._lines.append(CheckResult(step=None, check=check, result=FAILED, detail=detail))
+    def _refuse_step(
+        self, err: PinwardenError, exit_code: int, step: int | None = None, details: dict[int, str] | None = None
+    ) -> NoReturn:
+        refusal = rejection_from_error(err)
+        self._results += step_results(refusal, details or {}, step)
+        raise _Refused(refusal, exit_code) from err
 
-    def _passed(self, check: str, detail: str) -> None:
-        self._lines.append(CheckResult(step=None, check=check, result=PASSED, detail=detail))
+    def _add(self, step: int | None, check: str, result: str, detail: str) -> None:
+        self._results.append(CheckResult(step=step, check=check, result=result, detail=detail))
 
 
 def _no_registry_trusted(err: PinwardenError) -> PinwardenError:
@@ -315,24 +355,17 @@ def _no_registry_trusted(err: PinwardenError) -> PinwardenError:
     )
 
 
-def _registry_name(root: TrustedRegistry) -> str:
-    return root.key.name or root.key.key_id
+def _registry_name(registry: TrustedRegistry) -> str:
+    return registry.key.name or registry.key.key_id
 
 
-def _checked_documents(submission: AcceptanceRequest) -> BundleDocuments:
-    """With --literal, documents are accepted that were not validated; validate them before anything is unpacked."""
-    return check_documents(submission.descriptor, submission.manifest)
-
-
-def _check_floor(request: InstallRequest, version: str) -> None:
-    if request.floor is None:
-        return
+def _refuse_below(floor: str, version: str, request: InstallRequest) -> None:
     # A version that cannot be compared is refused: descriptors may have versions that are not semantic versions.
-    if not are_comparable(version, request.floor) or compare_versions(version, request.floor) < 0:
+    if not are_comparable(version, floor) or compare_versions(version, floor) < 0:
         raise PinwardenError(
             "VERSION_BELOW_FLOOR",
-            f"{request.tool} on {request.channel} is {version}, below the minimum {request.floor}",
-            data={"version": version, "floor": request.floor},
+            f"{request.tool} on {request.channel} is {version}, below the minimum {floor}",
+            data={"version": version, "floor": floor},
         )
 
 
@@ -355,8 +388,8 @@ def _open_archive(
 # The registry's transparency log
 
 
-def check_logged(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where what was seen is kept
-    pointed: PointerTarget, version: str, source: BundleSource, root: TrustedRegistry, trust: Path, now: str
+def check_logged(  # noqa: PLR0913, PLR0917
+    pointed: PointerTarget, version: str, source: BundleSource, registry: TrustedRegistry, trust: Path, now: str
 ) -> LogPosition:
     """Check a pointer against the log of its registry.
 
@@ -370,8 +403,8 @@ def check_logged(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where w
     shown = source.logged(pointed.tool, pointed.channel)
     if shown is None and source.has_proofs:
         raise PinwardenError("POINTER_UNLOGGED", f"{source} has no proof that the pointer is in its log")
-    followed = follow_registry_log(source.log, root, trust, now)
-    _check_key(root, followed.state)
+    followed = follow_registry_log(source.log, registry, trust, now)
+    _check_key(registry, followed.state)
     index = None
     if shown is not None:
         index, proved = verify_proof(pointed, shown.event, shown.proof, followed.state, followed.head)
@@ -379,50 +412,52 @@ def check_logged(  # noqa: PLR0913, PLR0917  what is asked, of whom, and where w
     newest = check_newest(pointed, followed.state, index)
     check_not_yanked(pointed, version, followed.state)
     return LogPosition(
-        log_id=root.log.name,
+        log_id=registry.log.name,
         index=newest,
         size=followed.head.checkpoint.size,
         witnesses=len(followed.head.cosigned),
     )
 
 
-def _check_key(root: TrustedRegistry, state: LogState) -> None:
+def _check_key(registry: TrustedRegistry, state: LogState) -> None:
     """The key that signed the pointer must still be the registry's key."""
-    if root.key.key != state.key and root.key.key in state.keys:
-        seq = next(change.seq for change in state.key_changes if change.old == root.key.key)
+    if registry.key.key != state.key and registry.key.key in state.keys:
+        seq = next(change.seq for change in state.key_changes if change.old == registry.key.key)
         raise PinwardenError(
             "REGISTRY_KEY_ENDED",
             f"entry {seq} of the log replaced the key that signed the pointer",
-            data={"key_id": root.key.key_id, "ended_by": seq, "present": state.key.did},
+            data={"key_id": registry.key.key_id, "ended_by": seq, "present": state.key.did},
         )
 
 
-def follow_registry_log(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
+def follow_registry_log(log: RegistryReader, registry: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
     """Follow the log of a trusted registry to its head. If the log names a new key, trust that key from now on."""
-    followed = _follow(log, root, trust, now)
-    if followed.state.key != root.log.key:
-        _trust_new_key(root, followed.state, trust, now)
+    followed = _follow(log, registry, trust, now)
+    if followed.state.key != registry.log.key:
+        _trust_new_key(registry, followed.state, trust, now)
     return followed
 
 
-def _follow(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
+def _follow(log: RegistryReader, registry: TrustedRegistry, trust: Path, now: str) -> FollowedLog:
     """Follow the log to its head. One process at a time updates the saved state, and only forward."""
-    path = log_state_path(trust, root.log)
-    wanted = FollowOptions(key=root.log.key, witnesses=root.witnesses, quorum=root.witnesses_needed, watch=())
+    path = log_state_path(trust, registry.log)
+    wanted = FollowOptions(
+        key=registry.log.key, witnesses=registry.witnesses, quorum=registry.witnesses_needed, watch=()
+    )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as err:
         raise PinwardenError("FILE_UNWRITABLE", f"{path.parent}: {err.strerror or err}") from err
     with exclusive(path, LOG_SECONDS):
-        known = load_log_state(path) or LogState(log_id=root.log.name, key=root.log.key)
-        if known.log_id != root.log.name:
+        known = load_log_state(path) or LogState(log_id=registry.log.name, key=registry.log.key)
+        if known.log_id != registry.log.name:
             raise PinwardenError("LOG_STATE_CORRUPT", "the saved state belongs to another log")
         followed = follow_log(log, known, wanted)
         if followed.key_changes:  # a log cannot restore a key that the user revoked
             check_not_revoked(load_trust(trust), *(change.new.did for change in followed.key_changes))
         if followed.state != known:  # most installs see nothing new; do not wait for the disk
             save_log_state(path, followed.state)
-        identity = RegistryIdentity(name=".", log_id=root.log.name, key=followed.state.key)
+        identity = RegistryIdentity(name=".", log_id=registry.log.name, key=followed.state.key)
         issued = fetch_signed_checkpoint(log, identity, followed.head)
         if issued.size > followed.head.checkpoint.size:  # something was published between the two requests
             followed = follow_log(log, followed.state, wanted)
@@ -432,7 +467,7 @@ def _follow(log: RegistryReader, root: TrustedRegistry, trust: Path, now: str) -
             "LOG_FROZEN",
             f"the registry signed a log of {issued.size} events, but shows only {followed.head.checkpoint.size}",
         )
-    check_head_age(issued.issued_at_utc, now, root.max_age_days)
+    check_head_age(issued.issued_at_utc, now, registry.max_age_days)
     return followed
 
 
@@ -444,28 +479,28 @@ def trust_after_key_change(log: RegistryReader, trusted: TrustStore, trust: Path
     """
     log_id = Checkpoint.parse(Note.parse(log.get(names.CHECKPOINT)).text).origin
     changed = False
-    for root in trusted.registries:
-        if root.log.name == log_id:
-            counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
-            changed |= follow_registry_log(log, counted, trust, now).state.key != root.log.key
+    for registry in trusted.registries:
+        if registry.log.name == log_id:
+            counted = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
+            changed |= follow_registry_log(log, counted, trust, now).state.key != registry.log.key
     return load_trust(trust) if changed else None
 
 
-def _trust_new_key(root: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
+def _trust_new_key(registry: TrustedRegistry, state: LogState, trust: Path, now: str) -> None:
     """Save the log state under the new key first, so that following under that key does not start over."""
-    moved = log_state_path(trust, NoteKey(name=root.log.name, key=state.key))
+    moved = log_state_path(trust, NoteKey(name=registry.log.name, key=state.key))
     with exclusive(moved, LOG_SECONDS):
         there = load_log_state(moved)
         if there is None or there.edge.size < state.edge.size:
             save_log_state(moved, state)
     ended = [EndedKey(key_id=change.old.did, seq=change.seq, seen_at=now) for change in state.key_changes]
-    change_trust(trust, lambda store: apply_key_changes(store, root.log, ended, state.key))
+    change_trust(trust, lambda store: apply_key_changes(store, registry.log, ended, state.key))
 
 
 # Why a pointer is missing
 
 
-def explain_missing_pointer(  # noqa: PLR0913, PLR0917  what was asked for, of whom, and where what was seen is kept
+def explain_missing_pointer(  # noqa: PLR0913, PLR0917
     err: PinwardenError, log: RegistryReader, trusted: TrustStore, trust: Path, wanted: tuple[str, str], now: str
 ) -> PinwardenError:
     """Replace "there is no pointer" by what the log of a trusted registry says about it, if it says something.
@@ -486,10 +521,12 @@ def _trusted_log(log: RegistryReader, trusted: TrustStore, trust: Path, now: str
     if data is None:
         return None
     log_id = Checkpoint.parse(Note.parse(data).text).origin
-    root = next((root for root in trusted.registries if root.log.name == log_id), None)
-    if root is None:
+    registry = next((registry for registry in trusted.registries if registry.log.name == log_id), None)
+    if registry is None:
         return None
-    return follow_registry_log(log, replace(root, witnesses=trusted.without_revoked(root.witnesses)), trust, now)
+    return follow_registry_log(
+        log, replace(registry, witnesses=trusted.without_revoked(registry.witnesses)), trust, now
+    )
 
 
 def _explained_error(

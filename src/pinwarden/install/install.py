@@ -66,19 +66,21 @@ def install(request: InstallRequest, context: InstallContext) -> Report:
         candidate = approval_candidate(context.project, staged.pin.tool, staged.surface, context.lock_options)
         if candidate is not None and candidate.blocked:
             raise warnings_not_approved(candidate)
-        made = lock_bundle(context.project, staged, candidate, context.target, context.policies, context.lock_options)
-        configured = _configure(context, made)
+        entries = lock_bundle(
+            context.project, staged, candidate, context.target, context.policies, context.lock_options
+        )
+        configured = _configure(context, entries)
     except PinwardenError as err:
         stopped = InstallDecision(plan=decision.plan, refusal=rejection_from_error(err), exit_code=err.exit_code)
         report = refused_report(request, stopped)
         return replace(report, rows=(*report.rows, *(candidate.warnings if candidate is not None else ())))
-    return _installed_report(request, decision, staged, made, configured)
+    return _installed_report(request, decision, staged, entries, configured)
 
 
 def stage_accepted(request: InstallRequest, context: InstallContext, accepted: AcceptedBundle) -> StagedBundle:
     """Store and unpack the accepted bundle, and get its surface."""
     pin = bundle_pin(accepted, context.source, request.floor, literal=request.literal)
-    return stage_bundle(context.project, accepted, pin, context.store, context.source, ask=context.probe)
+    return stage_bundle(context.project, accepted, pin, context.store, context.source, probe=context.probe)
 
 
 def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
@@ -94,12 +96,12 @@ def _refuse_other_version(project: Project, accepted: AcceptedBundle) -> None:
             )
 
 
-def _configure(context: InstallContext, made: list[Entry]) -> list[dict[str, str]]:
+def _configure(context: InstallContext, entries: list[Entry]) -> list[dict[str, str]]:
     """Write the clients' own files. The generic client has none."""
     project = context.project
     paths = project.config_paths()
     configured: list[dict[str, str]] = []
-    for entry in made:
+    for entry in entries:
         path = paths.get((entry.client, entry.scope))
         if entry.client != "generic" and path is None:
             raise PinwardenError("USAGE", f"{entry.client} has no configuration file of scope {entry.scope}")
@@ -153,7 +155,7 @@ def _installed_report(
     request: InstallRequest,
     decision: InstallDecision,
     staged: StagedBundle,
-    made: list[Entry],
+    entries: list[Entry],
     configured: list[dict[str, str]],
 ) -> Report:
     pin, accepted = staged.pin, decision.accepted
@@ -168,7 +170,7 @@ def _installed_report(
         notes.append(
             "the approved tools are those that its registry recorded; --allow-execute starts the server to check"
         )
-    fresh = accepted.fresh
+    position = accepted.log_position
     return Report(
         command="install",
         subject=pin.tool,
@@ -191,8 +193,8 @@ def _installed_report(
                 "filesystem": pin.policy.filesystem,
                 "exec": pin.policy.exec,
             },
-            "log": {"id": fresh.log_id, "index": fresh.index, "size": fresh.size} if fresh else None,
-            "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in made],
+            "log": {"id": position.log_id, "index": position.index, "size": position.size} if position else None,
+            "entries": [{"key": entry.key, "integrity": entry.integrity} for entry in entries],
             "configs": configured,
         },
     )
@@ -215,7 +217,7 @@ class InstallTarget(Record):
     """Names of the environment variables that the server gets."""
 
 
-def lock_bundle(  # noqa: PLR0913, PLR0917  what was accepted, for whom, and by whose rules
+def lock_bundle(  # noqa: PLR0913, PLR0917
     project: Project,
     staged: StagedBundle,
     candidate: ApprovalCandidate | None,
@@ -224,13 +226,13 @@ def lock_bundle(  # noqa: PLR0913, PLR0917  what was accepted, for whom, and by 
     lock_options: LockOptions,
 ) -> list[Entry]:
     """Write the entries. Raises if the policy forbids one, or if the surface has warnings that are not approved."""
-    made = [_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
-    refuse_forbidden(policies, made, lock_options.now)
-    write_entries(project, made, candidate, lock_options)
-    return made
+    entries = [_entry(project, staged, candidate, client, target, lock_options) for client in target.clients]
+    refuse_forbidden(policies, entries, lock_options.now)
+    write_entries(project, entries, candidate, lock_options)
+    return entries
 
 
-def _entry(  # noqa: PLR0913, PLR0917  the same, for one client
+def _entry(  # noqa: PLR0913, PLR0917
     project: Project,
     staged: StagedBundle,
     candidate: ApprovalCandidate | None,
@@ -250,8 +252,10 @@ def _entry(  # noqa: PLR0913, PLR0917  the same, for one client
         "environmentVariables": [{"name": name, "isRequired": True} for name in target.variables],
     }
     server = {"name": pin.tool, "description": staged.description, "version": pin.version, "packages": [package]}
-    made_up = from_value({"server": server, "_meta": {}}, source=INSTALLED)
-    plan = install_plan(made_up, client, now=lock_options.now, how=Installation(scope=target.scope, dialect="modern"))
+    server_entry = from_value({"server": server, "_meta": {}}, source=INSTALLED)
+    plan = install_plan(
+        server_entry, client, now=lock_options.now, how=Installation(scope=target.scope, dialect="modern")
+    )
     key = lock_entry.entry_key(pin.tool, client)
     entry = lock_entry.with_integrity(Entry(key=key, document=plan))
     return extended(entry, _extension(project, staged, candidate, lock_options))

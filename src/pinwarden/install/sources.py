@@ -56,7 +56,7 @@ class BundleSource(ABC):
         """The signed pointer of a channel."""
 
     @abstractmethod
-    def papers(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
+    def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
         """The documents that a pointer names."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class RegistrySource(BundleSource):
             )
         return data
 
-    def papers(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
+    def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:
         """Descriptor, manifest, and every attestation that the registry lists."""
         root, described = str(Cid.parse(root_cid)), str(Cid.parse(descriptor_cid))
         return RawDocuments(
@@ -165,7 +165,7 @@ class OciSource(BundleSource):
             )
         return self._parts.pointer
 
-    def papers(self, root_cid: str, descriptor_cid: str) -> RawDocuments:  # noqa: ARG002 - the artifact has one bundle
+    def documents(self, root_cid: str, descriptor_cid: str) -> RawDocuments:  # noqa: ARG002 - the artifact has one bundle
         """The document layers; the acceptance compares them with the pointer."""
         parts = self._parts
         return RawDocuments(descriptor=parts.descriptor, manifest=parts.manifest, attestations=parts.attestations)

@@ -57,7 +57,7 @@ def api_surface_of(surface: Surface) -> str:
 def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None, *, literal: bool) -> BundlePin:
     """Everything the lock records about a bundle."""
     opened, documents, descriptor = accepted.opened, accepted.documents, accepted.documents.descriptor
-    fresh = accepted.fresh
+    position = accepted.log_position
     return BundlePin(
         tool=descriptor.name,
         version=descriptor.version,
@@ -74,8 +74,8 @@ def bundle_pin(accepted: AcceptedBundle, source: BundleSource, floor: str | None
         target=descriptor.target,
         policy=descriptor.policy,
         registry=str(source),
-        log_id=fresh.log_id if fresh else None,
-        log_index=fresh.index if fresh else None,
+        log_id=position.log_id if position else None,
+        log_index=position.index if position else None,
         floor=floor,
         oci_digest=source.digest if isinstance(source, OciSource) else None,
         literal=literal,
@@ -106,27 +106,31 @@ def store_file(store: Store, digest: Digest, data: bytes) -> None:
             store.keep(stream, digest)
 
 
-def stage_bundle(  # noqa: PLR0913  what was accepted, from where, and where it goes
-    project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, ask: bool
+def stage_bundle(  # noqa: PLR0913
+    project: Project, accepted: AcceptedBundle, pin: BundlePin, store: Store, source: BundleSource, *, probe: bool
 ) -> StagedBundle:
-    """Store and unpack a bundle. With ``ask`` the server is started once, in its sandbox, to record its surface."""
+    """Store and unpack a bundle. With ``probe`` the server is started once, in its sandbox, to record its surface."""
     store_files(accepted, pin, store)
-    when = accepted.published.published_at if accepted.published else None
+    published_at = accepted.published.published_at if accepted.published else None
     staged = StagedBundle(
-        pin=pin, surface=None, problem=None, published_at=when, description=accepted.documents.descriptor.description
+        pin=pin,
+        surface=None,
+        problem=None,
+        published_at=published_at,
+        description=accepted.documents.descriptor.description,
     )
     folder = ensure_bundle(pin, store, notify=lambda _: None)
     recorded = _registry_surface(accepted, source)
-    if ask:
-        seen = _probe(project, pin, folder)
-        here, there = api_surface_of(seen), accepted.published.api_surface if accepted.published else None
-        if there not in (None, here):
+    if probe:
+        surface = _probe(project, pin, folder)
+        probed, recorded_hash = api_surface_of(surface), accepted.published.api_surface if accepted.published else None
+        if recorded_hash not in (None, probed):
             raise PinwardenError(
                 "SURFACE_DIFFERS",
-                f"the API surface of {pin.tool} is {here} here, and {there} at its registry",
-                data={"here": here, "registry": there},
+                f"the API surface of {pin.tool} is {probed} here, and {recorded_hash} at its registry",
+                data={"here": probed, "registry": recorded_hash},
             )
-        return replace(staged, pin=replace(pin, surface_from=HERE), surface=seen)
+        return replace(staged, pin=replace(pin, surface_from=HERE), surface=surface)
     if recorded is not None:
         return replace(staged, pin=replace(pin, surface_from=REGISTRY), surface=recorded)
     why = accepted.published.surface_problem if accepted.published else None
@@ -171,13 +175,15 @@ class RegistryBundleFetcher:
         named: str | None,
         trust: Path,
     ) -> None:
-        self._places, self._trusted, self._policy, self._named = locations, trusted, policy, named
+        self._locations, self._trusted, self._policy, self._named = locations, trusted, policy, named
         self._trust = trust
 
     def location_of(self, pin: BundlePin) -> str:
         """Where a bundle's registry is: as named by the user, or as stored in the trust store."""
-        roots = (root for root in self._trusted().registries if root.log.name == pin.log_id and root.url)
-        known = self._named or next((root.url for root in roots), None)
+        roots = (
+            registry for registry in self._trusted().registries if registry.log.name == pin.log_id and registry.url
+        )
+        known = self._named or next((registry.url for registry in roots), None)
         if known is None:
             raise PinwardenError(
                 "ARTIFACT_MISSING",
@@ -191,11 +197,11 @@ class RegistryBundleFetcher:
         from pinwarden.install.decision import follow_registry_log
 
         trusted = self._trusted()
-        root = next((root for root in trusted.registries if root.log.name == pin.log_id), None)
+        registry = next((registry for registry in trusted.registries if registry.log.name == pin.log_id), None)
         location = self.location_of(pin)
-        if root is not None and not location.startswith(OCI):  # OCI artifacts have no log
-            counted = replace(root, witnesses=trusted.without_revoked(root.witnesses))
-            follow_registry_log(self._places.files(location), counted, self._trust, wall_clock())
+        if registry is not None and not location.startswith(OCI):  # OCI artifacts have no log
+            counted = replace(registry, witnesses=trusted.without_revoked(registry.witnesses))
+            follow_registry_log(self._locations.files(location), counted, self._trust, wall_clock())
 
     def fetch(self, pin: BundlePin, store: Store) -> None:
         """Download the three files of a bundle into the store, each checked against its digest.
@@ -205,10 +211,10 @@ class RegistryBundleFetcher:
         """
         location = self.location_of(pin)
         digest = pin.oci_digest if location.startswith(OCI) else None
-        source = self._places.source(location, pin.channel, digest=digest)
-        papers = source.papers(pin.root_cid, pin.descriptor_cid)
+        source = self._locations.source(location, pin.channel, digest=digest)
+        documents = source.documents(pin.root_cid, pin.descriptor_cid)
         archive = source.blob(pin.archive_cid) if isinstance(source, RegistrySource) else source.archive(None)
-        check_permissions(read_json(papers.descriptor), self._policy(), literal=False)
+        check_permissions(read_json(documents.descriptor), self._policy(), literal=False)
         store_file(store, pin.archive, archive)
-        store_file(store, pin.descriptor, document_bytes(read_json(papers.descriptor)))
-        store_file(store, pin.manifest, document_bytes(read_json(papers.manifest)))
+        store_file(store, pin.descriptor, document_bytes(read_json(documents.descriptor)))
+        store_file(store, pin.manifest, document_bytes(read_json(documents.manifest)))

@@ -54,11 +54,11 @@ def add_trust(path: Path, request: TrustRequest, now: str) -> Report:
         after = store
         if old is not None:
             after = revoke_key(store, old.key, now, request.why or "replaced by a new key")
-        made = _new_trust(request, old, now)
-        facts.update(_facts(made))
-        if isinstance(made, TrustedRegistry):
-            return add_registry(after, made)
-        return add_key(after, made)
+        added = _new_trust(request, old, now)
+        facts.update(_facts(added))
+        if isinstance(added, TrustedRegistry):
+            return add_registry(after, added)
+        return add_key(after, added)
 
     store = change_trust(path, change)
     who = facts["name"] or facts["key_id"]
@@ -120,9 +120,9 @@ def remove_trust(path: Path, text: str, now: str, *, revoked: bool, why: str) ->
 def _revocable(store: TrustStore, text: str) -> TrustedKey:
     """The key of a trusted entry, of a witness, or any other key: revoking an unknown key keeps it from being trusted
     later."""
-    known = store.find_entry(text)
-    if known is not None:
-        return known.key
+    entry = store.find_entry(text)
+    if entry is not None:
+        return entry.key
     witness = store.find_witness(text)
     if witness is None and "+" in text:
         witness = WitnessKey.parse(text)
@@ -156,7 +156,7 @@ def _report(command: str, subject: str, summary: str, store: TrustStore) -> Repo
         summary=summary,
         exit_code=EXIT_CLEAN,
         facts={
-            "registries": [_root_facts(store, root) for root in store.registries],
+            "registries": [_registry_facts(store, registry) for registry in store.registries],
             "keys": [_facts(known) for known in store.keys],
             "revoked": [_revoked_facts(revoked) for revoked in store.revoked],
         },
@@ -172,18 +172,20 @@ def _facts(trusted: TrustedRegistry | KnownKey) -> dict[str, Any]:
     }
 
 
-def _root_facts(store: TrustStore, root: TrustedRegistry) -> dict[str, Any]:
-    counted = store.without_revoked(root.witnesses)
+def _registry_facts(store: TrustStore, registry: TrustedRegistry) -> dict[str, Any]:
+    counted = store.without_revoked(registry.witnesses)
     return {
-        **_facts(root),
-        "log_id": root.log.name,
-        "checkpoint_key": str(root.log),
-        "url": root.url,
+        **_facts(registry),
+        "log_id": registry.log.name,
+        "checkpoint_key": str(registry.log),
+        "url": registry.url,
         "witnesses": [str(witness) for witness in counted],
-        "witnesses_revoked": [str(witness) for witness in root.witnesses if witness not in counted],
-        "witnesses_needed": root.witnesses_needed,
-        "max_age_days": root.max_age_days,
-        "ended_keys": [{"key_id": gone.key_id, "log_index": gone.seq, "seen_at": gone.seen_at} for gone in root.ended],
+        "witnesses_revoked": [str(witness) for witness in registry.witnesses if witness not in counted],
+        "witnesses_needed": registry.witnesses_needed,
+        "max_age_days": registry.max_age_days,
+        "ended_keys": [
+            {"key_id": gone.key_id, "log_index": gone.seq, "seen_at": gone.seen_at} for gone in registry.ended
+        ],
     }
 
 

@@ -86,7 +86,12 @@ class BundleUpdate(Record):
 
 
 def update_bundles(names: Sequence[str], context: UpdateContext) -> list[BundleUpdate]:
-    """Check the named bundles, or all. Writes those that are confirmed and not blocked."""
+    """Update the named bundles, or all.
+
+    1. Group the lock's bundle entries by server.
+    2. For each, decide and stage the version that its channel points to now, and compare it with the approved one.
+    3. Lock the new versions, if the update is confirmed and their drift is not blocked.
+    """
     lock, texts = lock_store.read_with_files(context.project.lock)
     groups: dict[str, list[Entry]] = {}
     for entry in lock.entries if lock else ():
@@ -113,39 +118,41 @@ def _write(update: BundleUpdate, staged: StagedBundle, context: UpdateContext) -
     """Lock the new version. A surface with open warnings is not approved; the earlier approval stays."""
     candidate = None if _has_open_warnings(update) else update.candidate
     for entry in update.entries:
-        placed = InstallTarget(
+        target = InstallTarget(
             clients=(entry.client,),
             scope="global" if entry.scope == "global" else "project",
             variables=locked_launch(entry).variables,
         )
-        lock_bundle(context.project, staged, candidate, placed, context.policies, context.lock_options)
+        lock_bundle(context.project, staged, candidate, target, context.policies, context.lock_options)
 
 
 def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: UpdateContext) -> BundleUpdate:
     pin = find_bundle_pin(entries[0])
     if pin is None:
-        raise TypeError("only bundles are updated here")
-    same = BundleUpdate(entries=tuple(entries), pin=pin, staged=None, rows=tuple(_revoked_rows(pin, context.trusted)))
+        raise TypeError("every entry of the group pins a bundle")
+    unchanged = BundleUpdate(
+        entries=tuple(entries), pin=pin, staged=None, rows=tuple(_revoked_rows(pin, context.trusted))
+    )
     try:
         staged = _stage_newest(pin, context)
     except PinwardenError as err:
         refused = err.exit_code == EXIT_REFUSED
         row = _row(pin, err.code if refused else COULD_NOT_CHECK, "critical" if refused else "review", err.message)
-        return replace(same, rows=(*same.rows, row, *_yanked_rows(pin, context.trust_path)))
-    same = replace(same, rows=(*same.rows, *_yanked_rows(pin, context.trust_path)))
+        return replace(unchanged, rows=(*unchanged.rows, row, *_yanked_rows(pin, context.trust_path)))
+    unchanged = replace(unchanged, rows=(*unchanged.rows, *_yanked_rows(pin, context.trust_path)))
     new = staged.pin
     if (new.root_cid, new.descriptor_cid) == (pin.root_cid, pin.descriptor_cid):
-        return same
+        return unchanged
     approved = _approved(entries[0], texts)
     rows = (
-        *same.rows,
+        *unchanged.rows,
         *_registry_rows(pin, new),
         *_content_rows(pin, new),
         *_permission_rows(pin, new),
         *_surface_rows(pin, approved, staged),
     )
     if staged.surface is None:
-        return replace(same, staged=staged, rows=rows)
+        return replace(unchanged, staged=staged, rows=rows)
     approver = context.lock_options.approver
     candidate = scan_candidate(
         pin.tool,
@@ -153,7 +160,7 @@ def _check_bundle(entries: list[Entry], texts: dict[str, bytes], context: Update
         () if approved is None else (approved,),
         warnings_approved=approver is not None and approver.approves_warnings,
     )
-    return replace(same, staged=staged, rows=(*rows, *candidate.warnings), candidate=candidate)
+    return replace(unchanged, staged=staged, rows=(*rows, *candidate.warnings), candidate=candidate)
 
 
 def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
@@ -178,7 +185,7 @@ def _stage_newest(pin: BundlePin, context: UpdateContext) -> StagedBundle:
             raise TypeError("an install that is not accepted has a refusal")
         raise PinwardenError(refusal.code, refusal.what, hint=refusal.fix, data=dict(refusal.why))
     new = bundle_pin(decision.accepted, source, pin.floor, literal=literal)
-    return stage_bundle(context.project, decision.accepted, new, context.store, source, ask=context.probe)
+    return stage_bundle(context.project, decision.accepted, new, context.store, source, probe=context.probe)
 
 
 def _policy(policy: InstallerPolicy, pin: BundlePin, store: Store) -> InstallerPolicy:
@@ -213,9 +220,9 @@ _REVOKED = "key_revoked"
 def _revoked_rows(pin: BundlePin, trusted: TrustStore) -> Iterator[Row]:
     """Attesters of the bundle whose key was revoked since."""
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
-        gone = trusted.find_revoked(key_id)
-        if gone is not None:
-            message = f"{gone.name or key_id} attested it, and that key was revoked: {gone.why}"
+        revoked = trusted.find_revoked(key_id)
+        if revoked is not None:
+            message = f"the key of {revoked.name or key_id}, who attested it, was revoked: {revoked.why}"
             yield _row(pin, _REVOKED, "critical", message)
 
 
@@ -229,7 +236,7 @@ def _yanked_rows(pin: BundlePin, trust: Path) -> Iterator[Row]:
 def _registry_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
     """Two trusted registries may have different tools under one name."""
     if old.log_id not in (None, new.log_id):
-        message = f"another registry than before publishes it: {new.log_id or 'one without a log'}, not {old.log_id}"
+        message = f"it comes from another registry: {new.log_id or 'one without a log'} instead of {old.log_id}"
         yield _row(old, "registry_changes", "critical", message, (str(old.log_id), str(new.log_id)))
 
 
@@ -242,7 +249,7 @@ def _content_rows(old: BundlePin, new: BundlePin) -> Iterator[Row]:
         message = f"{old.channel} went back from {old.version} to {new.version}"
         yield _row(old, "older_release", "review", message, (old.version, new.version))
     else:
-        message = f"{new.version} has other content than the version that was locked"
+        message = f"the content of {new.version} differs from the locked one"
         yield _row(old, "content_replaced", "critical", message, (str(old.archive), str(new.archive)))
         return
     yield _row(old, "content_changes", "info", "the content hash changes", (str(old.archive), str(new.archive)))
@@ -277,21 +284,21 @@ def _row(pin: BundlePin, code: str, level: str, message: str, texts: tuple[str, 
     )
 
 
-def merge_reports(report: Report, updates_found: Sequence[BundleUpdate], context: UpdateContext) -> Report:
+def merge_reports(report: Report, bundle_updates: Sequence[BundleUpdate], context: UpdateContext) -> Report:
     """The report of ``pinwarden update``, extended with bundles."""
-    if not updates_found:
+    if not bundle_updates:
         return report
-    offered = [update for update in updates_found if update.staged is not None]
+    offered = [update for update in bundle_updates if update.staged is not None]
     blocked = [update for update in offered if _is_blocked(update, context.on_drift)]
-    rows = tuple(row for update in updates_found for row in update.rows)
+    rows = tuple(row for update in bundle_updates for row in update.rows)
     checked = tuple(row for row in rows if row.code != COULD_NOT_CHECK)
     failed = tuple(row for row in rows if row.code == COULD_NOT_CHECK)
-    grave = any(row.severity == "critical" for row in checked) if context.on_drift == BLOCK else False
+    critical = any(row.severity == "critical" for row in checked) if context.on_drift == BLOCK else False
     warned = [update for update in offered if _has_open_warnings(update)]
-    refused = grave or bool(warned) or (bool(offered) and not context.confirmed)
+    refused = critical or bool(warned) or (bool(offered) and not context.confirmed)
     code = EXIT_REFUSED if refused else EXIT_UNCHECKED if failed else EXIT_CLEAN
     codes = {report.exit_code, code}
-    summary = f"{plural(len(updates_found), 'bundle')} looked up, {len(offered)} with another version"
+    summary = f"{plural(len(bundle_updates), 'bundle')} checked, {len(offered)} with another version"
     notes = [f"{update.pin.tool} was not updated: the changes look like an attack" for update in blocked]
     notes += [
         f"the new tools of {update.pin.tool} are not approved because of scan warnings. Review them: pinwarden approve "
