@@ -336,10 +336,10 @@ def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> No
 
 def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_pointer(user: User) -> None:
     user.publish(FIRST)
-    with user.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        registry_documents = publications.find_version(step, "acme.notes", "1.0.0")
+    with user.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        registry_documents = publications.find_version(transaction, "acme.notes", "1.0.0")
         append_pointer_changes(
-            step,
+            transaction,
             user.world.registry,
             [PointerChange(tool="acme.notes", channel="yanked-1.0.0", version=registry_documents, reason="bad")],
         )

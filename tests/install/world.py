@@ -128,11 +128,13 @@ def smuggle(world: World, made: Bundle, **changes: Any) -> None:
             **changes,
         }
     )
-    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        publications.put_document(step, made.descriptor_cid, document_bytes(described))
-        publications.put_manifest(step, made.root_cid, made.descriptor_cid, document_bytes(made.manifest))
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        publications.put_document(transaction, made.descriptor_cid, document_bytes(described))
+        publications.put_manifest(transaction, made.root_cid, made.descriptor_cid, document_bytes(made.manifest))
         cid = str(document_cid(attestation))
-        publications.add_attestations(step, made.root_cid, made.descriptor_cid, [(cid, document_bytes(attestation))])
-        publications.add_version(step, version)
+        publications.add_attestations(
+            transaction, made.root_cid, made.descriptor_cid, [(cid, document_bytes(attestation))]
+        )
+        publications.add_version(transaction, version)
         change = PointerChange(tool=version.tool, channel="stable", version=version, reason="publish")
-        append_pointer_changes(step, registry, [change])
+        append_pointer_changes(transaction, registry, [change])

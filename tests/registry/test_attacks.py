@@ -43,8 +43,8 @@ def refused(act: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def channel(world: World, name: str = "stable") -> str | None:
-    with world.registry.database.transaction() as step:
-        found = publications.find_channel(step, "acme.notes", name)
+    with world.registry.database.transaction() as transaction:
+        found = publications.find_channel(transaction, "acme.notes", name)
     return found.version if found else None
 
 
@@ -97,8 +97,8 @@ def test_an_attack_that_makes_everybody_wait_for_a_flood_of_keys_is_refused(worl
     added = [{"key_id": key, "role": "publisher"} for key in keys]
     assert refused(world.change, KEYS, namespace="acme", add=added) == "PUBLISH_LIMIT"
     assert refused(world.change, KEYS, namespace="acme", remove=keys) == "PUBLISH_LIMIT"
-    with world.registry.database.transaction() as step:
-        assert publishers.namespace_keys(step, "acme") == {ACME.public_key.did: "owner"}
+    with world.registry.database.transaction() as transaction:
+        assert publishers.namespace_keys(transaction, "acme") == {ACME.public_key.did: "owner"}
     assert world.change(KEYS, namespace="acme", add=added[:199]).changed
     assert refused(world.change, KEYS, namespace="acme", add=added[199:]) == "PUBLISH_LIMIT"
 

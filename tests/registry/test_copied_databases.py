@@ -65,9 +65,9 @@ def test_a_registry_whose_log_is_shorter_than_what_it_signed_neither_publishes_n
     world.publish(bundle())
     world.publish(bundle(version="1.1.0"))
     assert _kept(tmp_path).size == 2
-    with world.registry.database.transaction() as step:  # as a restored backup would have it
-        step.run("DELETE FROM log_entries WHERE seq = 1")
-        step.run("UPDATE log_head SET size = 1, edge = (SELECT leaf FROM log_entries WHERE seq = 0)")
+    with world.registry.database.transaction() as transaction:  # as a restored backup would have it
+        transaction.run("DELETE FROM log_entries WHERE seq = 1")
+        transaction.run("UPDATE log_head SET size = 1, edge = (SELECT leaf FROM log_entries WHERE seq = 0)")
     with pytest.raises(PinwardenError) as caught:
         world.publish(bundle(version="1.2.0"))
     assert caught.value.code == "REGISTRY_LOG_BEHIND"

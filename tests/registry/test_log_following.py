@@ -15,7 +15,7 @@ from pinwarden.core.keys import PrivateKey
 from pinwarden.core.record import replace
 from pinwarden.core.signed_note import Checkpoint, Note, WitnessKey
 from pinwarden.core.tlog import TILE_WIDTH, Frontier, leaf_hash, pack_entries, unpack_entries
-from pinwarden.registry.changes import take_cosignatures
+from pinwarden.registry.changes import add_cosignatures
 from pinwarden.registry.export import export
 from pinwarden.registry.log_client import (
     FollowedLog,
@@ -56,13 +56,13 @@ def followed(world: World, state: LogState | None = None) -> FollowedLog:
 
 def grow(world: World, count: int) -> None:
     """Append so many events at once: a few channels, set again and again."""
-    with world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        version = publications.find_version(step, "acme.notes", "1.0.0")
+    with world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        version = publications.find_version(transaction, "acme.notes", "1.0.0")
         changes = [
             PointerChange(tool="acme.notes", channel=f"c{number % 5}", version=version, reason="grow")
             for number in range(count)
         ]
-        append_pointer_changes(step, world.registry, changes)
+        append_pointer_changes(transaction, world.registry, changes)
 
 
 def forge(world: World, entries: list[bytes], key: PrivateKey = REGISTRY_KEY) -> LiveFiles:
@@ -253,13 +253,13 @@ def test_a_witness_that_has_seen_the_head_is_told_and_one_that_has_not_is_missed
     note = Note.parse(world.files.get("log/checkpoint"))
     line = cosign(note, WITNESS_KEY.name, WITNESS, 1800000000)
     brought = bytes(Note(text=note.text, signatures=(*note.signatures, line)))
-    assert take_cosignatures(world.registry, brought) == 1
+    assert add_cosignatures(world.registry, brought) == 1
     assert verify_log(world.files, wanted).facts["witnesses"] == [{"name": "witness.example", "time": 1800000000}]
     stranger = cosign(note, "stranger.example", MALLORY, 1800000000)
     unknown = bytes(Note(text=note.text, signatures=(*note.signatures, stranger)))
-    assert code_of(lambda: take_cosignatures(world.registry, unknown)) == "SIGNATURE_INVALID"
+    assert code_of(lambda: add_cosignatures(world.registry, unknown)) == "SIGNATURE_INVALID"
     publish(world, "1.0.1")
-    assert code_of(lambda: take_cosignatures(world.registry, brought)) == "REQUEST_STALE"
+    assert code_of(lambda: add_cosignatures(world.registry, brought)) == "REQUEST_STALE"
     assert code_of(lambda: verify_log(world.files, wanted)) == "LOG_WITNESS_MISSING"
 
 

@@ -20,7 +20,7 @@ from pinwarden.system.database import ConflictError, Transaction
 
 _TOKEN_PREFIX = "pwt_"  # noqa: S105 - so that scanners of secrets find one
 _HOUR = 3_600_000
-_COUNTING = "registry tokens"
+_TOKENS_LOCK = "registry tokens"
 
 
 class Caller(Record):
@@ -29,9 +29,9 @@ class Caller(Record):
     token: Token
 
 
-def new_token(step: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
+def new_token(transaction: Transaction, registry_now: str, namespace: str, label: str, days: int) -> tuple[str, Token]:
     """Create a token for a namespace. Only its digest is stored; the text cannot be shown again."""
-    if namespace not in publishers.list_namespaces(step):
+    if namespace not in publishers.list_namespaces(transaction):
         raise PinwardenError(
             "NAMESPACE_REFUSED",
             f"there is no namespace {namespace[:80]!a}",
@@ -46,7 +46,7 @@ def new_token(step: Transaction, registry_now: str, namespace: str, label: str, 
         expires=milliseconds(registry_now) + days * 24 * _HOUR,
         revoked=None,
     )
-    publishers.add_token(step, token, token_digest(text))
+    publishers.add_token(transaction, token, token_digest(text))
     return text, token
 
 
@@ -58,11 +58,12 @@ def token_digest(text: str) -> str:
 def authenticate(registry: Registry, token: str | None, action: str, size: int = 0) -> Caller:
     """Authenticate a token and count its use against the rate limits, before anything else is done."""
     moment = registry.moment()
-    with registry.database.transaction() as step:  # unknown tokens are refused without taking the lock
-        _token_in(step, token, moment)
-    with registry.database.transaction(exclusive=_COUNTING) as step:  # concurrent requests must not both pass the limit
-        valid = _token_in(step, token, moment)
-        requests, used = publishers.usage_since(step, valid.id, moment - _HOUR)
+    with registry.database.transaction() as transaction:  # unknown tokens are refused without taking the lock
+        _valid_token(transaction, token, moment)
+    # Exclusive, so that concurrent requests cannot both pass the limit.
+    with registry.database.transaction(exclusive=_TOKENS_LOCK) as transaction:
+        valid = _valid_token(transaction, token, moment)
+        requests, used = publishers.usage_since(transaction, valid.id, moment - _HOUR)
         limits = registry.limits
         if requests >= limits.requests_per_hour or used + size > limits.bytes_per_hour:
             raise PinwardenError(
@@ -81,15 +82,15 @@ def authenticate(registry: Registry, token: str | None, action: str, size: int =
             outcome="asked",
             size=size,
         )
-        publishers.write_audit(step, row)
+        publishers.write_audit(transaction, row)
     return Caller(token=valid)
 
 
-def _token_in(step: Transaction, token: str | None, moment: int) -> Token:
-    known = publishers.find_token(step, token_digest(token)) if token else None
-    if known is None or known.revoked is not None or known.expires <= moment:
+def _valid_token(transaction: Transaction, token: str | None, moment: int) -> Token:
+    row = publishers.find_token(transaction, token_digest(token)) if token else None
+    if row is None or row.revoked is not None or row.expires <= moment:
         raise PinwardenError("PUBLISHER_UNKNOWN", "the token is missing, unknown, expired or revoked")
-    return known
+    return row
 
 
 def verify_statement(registry: Registry, document: object, action: str) -> Statement:
@@ -97,8 +98,8 @@ def verify_statement(registry: Registry, document: object, action: str) -> State
     statement = statement_document.statement_from_json(document)
     if statement.log_id != registry.identity.log_id or statement.action != action:
         raise PinwardenError("REQUEST_STALE", "the request was signed for another registry or another action")
-    apart = abs(milliseconds(statement.issued_at_utc) - registry.moment())
-    if apart > registry.limits.statement_seconds * 1000:
+    difference = abs(milliseconds(statement.issued_at_utc) - registry.moment())
+    if difference > registry.limits.statement_seconds * 1000:
         raise PinwardenError(
             "REQUEST_STALE",
             f"the request was signed at {statement.issued_at_utc[:40]}, but the registry's time is {registry.now()}",
@@ -107,39 +108,43 @@ def verify_statement(registry: Registry, document: object, action: str) -> State
     return statement
 
 
-def authorize_namespace(step: Transaction, caller: Caller, statement: Statement, tool: str) -> str:
+def authorize_namespace(transaction: Transaction, caller: Caller, statement: Statement, tool: str) -> str:
     """The namespace of a tool. Raises unless the caller's token and the signer's key both belong to it."""
-    namespace = publishers.namespace_for_tool(step, tool)
+    namespace = publishers.namespace_for_tool(transaction, tool)
     if namespace is None:
         raise PinwardenError("NAMESPACE_REFUSED", f"no namespace of this registry contains {tool[:80]!a}")
     if namespace != caller.token.namespace:
         raise PinwardenError(
             "NAMESPACE_REFUSED", f"the token is for {caller.token.namespace}, but {tool[:80]!a} is in {namespace}"
         )
-    if statement.key_id not in publishers.namespace_keys(step, namespace):
+    if statement.key_id not in publishers.namespace_keys(transaction, namespace):
         raise PinwardenError("NAMESPACE_REFUSED", f"{statement.key_id} is not a key of the namespace {namespace}")
     return namespace
 
 
-def mark_used(step: Transaction, registry: Registry, statement: Statement, *, again: bool = False) -> None:
+def mark_used(transaction: Transaction, registry: Registry, statement: Statement, *, again: bool = False) -> None:
     """Record that a signed request is used. Raises if it was used before, unless ``again`` allows it."""
-    if not publishers.add_used_statement(step, str(statement.digest), registry.moment()) and not again:
+    if not publishers.add_used_statement(transaction, str(statement.digest), registry.moment()) and not again:
         raise PinwardenError("REQUEST_STALE", "the request was already used")
 
 
-def record_success(step: Transaction, registry: Registry, caller: Caller, statement: Statement, subject: str) -> None:
+def record_success(
+    transaction: Transaction, registry: Registry, caller: Caller, statement: Statement, subject: str
+) -> None:
     """Write a successful request to the audit log, in the request's transaction."""
-    publishers.write_audit(step, _asked(registry, caller, statement.action, subject, statement.key_id))
+    publishers.write_audit(transaction, _audit_row(registry, caller, statement.action, subject, statement.key_id))
 
 
 def record_refusal(registry: Registry, caller: Caller | None, action: str, subject: str, err: PinwardenError) -> None:
     """Write a refused request to the audit log. Unauthenticated requests are not logged: they could fill the disk."""
     if caller is not None:
-        with registry.database.transaction() as step:
-            publishers.write_audit(step, replace(_asked(registry, caller, action, subject, None), outcome=err.code))
+        with registry.database.transaction() as transaction:
+            publishers.write_audit(
+                transaction, replace(_audit_row(registry, caller, action, subject, None), outcome=err.code)
+            )
 
 
-def _asked(registry: Registry, caller: Caller, action: str, subject: str, key_id: str | None) -> AuditRow:
+def _audit_row(registry: Registry, caller: Caller, action: str, subject: str, key_id: str | None) -> AuditRow:
     return AuditRow(
         id=new_id(),
         moment=registry.moment(),
@@ -152,7 +157,7 @@ def _asked(registry: Registry, caller: Caller, action: str, subject: str, key_id
     )
 
 
-_MOST_DAYS = 3650
+_MAX_DAYS = 3650
 
 
 def add_namespace(registry: Registry, name: str, owner: str) -> Report:
@@ -160,8 +165,8 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
     check_namespace(name)
     key = PublicKey.parse(owner)
     try:
-        with registry.database.transaction() as step:
-            publishers.add_namespace(step, name, key.did, registry.now())
+        with registry.database.transaction() as transaction:
+            publishers.add_namespace(transaction, name, key.did, registry.now())
     except ConflictError as err:
         raise PinwardenError(
             "NAMESPACE_REFUSED",
@@ -174,23 +179,23 @@ def add_namespace(registry: Registry, name: str, owner: str) -> Report:
 
 def list_namespaces(registry: Registry) -> Report:
     """List the namespaces and their keys."""
-    with registry.database.transaction() as step:
-        names = publishers.list_namespaces(step)
+    with registry.database.transaction() as transaction:
+        names = publishers.list_namespaces(transaction)
     rows = [_namespace(registry, name) for name in names]
     return _report("registry namespace", "", plural(len(rows), "namespace"), {"namespaces": rows})
 
 
 def _namespace(registry: Registry, name: str) -> dict[str, Any]:
-    with registry.database.transaction() as step:
-        return {"namespace": name, "keys": publishers.namespace_keys(step, name)}
+    with registry.database.transaction() as transaction:
+        return {"namespace": name, "keys": publishers.namespace_keys(transaction, name)}
 
 
 def add_token(registry: Registry, namespace: str, label: str, days: int) -> Report:
     """Create a token for a namespace. This report is the only place that shows it."""
-    if not 1 <= days <= _MOST_DAYS:
-        raise PinwardenError("USAGE", f"a token is valid for 1 to {_MOST_DAYS} days")
-    with registry.database.transaction(exclusive="registry tokens") as step:
-        text, token = new_token(step, registry.now(), namespace, label, days)
+    if not 1 <= days <= _MAX_DAYS:
+        raise PinwardenError("USAGE", f"a token is valid for 1 to {_MAX_DAYS} days")
+    with registry.database.transaction(exclusive=_TOKENS_LOCK) as transaction:
+        text, token = new_token(transaction, registry.now(), namespace, label, days)
     return Report(
         command="registry token",
         subject=token.id,
@@ -205,20 +210,22 @@ def add_token(registry: Registry, namespace: str, label: str, days: int) -> Repo
 
 def list_tokens(registry: Registry) -> Report:
     """List the tokens, without their text."""
-    with registry.database.transaction() as step:
-        tokens = publishers.list_tokens(step)
+    with registry.database.transaction() as transaction:
+        tokens = publishers.list_tokens(transaction)
     facts = {"tokens": [_token(token) for token in tokens]}
     return _report("registry token", "", plural(len(tokens), "token"), facts)
 
 
 def revoke_token(registry: Registry, token_id: str) -> Report:
     """Revoke a token immediately."""
-    with registry.database.transaction() as step:
-        done = publishers.revoke_token(step, token_id, registry.moment())
-        left = [token for token in publishers.list_tokens(step) if token.id == token_id]
-    if not done:
+    with registry.database.transaction() as transaction:
+        revoked = publishers.revoke_token(transaction, token_id, registry.moment())
+        tokens = [token for token in publishers.list_tokens(transaction) if token.id == token_id]
+    if not revoked:
         raise PinwardenError("PUBLISHER_UNKNOWN", f"there is no active token {token_id[:80]!a}")
-    return _report("registry token", token_id, f"{token_id} is revoked", {"tokens": [_token(token) for token in left]})
+    return _report(
+        "registry token", token_id, f"{token_id} is revoked", {"tokens": [_token(token) for token in tokens]}
+    )
 
 
 def _token(token: Token) -> dict[str, Any]:
@@ -232,10 +239,10 @@ def _token(token: Token) -> dict[str, Any]:
     }
 
 
-def audit(registry: Registry, most: int) -> Report:
+def audit(registry: Registry, limit: int) -> Report:
     """The latest rows of the registry's audit log, newest first."""
-    with registry.database.transaction() as step:
-        entries = publishers.list_audit(step, most)
+    with registry.database.transaction() as transaction:
+        entries = publishers.list_audit(transaction, limit)
     rows = [
         {
             "at_ms": entry.moment,

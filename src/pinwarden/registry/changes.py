@@ -11,7 +11,7 @@ from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record
 from pinwarden.core.signed_note import Note, WitnessKey, verify_cosignatures
 from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
-from pinwarden.registry.kept_checkpoint import append_transaction
+from pinwarden.registry.checkpoint_file import append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import (
     YANKED_PREFIX,
@@ -45,96 +45,96 @@ def apply_change(registry: Registry, caller: Caller, request: bytes) -> ChangeRe
     if run is None or not isinstance(action, str):
         raise PinwardenError("DOCUMENT_INVALID", "the request's action is unknown")
     statement = verify_statement(registry, document, action)
-    with append_transaction(registry) as step:
-        done = run(step, registry, caller, statement)
+    with append_transaction(registry) as transaction:
+        result = run(transaction, registry, caller, statement)
         # A request that changed nothing is used up too, or it could be replayed when it would change something.
-        mark_used(step, registry, statement, again=not done.changed)
-        if done.changed:
-            record_success(step, registry, caller, statement, done.subject)
-    return done
+        mark_used(transaction, registry, statement, again=not result.changed)
+        if result.changed:
+            record_success(transaction, registry, caller, statement, result.subject)
+    return result
 
 
-def _point(step: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
-    version = _version(step, caller, statement)
-    channel = check_channel(statement.shape.text("channel"))
+def _point(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+    version = _version(transaction, caller, statement)
+    channel = check_channel(statement.reader.text("channel"))
     subject = f"{version.tool} {channel} {version.version}"
     if version.yanked is not None:
         raise PinwardenError("VERSION_YANKED", f"{version.tool} {version.version} was yanked: {version.yanked}")
-    present = publications.find_channel(step, version.tool, channel)
+    present = publications.find_channel(transaction, version.tool, channel)
     if present is not None and present.version == version.version:
         return ChangeResult(subject=subject, changed=False)
     change = PointerChange(tool=version.tool, channel=channel, version=version, reason=_reason(statement, "point"))
-    append_pointer_changes(step, registry, [change])
+    append_pointer_changes(transaction, registry, [change])
     return ChangeResult(subject=subject, changed=True)
 
 
-def _yank(step: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+def _yank(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
     """Log the yank, and remove every channel's pointer to the version."""
-    version = _version(step, caller, statement)
+    version = _version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is not None:
         return ChangeResult(subject=subject, changed=False)
     reason = _reason(statement, "yank")
     mark = f"{YANKED_PREFIX}{version.version}"
-    left = [
+    channels = [
         row.channel
-        for row in publications.list_channels(step, version.tool)
+        for row in publications.list_channels(transaction, version.tool)
         if row.version == version.version and row.channel != mark
     ]
     changes = [PointerChange(tool=version.tool, channel=mark, version=version, reason=reason)]
-    changes += [PointerChange(tool=version.tool, channel=channel, version=None, reason=reason) for channel in left]
-    append_pointer_changes(step, registry, changes)
-    publications.set_yanked(step, version.tool, version.version, reason)
+    changes += [PointerChange(tool=version.tool, channel=channel, version=None, reason=reason) for channel in channels]
+    append_pointer_changes(transaction, registry, changes)
+    publications.set_yanked(transaction, version.tool, version.version, reason)
     return ChangeResult(subject=subject, changed=True)
 
 
-def _unyank(step: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
-    version = _version(step, caller, statement)
+def _unyank(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+    version = _version(transaction, caller, statement)
     subject = f"{version.tool} {version.version}"
     if version.yanked is None:
         return ChangeResult(subject=subject, changed=False)
     mark = f"{YANKED_PREFIX}{version.version}"
     append_pointer_changes(
-        step,
+        transaction,
         registry,
         [PointerChange(tool=version.tool, channel=mark, version=None, reason=_reason(statement, "unyank"))],
     )
-    publications.set_yanked(step, version.tool, version.version, None)
+    publications.set_yanked(transaction, version.tool, version.version, None)
     return ChangeResult(subject=subject, changed=True)
 
 
-def _keys(step: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
+def _keys(transaction: Transaction, registry: Registry, caller: Caller, statement: Statement) -> ChangeResult:
     """Add and remove keys, or delegate a part of the namespace. The last owner cannot be removed."""
-    shape = statement.shape
-    namespace = check_namespace_name(shape.text("namespace"))
-    mine = caller.token.namespace
+    reader = statement.reader
+    namespace = check_namespace_name(reader.text("namespace"))
+    own = caller.token.namespace
     if (
-        not is_inside(namespace, mine)
-        or publishers.namespace_keys(step, mine).get(statement.key_id) != publishers.OWNER
+        not is_inside(namespace, own)
+        or publishers.namespace_keys(transaction, own).get(statement.key_id) != publishers.OWNER
     ):
-        raise PinwardenError("NAMESPACE_REFUSED", f"only an owner of {mine} may change its keys")
+        raise PinwardenError("NAMESPACE_REFUSED", f"only an owner of {own} may change its keys")
     now = registry.now()
-    present = publishers.list_namespaces(step)
+    present = publishers.list_namespaces(transaction)
     if namespace not in present:
-        holder = publishers.namespace_for_tool(step, namespace)
-        if holder != mine:
-            raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} is not a part of {mine}")
-        publishers.add_namespace(step, namespace, statement.key_id, now)
-    elif namespace != mine:
+        holder = publishers.namespace_for_tool(transaction, namespace)
+        if holder != own:
+            raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} is not a part of {own}")
+        publishers.add_namespace(transaction, namespace, statement.key_id, now)
+    elif namespace != own:
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} was delegated to other owners")
-    added, removed, most = (
-        shape.objects("add") if "add" in shape.value else [],
-        shape.texts("remove"),
+    added, removed, limit = (
+        reader.objects("add") if "add" in reader.value else [],
+        reader.texts("remove"),
         registry.limits.keys,
     )
-    if len(added) + len(publishers.namespace_keys(step, namespace)) > most or len(removed) > most:
-        raise PinwardenError("PUBLISH_LIMIT", f"a namespace can have at most {most} keys")
+    if len(added) + len(publishers.namespace_keys(transaction, namespace)) > limit or len(removed) > limit:
+        raise PinwardenError("PUBLISH_LIMIT", f"a namespace can have at most {limit} keys")
     for row in added:
         key = PublicKey.from_did(row.text("key_id"))
-        publishers.set_key(step, namespace, key.did, row.one_of("role", publishers.ROLES), now)
+        publishers.set_key(transaction, namespace, key.did, row.one_of("role", publishers.ROLES), now)
     for key_id in removed:
-        publishers.remove_key(step, namespace, key_id)
-    if publishers.OWNER not in publishers.namespace_keys(step, namespace).values():
+        publishers.remove_key(transaction, namespace, key_id)
+    if publishers.OWNER not in publishers.namespace_keys(transaction, namespace).values():
         raise PinwardenError("NAMESPACE_REFUSED", f"{namespace} would be left without an owner")
     return ChangeResult(subject=namespace, changed=True)
 
@@ -153,26 +153,26 @@ def add_attestation(registry: Registry, caller: Caller, request: bytes) -> Chang
     subject = DocumentReader(document, "attestation").object("subject")
     root_cid, descriptor_cid = subject.cid("root_cid"), subject.cid("descriptor_cid")
     attestation = verify_attestation(registry, document, root_cid, descriptor_cid)
-    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        if publications.find_manifest(step, root_cid, descriptor_cid) is None:
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        if publications.find_manifest(transaction, root_cid, descriptor_cid) is None:
             raise PinwardenError("SERVER_NOT_FOUND", "the attested bundle is not published in this registry")
-        present = publications.list_attestations(step, root_cid, descriptor_cid)
-        most = registry.limits.attestations
-        if not publications.is_published_in(step, caller.token.namespace, root_cid, descriptor_cid):
-            most //= 2  # leave half of the limit to the version's own publisher
-        if attestation[0] not in present and len(present) >= most:
+        present = publications.list_attestations(transaction, root_cid, descriptor_cid)
+        limit = registry.limits.attestations
+        if not publications.is_published_in(transaction, caller.token.namespace, root_cid, descriptor_cid):
+            limit //= 2  # leave half of the limit to the version's own publisher
+        if attestation[0] not in present and len(present) >= limit:
             raise PinwardenError(
-                "PUBLISH_LIMIT", f"the bundle already has {most} attestations, the limit for this token"
+                "PUBLISH_LIMIT", f"the bundle already has {limit} attestations, the limit for this token"
             )
-        publications.add_attestations(step, root_cid, descriptor_cid, [attestation])
+        publications.add_attestations(transaction, root_cid, descriptor_cid, [attestation])
     return ChangeResult(subject=f"{caller.token.namespace} {attestation[0]}", changed=attestation[0] not in present)
 
 
-def _version(step: Transaction, caller: Caller, statement: Statement) -> PublishedVersion:
-    shape = statement.shape
-    tool, version = check_tool(shape.text("tool")), check_version(shape.text("version"))
-    authorize_namespace(step, caller, statement, tool)
-    published = publications.find_version(step, tool, version)
+def _version(transaction: Transaction, caller: Caller, statement: Statement) -> PublishedVersion:
+    reader = statement.reader
+    tool, version = check_tool(reader.text("tool")), check_version(reader.text("version"))
+    authorize_namespace(transaction, caller, statement, tool)
+    published = publications.find_version(transaction, tool, version)
     if published is None:
         raise PinwardenError("SERVER_NOT_FOUND", f"{tool} {version} is not published in this registry")
     return published
@@ -185,15 +185,15 @@ def _reason(statement: Statement, default: str) -> str:
     return reason
 
 
-def take_cosignatures(registry: Registry, data: bytes) -> int:
+def add_cosignatures(registry: Registry, data: bytes) -> int:
     """Store the cosignatures of known witnesses for the current head, and return how many there were.
 
     The request is the complete checkpoint, as a note with the witness's signature line.
     """
     witnesses = [WitnessKey.parse(text) for text in registry.witnesses]
     note = Note.parse(data)
-    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        head = pointer_log.load_head(step)
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        head = pointer_log.load_head(transaction)
         if head is None or Note.parse(head.note).text != note.text:
             raise PinwardenError("REQUEST_STALE", "the checkpoint is not the current head of the log")
         cosigned = verify_cosignatures(note, witnesses)
@@ -202,5 +202,5 @@ def take_cosignatures(registry: Registry, data: bytes) -> int:
         names = {(cosignature.witness.name, cosignature.witness.key_id) for cosignature in cosigned}
         for line in note.signatures:
             if (line.name, line.key_id) in names:
-                pointer_log.save_cosignature(step, head.size, line.name, line.line())
+                pointer_log.save_cosignature(transaction, head.size, line.name, line.line())
     return len(cosigned)

@@ -27,13 +27,13 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
     folder.
     """
     written = 0
-    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        head = pointer_log.load_head(step)
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        head = pointer_log.load_head(transaction)
         size = head.size if head else 0
-        for path in _paths(step, size):
-            written += _write(registry, step, folder, path)
+        for path in _paths(transaction, size):
+            written += _write(registry, transaction, folder, path)
         if base_url is not None:
-            written += _write_official(step, folder, base_url)
+            written += _write_official(transaction, folder, base_url)
     return Report(
         command="registry export",
         subject=str(folder),
@@ -44,10 +44,10 @@ def export(registry: Registry, folder: Path, base_url: str | None = None) -> Rep
     )
 
 
-def _paths(step: Transaction, size: int) -> Iterator[str]:
+def _paths(transaction: Transaction, size: int) -> Iterator[str]:
     """All paths, referenced files before those that refer to them."""
-    tools = publications.list_tools(step)
-    versions = [version for tool in tools for version in publications.list_versions(step, tool)]
+    tools = publications.list_tools(transaction)
+    versions = [version for tool in tools for version in publications.list_versions(transaction, tool)]
     for version in versions:
         yield from _parts_of(version)
     for level, index, width in list_tiles(size):
@@ -59,7 +59,7 @@ def _paths(step: Transaction, size: int) -> Iterator[str]:
         yield names.version_path(version.tool, version.version)
         yield names.attestations_path(version.root_cid, version.descriptor_cid)
     for tool in tools:
-        for channel in publications.list_channels(step, tool):
+        for channel in publications.list_channels(transaction, tool):
             if channel.pointer is not None:
                 yield names.event_path(tool, channel.channel)
                 yield names.proof_path(tool, channel.channel)
@@ -77,22 +77,22 @@ def _parts_of(version: PublishedVersion) -> Iterator[str]:
         yield names.document_path(version.surface_cid)
 
 
-def _write(registry: Registry, step: Transaction, folder: Path, path: str) -> int:
+def _write(registry: Registry, transaction: Transaction, folder: Path, path: str) -> int:
     target = folder / path
     if path.startswith(names.IMMUTABLE) and target.is_file():
         return 0
-    file = find_file_in(registry, step, path)
+    file = find_file_in(registry, transaction, path)
     if file is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the registry has no file at {path}")
     _put(target, file.body)
     return 1
 
 
-def _write_official(step: Transaction, folder: Path, base: str) -> int:
+def _write_official(transaction: Transaction, folder: Path, base: str) -> int:
     """One file per version, as in the official API. Listings need queries, which static files cannot answer."""
     written = 0
-    for tool in publications.list_tools(step):
-        versions = publications.list_versions(step, tool)
+    for tool in publications.list_tools(transaction):
+        versions = publications.list_versions(transaction, tool)
         newest = latest_version(versions)
         for version in versions:
             body = document_bytes(server_entry(version, base, is_latest=version == newest))

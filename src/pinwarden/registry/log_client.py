@@ -40,7 +40,7 @@ from pinwarden.registry.registry_client import RegistryReader
 from pinwarden.registry.registry_documents import RegistryIdentity, parse_identity
 from pinwarden.system.files import read_file, write_atomically
 
-_MOST_BUNDLE = TILE_WIDTH * (2 + 0xFFFF)
+_MAX_BUNDLE_BYTES = TILE_WIDTH * (2 + 0xFFFF)
 
 
 class FollowOptions(Record):
@@ -73,18 +73,18 @@ class FollowedLog(Record):
     """Whether there was no earlier state."""
 
 
-def follow_log(files: RegistryReader, state: LogState | None, wanted: FollowOptions) -> FollowedLog:
+def follow_log(files: RegistryReader, state: LogState | None, options: FollowOptions) -> FollowedLog:
     """Read the new entries of a registry's log, and verify that they extend the known state."""
-    known = state or _first_state(files, wanted)
-    if wanted.key is not None and wanted.key not in known.keys:
+    known = state or _first_state(files, options)
+    if options.key is not None and options.key not in known.keys:
         raise PinwardenError("REGISTRY_KEY_MISMATCH", f"the log of {files} is signed by {known.key.did}")
     note = Note.parse(files.get(names.CHECKPOINT))
     known, changes = _key_changes(files, known, note)
     key = NoteKey(name=known.log_id, key=changes[-1].new if changes else known.key)
-    head = verify_head(bytes(note), known.log_id, key, wanted.witnesses, wanted.quorum)
+    head = verify_head(bytes(note), known.log_id, key, options.witnesses, options.quorum)
     check_growth(known, head)
     size = known.edge.size
-    grown, events = follow_entries(known, head, _entries(files, size, head.checkpoint.size), changes, wanted.keeps)
+    grown, events = follow_entries(known, head, _entries(files, size, head.checkpoint.size), changes, options.keeps)
     return FollowedLog(
         state=grown,
         head=head,
@@ -112,19 +112,19 @@ def _key_changes(files: RegistryReader, known: LogState, note: Note) -> tuple[Lo
     return expected_key_changes(known, shown, Checkpoint.parse(note.text).size)
 
 
-def _first_state(files: RegistryReader, wanted: FollowOptions) -> LogState:
+def _first_state(files: RegistryReader, options: FollowOptions) -> LogState:
     identity = parse_identity(files.get(names.IDENTITY))
-    return LogState(log_id=identity.log_id, key=wanted.key or identity.key)
+    return LogState(log_id=identity.log_id, key=options.key or identity.key)
 
 
 def _entries(files: RegistryReader, start: int, stop: int) -> Iterator[bytes]:
     """The entries from ``start`` up to ``stop``, one tile at a time."""
     for index in range(start // TILE_WIDTH, -(-stop // TILE_WIDTH)) if stop > start else ():
         width = tile_width(stop, 0, index)
-        tile = files.find(f"{names.LOG}/{entries_path(index, width)}", _MOST_BUNDLE)
+        tile = files.find(f"{names.LOG}/{entries_path(index, width)}", _MAX_BUNDLE_BYTES)
         if tile is None and width < TILE_WIDTH:
             # A partial tile may be deleted once it is full.
-            tile = files.find(f"{names.LOG}/{entries_path(index)}", _MOST_BUNDLE)
+            tile = files.find(f"{names.LOG}/{entries_path(index)}", _MAX_BUNDLE_BYTES)
         if tile is None:
             raise PinwardenError(
                 "LOG_PROOF_INVALID", f"the registry lacks the log entries from {index * TILE_WIDTH} on"
@@ -164,10 +164,10 @@ def save_log_state(path: Path, state: LogState) -> None:
 # Commands
 
 
-def monitor_log(files: RegistryReader, path: Path, wanted: FollowOptions, watch: Sequence[str]) -> Report:
+def monitor_log(files: RegistryReader, path: Path, options: FollowOptions, watch: Sequence[str]) -> Report:
     """The report of ``pinwarden log monitor``: new events of watched names."""
     before = load_log_state(path)
-    followed = follow_log(files, before, replace(wanted, watch=tuple(watch)))
+    followed = follow_log(files, before, replace(options, watch=tuple(watch)))
     save_log_state(path, followed.state)
     shown = followed.events
     size = followed.head.checkpoint.size
@@ -181,14 +181,14 @@ def monitor_log(files: RegistryReader, path: Path, wanted: FollowOptions, watch:
         summary=summary,
         exit_code=EXIT_REFUSED if rows and not followed.first else EXIT_CLEAN,
         rows=rows,
-        notes=notes if wanted.key is None else (),
+        notes=notes if options.key is None else (),
         facts={**_facts(followed), "new": followed.new, "events": [_event_facts(event) for event in shown]},
     )
 
 
-def verify_log(files: RegistryReader, wanted: FollowOptions) -> Report:
+def verify_log(files: RegistryReader, options: FollowOptions) -> Report:
     """The report of ``pinwarden log verify``: all entries, the tiles, and both forms of the head."""
-    followed = follow_log(files, None, replace(wanted, watch=()))
+    followed = follow_log(files, None, replace(options, watch=()))
     head = followed.head.checkpoint
     _check_tiles(files, head.size, head.root)
     identity = RegistryIdentity(name=".", log_id=head.origin, key=followed.state.key)
@@ -200,7 +200,7 @@ def verify_log(files: RegistryReader, wanted: FollowOptions) -> Report:
         summary=f"{plural(head.size, 'event')} of {plural(len(tools), 'tool')}: all entries match the signed head",
         exit_code=EXIT_CLEAN,
         notes=()
-        if wanted.key is not None
+        if options.key is not None
         else (f"signed by {followed.state.key.did}; compare this key with one from another source",),
         facts={**_facts(followed), "issued_at_utc": issued, "tools": len(tools)},
     )
@@ -210,19 +210,19 @@ def fetch_signed_checkpoint(
     files: RegistryReader, identity: RegistryIdentity, head: VerifiedHead
 ) -> CheckpointDocument:
     """Download the signed JSON checkpoint, and verify its signature and that it is consistent with the head."""
-    view = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
+    document = parse_checkpoint(files.get(names.SIGNED_CHECKPOINT))
     signed = any(
         set(CHECKPOINT_SIGNED_FIELDS) <= set(signature.signed_fields)
-        and document_signature_valid(view.document, given, [identity.key])
-        for signature, given in zip(view.signatures, view.document["signatures"], strict=True)
+        and document_signature_valid(document.document, given, [identity.key])
+        for signature, given in zip(document.signatures, document.document["signatures"], strict=True)
     )
-    if not signed or view.log_id != identity.log_id:
+    if not signed or document.log_id != identity.log_id:
         raise PinwardenError("SIGNATURE_INVALID", "the JSON checkpoint is not signed by the registry")
-    if view.size == head.checkpoint.size and view.root != head.checkpoint.root:
+    if document.size == head.checkpoint.size and document.root != head.checkpoint.root:
         raise PinwardenError(
             "LOG_PROOF_INVALID", "the JSON checkpoint and the checkpoint note have different roots for the same size"
         )
-    return view
+    return document
 
 
 def _check_tiles(files: RegistryReader, size: int, root: bytes) -> None:

@@ -134,12 +134,12 @@ def verify_event(entry: bytes, log_id: str, key: PublicKey, index: int) -> LogEv
         raise _invalid(index, "is not in its canonical form")
     if event.log_id != log_id or event.seq != index:
         raise _invalid(index, "belongs to another log or index")
-    good = any(
+    signed = any(
         set(HARDENED_LOG_EVENT_FIELDS) <= set(signature.signed_fields)
-        and document_signature_valid(document, given, [key])
-        for signature, given in zip(event.signatures, document["signatures"], strict=True)
+        and document_signature_valid(document, raw, [key])
+        for signature, raw in zip(event.signatures, document["signatures"], strict=True)
     )
-    if not good:
+    if not signed:
         raise _invalid(index, "is not signed by the registry")
     return event
 
@@ -168,14 +168,14 @@ class PointerTarget(Record):
     descriptor_cid: str
 
 
-def check_newest(pointed: PointerTarget, state: LogState, index: int | None) -> int:
+def check_newest(pointer: PointerTarget, state: LogState, index: int | None) -> int:
     """The index of the pointer's event. Raises unless it is the latest of its channel. ``index`` is from its proof."""
-    newest = state.pointer(pointed.tool, pointed.channel)
+    newest = state.pointer(pointer.tool, pointer.channel)
     if newest is None:
-        raise PinwardenError("POINTER_UNLOGGED", f"the log has no event for {pointed.tool} on {pointed.channel}")
-    if (newest.root_cid, newest.descriptor_cid) == (pointed.root_cid, pointed.descriptor_cid):
+        raise PinwardenError("POINTER_UNLOGGED", f"the log has no event for {pointer.tool} on {pointer.channel}")
+    if (newest.root_cid, newest.descriptor_cid) == (pointer.root_cid, pointer.descriptor_cid):
         return newest.seq
-    data = {"pointed": pointed.root_cid, "newest": newest.root_cid, "index": newest.seq}
+    data = {"pointed": pointer.root_cid, "newest": newest.root_cid, "index": newest.seq}
     if index is not None and index < newest.seq:
         newer = "removed the pointer" if newest.root_cid is None else f"points to {newest.root_cid}"
         raise PinwardenError(
@@ -184,12 +184,12 @@ def check_newest(pointed: PointerTarget, state: LogState, index: int | None) -> 
             data={**data, "given": index},
         )
     raise PinwardenError(
-        "POINTER_UNLOGGED", f"the latest event for {pointed.tool} on {pointed.channel} is of another bundle", data=data
+        "POINTER_UNLOGGED", f"the latest event for {pointer.tool} on {pointer.channel} is of another bundle", data=data
     )
 
 
 def verify_proof(
-    pointed: PointerTarget, event: bytes, proof: bytes, state: LogState, head: VerifiedHead
+    pointer: PointerTarget, event: bytes, proof: bytes, state: LogState, head: VerifiedHead
 ) -> tuple[int, VerifiedHead]:
     """Verify a pointer's inclusion proof; return the event's index and the proof's head.
 
@@ -201,7 +201,7 @@ def verify_proof(
     parsed.proves(event)
     logged = verify_event(event, state.log_id, state.key_for(parsed.index), parsed.index)
     target = (logged.tool, logged.channel, logged.new_root_cid, logged.descriptor_cid)
-    if target != (pointed.tool, pointed.channel, pointed.root_cid, pointed.descriptor_cid):
+    if target != (pointer.tool, pointer.channel, pointer.root_cid, pointer.descriptor_cid):
         raise PinwardenError("POINTER_UNLOGGED", "the pointer's event is about another bundle")
     if proved.checkpoint.size > head.checkpoint.size:
         raise PinwardenError(
@@ -218,12 +218,12 @@ def verify_proof(
     return parsed.index, proved
 
 
-def check_not_yanked(pointed: PointerTarget, version: str, state: LogState) -> None:
+def check_not_yanked(pointer: PointerTarget, version: str, state: LogState) -> None:
     """Raise if a version was yanked, even if a pointer names it."""
-    mark = state.pointer(pointed.tool, f"{YANKED_PREFIX}{version}")
+    mark = state.pointer(pointer.tool, f"{YANKED_PREFIX}{version}")
     if mark is not None and mark.root_cid is not None:
         raise PinwardenError(
-            "VERSION_YANKED", f"{pointed.tool} {version} was yanked by its publisher (event {mark.seq})"
+            "VERSION_YANKED", f"{pointer.tool} {version} was yanked by its publisher (event {mark.seq})"
         )
 
 
@@ -271,17 +271,17 @@ def check_not_ended(state: LogState, note: Note) -> None:
 
 
 def expected_key_changes(
-    state: LogState, shown: Sequence[KeyChange], size: int
+    state: LogState, listed: Sequence[KeyChange], size: int
 ) -> tuple[LogState, tuple[KeyChange, ...]]:
     """The key changes between a state and a head of ``size`` entries, and the state with the key to start from.
 
     They are only expectations: each must be found in the log at its index.
     """
-    within = tuple(change for change in shown if change.seq < size)
+    within = tuple(change for change in listed if change.seq < size)
     if state.edge.size:
         known, coming = within[: len(state.key_changes)], within[len(state.key_changes) :]
         same = tuple(map(_logged, known)) == state.key_changes
-        if not same or any(change.seq < state.edge.size for change in coming) or not _goes_on(state, coming):
+        if not same or any(change.seq < state.edge.size for change in coming) or not _continues(state, coming):
             raise PinwardenError(
                 "LOG_PROOF_INVALID", "the registry's list of key changes contradicts the ones already seen"
             )
@@ -293,7 +293,7 @@ def expected_key_changes(
     return replace(state, key=within[0].old), within
 
 
-def _goes_on(state: LogState, coming: Sequence[KeyChange]) -> bool:
+def _continues(state: LogState, coming: Sequence[KeyChange]) -> bool:
     return not coming or coming[0].old == state.key
 
 

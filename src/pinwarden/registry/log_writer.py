@@ -21,7 +21,7 @@ from pinwarden.core.record import Record, replace
 from pinwarden.core.report import Report, plural
 from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import Frontier
-from pinwarden.registry.kept_checkpoint import KEYS, NO_TOOL, append_transaction, load_key_changes
+from pinwarden.registry.checkpoint_file import KEYS, NO_TOOL, append_transaction, load_key_changes
 from pinwarden.registry.names import YANKED_PREFIX
 from pinwarden.registry.registry import Registry, check_current_key, store_key
 from pinwarden.registry.registry_documents import PublishedVersion
@@ -43,28 +43,28 @@ class PointerChange(Record):
     reason: str
 
 
-def append_pointer_changes(step: Transaction, registry: Registry, changes: Sequence[PointerChange]) -> int:
+def append_pointer_changes(transaction: Transaction, registry: Registry, changes: Sequence[PointerChange]) -> int:
     """Write the events, the channels and the new head. Return the index of the first event.
 
-    The transaction is alone (`pointer_log.ALONE`): an index is given out once, and what is not committed was never
-    given out.
+    The transaction must hold `pointer_log.WRITE_LOCK`, so that every index is assigned once. An index that was not
+    committed was never assigned.
     """
-    check_current_key(step, registry)
-    head = pointer_log.load_head(step)
+    check_current_key(transaction, registry)
+    head = pointer_log.load_head(transaction)
     if head is None:
         raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")
     now = registry.now()
     edge = head.edge
     for change in changes:
-        edge = _log(step, registry, change, edge, now)
+        edge = _log(transaction, registry, change, edge, now)
     checkpoint = Checkpoint(origin=registry.identity.log_id, size=edge.size, root=edge.root)
     note = checkpoint.note().sign(registry.identity.log_id, registry.signer)
-    pointer_log.move_head(step, head.edge, edge, bytes(note))
+    pointer_log.move_head(transaction, head.edge, edge, bytes(note))
     return head.size
 
 
-def _log(step: Transaction, registry: Registry, change: PointerChange, edge: Frontier, now: str) -> Frontier:
-    before = publications.find_channel(step, change.tool, change.channel)
+def _log(transaction: Transaction, registry: Registry, change: PointerChange, edge: Frontier, now: str) -> Frontier:
+    before = publications.find_channel(transaction, change.tool, change.channel)
     version = change.version
     event = LogEvent(
         log_id=registry.identity.log_id,
@@ -81,7 +81,7 @@ def _log(step: Transaction, registry: Registry, change: PointerChange, edge: Fro
         issuer_name=registry.identity.name,
     )
     document = add_signature(log_documents.unsigned_log_event(event), HARDENED_LOG_EVENT_FIELDS, registry.signer)
-    grown = pointer_log.append(step, edge, change.tool, change.channel, log_documents.leaf_bytes(document))
+    grown = pointer_log.append(transaction, edge, change.tool, change.channel, log_documents.leaf_bytes(document))
     channel = Channel(
         tool=change.tool,
         channel=change.channel,
@@ -90,7 +90,7 @@ def _log(step: Transaction, registry: Registry, change: PointerChange, edge: Fro
         seq=edge.size,
         pointer=_pointer(registry, change, version, now) if version and _may_install(change) else None,
     )
-    publications.set_channel(step, channel)
+    publications.set_channel(transaction, channel)
     return grown
 
 
@@ -128,20 +128,20 @@ def rotate_key(registry: Registry, new: Signer, reason: str) -> tuple[Registry, 
     """
     if not reason or len(reason) > _MAX_REASON:
         raise PinwardenError("USAGE", f"a reason must be text of at most {_MAX_REASON} characters")
-    with append_transaction(registry) as step:
-        check_current_key(step, registry)
-        earlier = {change.old for change in load_key_changes(step)} | {registry.identity.key}
+    with append_transaction(registry) as transaction:
+        check_current_key(transaction, registry)
+        earlier = {change.old for change in load_key_changes(transaction)} | {registry.identity.key}
         if new.public_key in earlier:
             raise PinwardenError("USAGE", f"{new.public_key.did} is or was already the key of this registry")
         renewed = replace(registry, identity=replace(registry.identity, key=new.public_key), signer=new)
-        change = _logged(step, registry, renewed, reason)
-        store_key(step, new.public_key)
-        count = _resign_pointers(step, renewed, change.issued_at_utc)
+        change = _logged(transaction, registry, renewed, reason)
+        store_key(transaction, new.public_key)
+        count = _resign_pointers(transaction, renewed, change.issued_at_utc)
     return renewed, change, count
 
 
-def _logged(step: Transaction, old: Registry, renewed: Registry, reason: str) -> KeyChange:
-    head = pointer_log.load_head(step)
+def _logged(transaction: Transaction, old: Registry, renewed: Registry, reason: str) -> KeyChange:
+    head = pointer_log.load_head(transaction)
     if head is None:
         raise PinwardenError("DATABASE_CORRUPT", "the registry has no log")
     log_id = old.identity.log_id
@@ -154,18 +154,20 @@ def _logged(step: Transaction, old: Registry, renewed: Registry, reason: str) ->
         issued_at_utc=old.now(),
     )
     change = sign_key_change(change, old.signer, renewed.signer)
-    edge = pointer_log.append(step, head.edge, NO_TOOL, KEYS, change.leaf)
+    edge = pointer_log.append(transaction, head.edge, NO_TOOL, KEYS, change.leaf)
     note = Checkpoint(origin=log_id, size=edge.size, root=edge.root).note().sign(log_id, renewed.signer)
-    pointer_log.move_head(step, head.edge, edge, bytes(note))
+    pointer_log.move_head(transaction, head.edge, edge, bytes(note))
     return change
 
 
-def _resign_pointers(step: Transaction, registry: Registry, now: str) -> int:
+def _resign_pointers(transaction: Transaction, registry: Registry, now: str) -> int:
     count = 0
-    for tool in publications.list_tools(step):
-        for channel in publications.list_channels(step, tool):
+    for tool in publications.list_tools(transaction):
+        for channel in publications.list_channels(transaction, tool):
             if channel.pointer is not None:
-                publications.set_channel(step, replace(channel, pointer=_reissue_pointer(registry, channel, now)))
+                publications.set_channel(
+                    transaction, replace(channel, pointer=_reissue_pointer(registry, channel, now))
+                )
                 count += 1
     return count
 

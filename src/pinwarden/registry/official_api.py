@@ -18,12 +18,12 @@ from pinwarden.registry.store import publications, publishers
 from pinwarden.system.database import Transaction
 
 SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
-_OFFICIAL = "io.modelcontextprotocol.registry/official"
-_OURS = "io.modelcontextprotocol.registry/publisher-provided"
-_MOST = 100
-_AT = "#"  # in no name
-_END = 2**62
-_LONGEST = 100
+_OFFICIAL_META = "io.modelcontextprotocol.registry/official"
+_PUBLISHER_META = "io.modelcontextprotocol.registry/publisher-provided"
+_MAX_LIMIT = 100
+_CURSOR_SEPARATOR = "#"  # in no name
+_LAST_INDEX = 2**62
+_MAX_DESCRIPTION = 100
 """The longest description that the API's schema allows."""
 
 
@@ -38,51 +38,54 @@ class ServerQuery(Record):
 
 def list_servers(registry: Registry, query: ServerQuery, base: str) -> dict[str, Any]:
     """One page of ``GET /v0.1/servers``. The cursor is the last tool on the page and the log index of its version."""
-    most = max(1, min(query.limit, _MOST))
-    with registry.database.transaction() as step:
+    limit = max(1, min(query.limit, _MAX_LIMIT))
+    with registry.database.transaction() as transaction:
         # This API writes a slash between namespace and name.
-        page = (_latest_page if query.latest else _page)(step, query, query.search.replace("/", "."), most)
+        page = (_latest_page if query.latest else _page)(transaction, query, query.search.replace("/", "."), limit)
         latest = {
-            tool: latest_release(publications.list_releases(step, tool)) for tool in {version.tool for version in page}
+            tool: latest_release(publications.list_releases(transaction, tool))
+            for tool in {version.tool for version in page}
         }
-    shown = page[:most]
-    entries = [server_entry(version, base, is_latest=version.version == latest[version.tool]) for version in shown]
+    listed = page[:limit]
+    entries = [server_entry(version, base, is_latest=version.version == latest[version.tool]) for version in listed]
     metadata: dict[str, Any] = {"count": len(entries)}
-    if len(page) > most:
-        metadata["nextCursor"] = f"{shown[-1].tool}{_AT}{shown[-1].seq}"
+    if len(page) > limit:
+        metadata["nextCursor"] = f"{listed[-1].tool}{_CURSOR_SEPARATOR}{listed[-1].seq}"
     return {"servers": entries, "metadata": metadata}
 
 
-def _page(step: Transaction, query: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
-    tool, _, seq = query.cursor.partition(_AT)
-    after = int(seq) if seq.isdecimal() and len(seq) < 16 else _END  # must fit into 64 bits
-    return publications.page_versions(step, tool, after, search, most + 1)
+def _page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
+    tool, _, seq = query.cursor.partition(_CURSOR_SEPARATOR)
+    after = int(seq) if seq.isdecimal() and len(seq) < 16 else _LAST_INDEX  # must fit into 64 bits
+    return publications.page_versions(transaction, tool, after, search, limit + 1)
 
 
-def _latest_page(step: Transaction, query: ServerQuery, search: str, most: int) -> list[PublishedVersion]:
+def _latest_page(transaction: Transaction, query: ServerQuery, search: str, limit: int) -> list[PublishedVersion]:
     """One page with the latest version of each tool."""
     page: list[PublishedVersion] = []
-    after = query.cursor.partition(_AT)[0]
-    while len(page) <= most and (names := publications.page_tools(step, search=search, after=after, most=most + 1)):
+    after = query.cursor.partition(_CURSOR_SEPARATOR)[0]
+    while len(page) <= limit and (
+        names := publications.page_tools(transaction, search=search, after=after, limit=limit + 1)
+    ):
         for name in names:
-            newest = latest_release(publications.list_releases(step, name))
-            version = publications.find_version(step, name, newest) if newest else None
+            newest = latest_release(publications.list_releases(transaction, name))
+            version = publications.find_version(transaction, name, newest) if newest else None
             page += [version] if version else []
         after = names[-1]
-    return page[: most + 1]
+    return page[: limit + 1]
 
 
 def server_versions(registry: Registry, name: str, base: str) -> dict[str, Any] | None:
     """``GET /v0.1/servers/{name}/versions``."""
-    with registry.database.transaction() as step:
-        entries = _entries(step, _tool_named(step, name), base, latest=False)
+    with registry.database.transaction() as transaction:
+        entries = _entries(transaction, _find_tool(transaction, name), base, latest=False)
     return {"servers": entries, "metadata": {"count": len(entries)}} if entries else None
 
 
 def server_version(registry: Registry, name: str, version: str, base: str) -> dict[str, Any] | None:
     """``GET /v0.1/servers/{name}/versions/{version}``, where the version may be ``latest``."""
-    with registry.database.transaction() as step:
-        entries = _entries(step, _tool_named(step, name), base, latest=version == "latest")
+    with registry.database.transaction() as transaction:
+        entries = _entries(transaction, _find_tool(transaction, name), base, latest=version == "latest")
     return next((entry for entry in entries if version in ("latest", entry["server"]["version"])), None)
 
 
@@ -92,21 +95,21 @@ def official_name(version: PublishedVersion) -> str:
     return f"{version.namespace}/{rest}"
 
 
-def _tool_named(step: Transaction, name: str) -> str:
+def _find_tool(transaction: Transaction, name: str) -> str:
     """The tool with this API name; an empty string if there is none."""
     namespace, slash, rest = name.partition("/")
-    if not slash or namespace not in publishers.list_namespaces(step):
+    if not slash or namespace not in publishers.list_namespaces(transaction):
         return ""
     tool = f"{namespace}.{rest}"
-    versions = publications.list_versions(step, tool) or publications.list_versions(step, namespace)
+    versions = publications.list_versions(transaction, tool) or publications.list_versions(transaction, namespace)
     return versions[0].tool if versions and official_name(versions[0]) == name else ""
 
 
-def _entries(step: Transaction, tool: str, base: str, *, latest: bool) -> list[dict[str, Any]]:
-    versions = publications.list_versions(step, tool) if tool else []
+def _entries(transaction: Transaction, tool: str, base: str, *, latest: bool) -> list[dict[str, Any]]:
+    versions = publications.list_versions(transaction, tool) if tool else []
     newest = latest_version(versions)
-    shown = [newest] if latest and newest else [] if latest else versions
-    return [server_entry(version, base, is_latest=version == newest) for version in shown]
+    listed = [newest] if latest and newest else [] if latest else versions
+    return [server_entry(version, base, is_latest=version == newest) for version in listed]
 
 
 def latest_version(versions: list[PublishedVersion]) -> PublishedVersion | None:
@@ -133,7 +136,7 @@ def server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> di
         "fileSha256": version.content_hash.removeprefix("sha256:"),
         "transport": {"type": "stdio"},
     }
-    ours = {
+    details = {
         "tool": version.tool,
         "root_cid": version.root_cid,
         "descriptor_cid": version.descriptor_cid,
@@ -144,13 +147,13 @@ def server_entry(version: PublishedVersion, base: str, *, is_latest: bool) -> di
         "server": {
             "$schema": SCHEMA,
             "name": official_name(version),
-            "description": version.description[:_LONGEST] or version.tool,
+            "description": version.description[:_MAX_DESCRIPTION] or version.tool,
             "version": version.version,
             "packages": [package],
-            "_meta": {_OURS: {"pinwarden": ours}},
+            "_meta": {_PUBLISHER_META: {"pinwarden": details}},
         },
         "_meta": {
-            _OFFICIAL: {
+            _OFFICIAL_META: {
                 "status": "active" if version.yanked is None else "deleted",
                 "publishedAt": version.published_at,
                 "updatedAt": version.published_at,

@@ -22,7 +22,7 @@ from pinwarden.core.keys import PublicKey, document_signature_valid
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.versions import refuse_older
 from pinwarden.registry.access import Caller, authorize_namespace, mark_used, record_success, verify_statement
-from pinwarden.registry.kept_checkpoint import append_transaction
+from pinwarden.registry.checkpoint_file import append_transaction
 from pinwarden.registry.log_writer import PointerChange, append_pointer_changes
 from pinwarden.registry.names import check_channel, check_tool, check_version
 from pinwarden.registry.registry import NEVER, REQUIRED, Registry
@@ -82,26 +82,26 @@ def publish(registry: Registry, caller: Caller, request: bytes) -> PublishResult
     5. Refuse to move the channel to an older version, unless the request allows it.
     6. Write version, log event and head in one transaction.
     """
-    submitted = _read(registry, request)
-    with registry.database.transaction() as step:
-        authorize_namespace(step, caller, submitted.statement, submitted.descriptor.name)
-        present = publications.find_version(step, submitted.descriptor.name, submitted.descriptor.version)
+    submitted = _parse_request(registry, request)
+    with registry.database.transaction() as transaction:
+        authorize_namespace(transaction, caller, submitted.statement, submitted.descriptor.name)
+        present = publications.find_version(transaction, submitted.descriptor.name, submitted.descriptor.version)
     if present is not None:
         _refuse_other_content(present, submitted)
         examined = None
     else:
         examined = examine_bundle(registry, submitted.descriptor, submitted.manifest, submitted.archive_cid)
-    with append_transaction(registry) as step:
-        return _write(step, registry, caller, submitted, examined)
+    with append_transaction(registry) as transaction:
+        return _write(transaction, registry, caller, submitted, examined)
 
 
-def _read(registry: Registry, request: bytes) -> Submission:
-    shape = DocumentReader(read_json(request), "request")
-    statement = verify_statement(registry, shape.value.get("statement"), PUBLISH)
-    body = statement.shape
+def _parse_request(registry: Registry, request: bytes) -> Submission:
+    reader = DocumentReader(read_json(request), "request")
+    statement = verify_statement(registry, reader.value.get("statement"), PUBLISH)
+    body = statement.reader
     # Parsed again from their canonical bytes, so that what is checked is what is stored.
     documents = check_documents(
-        document_bytes(shape.object("descriptor").value), document_bytes(shape.object("manifest").value)
+        document_bytes(reader.object("descriptor").value), document_bytes(reader.object("manifest").value)
     )
     descriptor = documents.descriptor
     if (body.cid("root_cid"), body.cid("descriptor_cid")) != (documents.root_cid, documents.descriptor_cid):
@@ -126,24 +126,24 @@ def _read(registry: Registry, request: bytes) -> Submission:
         ),
         attestations=(),
     )
-    return _with_attestations(registry, submitted, shape)
+    return _with_attestations(registry, submitted, reader)
 
 
-def _with_attestations(registry: Registry, submitted: Submission, shape: DocumentReader) -> Submission:
-    given = shape.value.get("attestations", [])
-    if type(given) is not list or len(given) > registry.limits.attestations:
+def _with_attestations(registry: Registry, submitted: Submission, reader: DocumentReader) -> Submission:
+    documents = reader.value.get("attestations", [])
+    if type(documents) is not list or len(documents) > registry.limits.attestations:
         raise PinwardenError("PUBLISH_LIMIT", f"a bundle can have at most {registry.limits.attestations} attestations")
     root, described = submitted.manifest.root_cid, submitted.descriptor_cid
-    checked = (verify_attestation(registry, document, root, described) for document in given)
+    checked = (verify_attestation(registry, document, root, described) for document in documents)
     return replace(submitted, attestations=tuple(checked))
 
 
 def verify_attestation(registry: Registry, document: Any, root_cid: str, descriptor_cid: str) -> tuple[str, bytes]:
     """The CID and bytes of an attestation. Raises unless it is about this bundle, small enough, and its signatures and
     issuers are valid. Which issuers to trust is the installer's decision."""
-    data, most = document_bytes(document), registry.limits.attestation_bytes
-    if len(data) > most:
-        raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {most}")
+    data, limit = document_bytes(document), registry.limits.attestation_bytes
+    if len(data) > limit:
+        raise PinwardenError("PUBLISH_LIMIT", f"an attestation has {len(data)} bytes; the limit is {limit}")
     attestation = attestation_document.attestation_from_json(document)
     if (attestation.root_cid, attestation.descriptor_cid) != (root_cid, descriptor_cid):
         raise PinwardenError("DOCUMENT_INVALID", "an attestation is about another bundle")
@@ -169,54 +169,56 @@ def _refuse_other_content(present: PublishedVersion, submitted: Submission) -> N
 
 
 def _write(
-    step: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
+    transaction: Transaction, registry: Registry, caller: Caller, submitted: Submission, examined: ExaminedBundle | None
 ) -> PublishResult:
     descriptor = submitted.descriptor
     # Checked again under the write lock.
-    namespace = authorize_namespace(step, caller, submitted.statement, descriptor.name)
-    present = publications.find_version(step, descriptor.name, descriptor.version)
-    channel = publications.find_channel(step, descriptor.name, submitted.channel)
+    namespace = authorize_namespace(transaction, caller, submitted.statement, descriptor.name)
+    present = publications.find_version(transaction, descriptor.name, descriptor.version)
+    channel = publications.find_channel(transaction, descriptor.name, submitted.channel)
     previous = channel.version if channel is not None else None
     if present is not None:
         _refuse_other_content(present, submitted)
         if channel is not None and previous == present.version:
-            mark_used(step, registry, submitted.statement, again=True)  # a retry after a lost response
+            mark_used(transaction, registry, submitted.statement, again=True)  # a retry after a lost response
             return PublishResult(
                 version=present, channel=submitted.channel, seq=channel.seq, previous=previous, changed=False
             )
         if present.yanked is not None:
             raise PinwardenError("VERSION_YANKED", f"{submitted.subject} was yanked: {present.yanked}")
-    mark_used(step, registry, submitted.statement)
+    mark_used(transaction, registry, submitted.statement)
     if not submitted.allow_older:
         refuse_older(descriptor.name, descriptor.version, submitted.channel, previous)
-    published = present or _new_version(step, registry, submitted, examined, namespace)
+    published = present or _new_version(transaction, registry, submitted, examined, namespace)
     reason = "publish" if present is None else "point"
     change = PointerChange(tool=descriptor.name, channel=submitted.channel, version=published, reason=reason)
-    seq = append_pointer_changes(step, registry, [change])
-    record_success(step, registry, caller, submitted.statement, submitted.subject)
-    written = publications.find_version(step, descriptor.name, descriptor.version) or published
+    seq = append_pointer_changes(transaction, registry, [change])
+    record_success(transaction, registry, caller, submitted.statement, submitted.subject)
+    written = publications.find_version(transaction, descriptor.name, descriptor.version) or published
     return PublishResult(version=written, channel=submitted.channel, seq=seq, previous=previous, changed=True)
 
 
 def _new_version(
-    step: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
+    transaction: Transaction, registry: Registry, submitted: Submission, examined: ExaminedBundle | None, namespace: str
 ) -> PublishedVersion:
     if examined is None:
         raise PinwardenError("DATABASE_CORRUPT", f"{submitted.subject} is missing although it was just found")
-    head = pointer_log.load_head(step)
+    head = pointer_log.load_head(transaction)
     published = _version(registry, submitted, examined, namespace, head.size if head else 0)
-    _keep(step, submitted, examined, published)
+    _store(transaction, submitted, examined, published)
     return published
 
 
-def _keep(step: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion) -> None:
+def _store(
+    transaction: Transaction, submitted: Submission, examined: ExaminedBundle, published: PublishedVersion
+) -> None:
     root, described = published.root_cid, published.descriptor_cid
-    publications.put_document(step, described, document_bytes(submitted.descriptor.document))
-    publications.put_manifest(step, root, described, document_bytes(submitted.manifest.document))
-    publications.add_attestations(step, root, described, submitted.attestations)
+    publications.put_document(transaction, described, document_bytes(submitted.descriptor.document))
+    publications.put_manifest(transaction, root, described, document_bytes(submitted.manifest.document))
+    publications.add_attestations(transaction, root, described, submitted.attestations)
     if examined.surface_cid is not None and examined.surface is not None:
-        publications.put_document(step, examined.surface_cid, examined.surface)
-    publications.add_version(step, published)
+        publications.put_document(transaction, examined.surface_cid, examined.surface)
+    publications.add_version(transaction, published)
 
 
 def _version(
@@ -251,9 +253,9 @@ def store_archive(registry: Registry, data: bytes, cid: str) -> Digest:
     return Digest.of_bytes(data)
 
 
-_SECONDS = 20.0
-_STARTED = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
-_AT_ONCE = BoundedSemaphore(2)  # probes must not starve readers
+_PROBE_SECONDS = 20.0
+_PROGRAMS = {"node": ("node",), "deno": ("deno", "run"), "native": ()}
+_PROBE_SLOTS = BoundedSemaphore(2)  # probes must not starve readers
 
 
 class ExaminedBundle(Record):
@@ -272,11 +274,11 @@ def examine_bundle(registry: Registry, descriptor: Descriptor, manifest: Manifes
     archive = registry.blobs.get(archive_cid, registry.limits.archive_bytes)
     if archive is None:
         raise PinwardenError("ARTIFACT_MISSING", f"the archive {archive_cid} was not uploaded")
-    bounds = BundleLimits(archive_bytes=registry.limits.archive_bytes, total_bytes=registry.limits.unpacked_bytes)
-    contents = check_archive(descriptor, manifest, archive, bounds)
+    limits = BundleLimits(archive_bytes=registry.limits.archive_bytes, total_bytes=registry.limits.unpacked_bytes)
+    contents = check_archive(descriptor, manifest, archive, limits)
     content_hash = Digest.of_bytes(archive)
     try:
-        surface = _asked_surface(registry.probing, descriptor, manifest, contents)
+        surface = _probe_surface(registry.probing, descriptor, manifest, contents)
         api_surface = str(api_surface_hash(item.value for item in surface.items_of_kind(TOOL)))
     except PinwardenError as err:
         if registry.probing == REQUIRED:
@@ -294,7 +296,7 @@ def examine_bundle(registry: Registry, descriptor: Descriptor, manifest: Manifes
     )
 
 
-def _asked_surface(probing: str, descriptor: Descriptor, manifest: Manifest, contents: FileContents) -> Surface:
+def _probe_surface(probing: str, descriptor: Descriptor, manifest: Manifest, contents: FileContents) -> Surface:
     if probing == NEVER or shutil.which("bwrap") is None:
         why = "this registry does not start servers" if probing == NEVER else "bubblewrap is not installed"
         raise PinwardenError("PROBE_FAILED", f"the server was not probed: {why}")
@@ -311,19 +313,19 @@ def _surface(descriptor: Descriptor, folder: Path) -> Surface:
     entry = folder / descriptor.entry_path
     if "$" in descriptor.entry_path or not entry.resolve().is_relative_to(folder.resolve()) or not entry.is_file():
         raise PinwardenError("PROBE_FAILED", "the entry point is not a file of the bundle")
-    program, shown = _program(descriptor.runtime)
+    program, readable = _program(descriptor.runtime)
     target = StdioTarget(command=(*program, str(entry)), cwd=str(folder))
     # Publishing is consent to being started in the registry's sandbox, which contains no other files.
-    sandbox = Sandbox(readable=(str(folder), *shown), limits=PROBE_SANDBOX_LIMITS)
-    options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_SECONDS)
-    with _AT_ONCE:
+    sandbox = Sandbox(readable=(str(folder), *readable), limits=PROBE_SANDBOX_LIMITS)
+    options = ProbeOptions(allow_execute=True, sandbox=sandbox, timeout=_PROBE_SECONDS)
+    with _PROBE_SLOTS:
         return probe(target, options)
 
 
 def _program(runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The program that starts the server, and the folders that the sandbox must expose for it."""
     if runtime != "python":
-        return _STARTED[runtime], ()
+        return _PROGRAMS[runtime], ()
     # The registry's own interpreter, without its installed packages.
     own = Path(sys.base_prefix) / "bin" / "python3"
     return (str(own) if own.is_file() else "python3",), (sys.base_prefix,)

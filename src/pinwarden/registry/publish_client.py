@@ -45,43 +45,43 @@ class PublishOptions(Record):
     """The registry's key, if known. A request is signed for one log, so no other registry can use it."""
 
 
-def publish_bundle(publishing: PublishOptions) -> Report:
+def publish_bundle(options: PublishOptions) -> Report:
     """The report of ``pinwarden publish``.
 
     1. Verify every byte of the bundle.
     2. Upload the archive under its CID.
     3. Sign a request for this bundle, registry and channel, and send it with the documents.
     """
-    opened = open_files(publishing.files)
+    opened = open_files(options.files)
     documents, descriptor = opened.documents, opened.documents.descriptor
     check_tool(descriptor.name)
     check_version(descriptor.version)
-    registry = publishing.registry
-    identity = fetch_identity(registry, publishing.registry_key)
-    if not publishing.allow_older:  # newer registries check this as well
-        present = _channel_version(registry, descriptor.name, publishing.channel)
-        refuse_older(descriptor.name, descriptor.version, publishing.channel, present)
+    registry = options.registry
+    identity = fetch_identity(registry, options.registry_key)
+    if not options.allow_older:  # newer registries check this as well
+        present = _channel_version(registry, descriptor.name, options.channel)
+        refuse_older(descriptor.name, descriptor.version, options.channel, present)
     archive_cid = str(blob_cid(opened.archive))
     registry.send("PUT", f"api/blobs/{archive_cid}", opened.archive, "application/octet-stream")
     body = {
         "tool": descriptor.name,
         "version": descriptor.version,
-        "channel": check_channel(publishing.channel),
+        "channel": check_channel(options.channel),
         "root_cid": documents.root_cid,
         "descriptor_cid": documents.descriptor_cid,
         "archive_cid": archive_cid,
-        **({"allow_older": True} if publishing.allow_older else {}),
+        **({"allow_older": True} if options.allow_older else {}),
     }
     request = {
-        "statement": signed_request(identity, registry_documents.PUBLISH, body, publishing.signer),
+        "statement": signed_request(identity, registry_documents.PUBLISH, body, options.signer),
         "descriptor": dict(descriptor.document),
         "manifest": dict(documents.manifest.document),
-        "attestations": [read_json(read_file(path, DOCUMENT_LIMITS.max_bytes)) for path in publishing.attestations],
+        "attestations": [read_json(read_file(path, DOCUMENT_LIMITS.max_bytes)) for path in options.attestations],
     }
-    answer = registry.send("POST", "api/publish", document_bytes(request), _JSON)
-    version = version_from_json(answer)
+    response = registry.send("POST", "api/publish", document_bytes(request), _JSON)
+    version = version_from_json(response)
     _check_published(version, opened, archive_cid, registry)
-    return _published(registry, publishing, version, _event(answer))
+    return _report(registry, options, version, _event(response))
 
 
 def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | None:
@@ -98,12 +98,12 @@ def _channel_version(registry: HttpRegistry, tool: str, channel: str) -> str | N
     return version if isinstance(version, str) else None
 
 
-def _event(answer: Any) -> dict[str, Any] | None:
+def _event(response: Any) -> dict[str, Any] | None:
     """The ``event`` of the response; None from registries of older releases."""
-    shape = DocumentReader(answer, "answer")
-    if "event" not in shape.value:
+    reader = DocumentReader(response, "response")
+    if "event" not in reader.value:
         return None
-    event = shape.object("event")
+    event = reader.object("event")
     previous = event.value.get("previous")
     return {
         "channel": event.text("channel"),
@@ -117,40 +117,40 @@ def _check_published(version: PublishedVersion, opened: OpenedBundle, archive_ci
     """Check that the registry published what was sent. Installers verify what it serves."""
     documents, descriptor = opened.documents, opened.documents.descriptor
     sent = (descriptor.name, descriptor.version, documents.root_cid, documents.descriptor_cid, archive_cid)
-    said = (version.tool, version.version, version.root_cid, version.descriptor_cid, version.archive_cid)
-    if said != sent or version.content_hash != str(opened.content_hash):
+    published = (version.tool, version.version, version.root_cid, version.descriptor_cid, version.archive_cid)
+    if published != sent or version.content_hash != str(opened.content_hash):
         raise PinwardenError(
             "ARTIFACT_MISMATCH",
-            f"the registry {registry} published something else than was sent",
-            data={"sent": list(sent), "said": list(said)},
+            f"the registry {registry} did not publish what was sent",
+            data={"sent": list(sent), "said": list(published)},
         )
 
 
-def _published(
-    registry: HttpRegistry, publishing: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None
+def _report(
+    registry: HttpRegistry, options: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None
 ) -> Report:
     surface = f"API surface {version.api_surface}" if version.api_surface else "no surface recorded"
     name = f"{version.tool} {version.version}"
     return Report(
         command="publish",
         subject=name,
-        summary=f"{name} {_done(publishing, version, event)} of {registry}; {surface}",
+        summary=f"{name} {_outcome(options, version, event)} of {registry}; {surface}",
         exit_code=EXIT_CLEAN,
         notes=(f"the registry could not probe the server: {version.surface_problem}",)
         if version.surface_problem
         else (),
         facts={
             "registry": str(registry),
-            "channel": publishing.channel,
+            "channel": options.channel,
             "published": version_to_json(version),
             "event": event,
         },
     )
 
 
-def _done(publishing: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None) -> str:
+def _outcome(options: PublishOptions, version: PublishedVersion, event: dict[str, Any] | None) -> str:
     if event is None:
-        return f"is on {publishing.channel}"
+        return f"is on {options.channel}"
     if not event["changed"]:
         return f"was already on {event['channel']}, since event {event['log_index']} of the log"
     moved = f", which was at {event['previous']}" if event["previous"] else ""
@@ -184,39 +184,39 @@ class ChangeOptions(Record):
     registry_key: PublicKey | None = None
 
 
-def request_change(changing: ChangeOptions, command: str, action: str, body: Mapping[str, Any]) -> Report:
+def request_change(options: ChangeOptions, command: str, action: str, body: Mapping[str, Any]) -> Report:
     """Send a change request, and report the result."""
-    identity = fetch_identity(changing.registry, changing.registry_key)
-    request = {"statement": signed_request(identity, action, body, changing.signer)}
-    done = _answered(changing.registry.send("POST", "api/change", document_bytes(request), _JSON))
-    subject, changed = done.text("subject"), done.boolean("changed")
+    identity = fetch_identity(options.registry, options.registry_key)
+    request = {"statement": signed_request(identity, action, body, options.signer)}
+    result = _response_reader(options.registry.send("POST", "api/change", document_bytes(request), _JSON))
+    subject, changed = result.text("subject"), result.boolean("changed")
     state = "done" if changed else "nothing to change"
     return Report(
         command=command,
         subject=subject,
         summary=f"{subject}: {state}",
         exit_code=EXIT_CLEAN,
-        facts={"registry": str(changing.registry), "subject": subject, "changed": changed},
+        facts={"registry": str(options.registry), "subject": subject, "changed": changed},
     )
 
 
-def _answered(value: Any) -> DocumentReader:
+def _response_reader(value: Any) -> DocumentReader:
     """A reader of a registry's response, which may contain anything."""
-    return DocumentReader(value, "answer")
+    return DocumentReader(value, "response")
 
 
 def send_attestations(registry: HttpRegistry, files: Sequence[Path]) -> Report:
     """The report of ``pinwarden registry attest``."""
-    taken = [
+    responses = [
         registry.send("POST", "api/attestations", read_file(path, DOCUMENT_LIMITS.max_bytes), _JSON) for path in files
     ]
-    new = sum(_answered(response).boolean("changed") for response in taken)
+    new = sum(_response_reader(response).boolean("changed") for response in responses)
     return Report(
         command="registry attest",
         subject=str(registry),
         summary=f"{plural(new, 'new attestation')} at {registry}",
         exit_code=EXIT_CLEAN,
-        facts={"registry": str(registry), "sent": len(taken), "new": new},
+        facts={"registry": str(registry), "sent": len(responses), "new": new},
     )
 
 

@@ -20,7 +20,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint, Note, TlogProof
 from pinwarden.core.tlog import TILE_WIDTH
-from pinwarden.registry.kept_checkpoint import load_key_changes
+from pinwarden.registry.checkpoint_file import load_key_changes
 from pinwarden.registry.official_api import latest_release
 from pinwarden.registry.registry import Registry, check_current_key
 from pinwarden.registry.registry_documents import VERSION_SIGNED_FIELDS, identity_to_json, version_to_json
@@ -43,38 +43,38 @@ class RegistryFile(Record):
 
     body: bytes = field(repr=False)
     media_type: str = JSON
-    kept: str = NEVER
+    cache: str = NEVER
 
 
 def find_file(registry: Registry, path: str) -> RegistryFile | None:
     """The file at a path (without a leading slash); None if there is none."""
-    with registry.database.transaction() as step:
-        return find_file_in(registry, step, path)
+    with registry.database.transaction() as transaction:
+        return find_file_in(registry, transaction, path)
 
 
-def find_file_in(registry: Registry, step: Transaction, path: str) -> RegistryFile | None:
+def find_file_in(registry: Registry, transaction: Transaction, path: str) -> RegistryFile | None:
     """The file at a path, within a transaction."""
-    for pattern, answer in _ROUTES:
+    for pattern, handler in _ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:
-            return answer(registry, step, *match.groups())
+            return handler(registry, transaction, *match.groups())
     return None
 
 
-def _identity(registry: Registry, step: Transaction) -> RegistryFile:
-    check_current_key(step, registry)
-    return RegistryFile(body=document_bytes(identity_to_json(registry.identity)), kept=BRIEFLY)
+def _identity(registry: Registry, transaction: Transaction) -> RegistryFile:
+    check_current_key(transaction, registry)
+    return RegistryFile(body=document_bytes(identity_to_json(registry.identity)), cache=BRIEFLY)
 
 
-def _tools(_registry: Registry, step: Transaction) -> RegistryFile:
-    return RegistryFile(body=document_bytes({"tools": publications.list_tools(step)}), kept=BRIEFLY)
+def _tools(_registry: Registry, transaction: Transaction) -> RegistryFile:
+    return RegistryFile(body=document_bytes({"tools": publications.list_tools(transaction)}), cache=BRIEFLY)
 
 
-def _tool(_registry: Registry, step: Transaction, tool: str) -> RegistryFile | None:
-    versions = publications.list_versions(step, tool)
+def _tool(_registry: Registry, transaction: Transaction, tool: str) -> RegistryFile | None:
+    versions = publications.list_versions(transaction, tool)
     if not versions:
         return None
-    channels = [row for row in publications.list_channels(step, tool) if row.pointer is not None]
+    channels = [row for row in publications.list_channels(transaction, tool) if row.pointer is not None]
     value = {
         "tool": tool,
         "channels": {row.channel: row.version for row in channels},
@@ -83,58 +83,60 @@ def _tool(_registry: Registry, step: Transaction, tool: str) -> RegistryFile | N
     return RegistryFile(body=document_bytes(value))
 
 
-def _version(registry: Registry, step: Transaction, tool: str, version: str) -> RegistryFile | None:
-    published = publications.find_version(step, tool, version)
+def _version(registry: Registry, transaction: Transaction, tool: str, version: str) -> RegistryFile | None:
+    published = publications.find_version(transaction, tool, version)
     if published is None:
         return None
-    check_current_key(step, registry)
+    check_current_key(transaction, registry)
     return RegistryFile(
         body=document_bytes(add_signature(version_to_json(published), VERSION_SIGNED_FIELDS, registry.signer))
     )
 
 
-def _pointer(_registry: Registry, step: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    row = publications.find_channel(step, tool, channel)
+def _pointer(_registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
+    row = publications.find_channel(transaction, tool, channel)
     return None if row is None or row.pointer is None else RegistryFile(body=row.pointer)
 
 
-def _event(_registry: Registry, step: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    row = _pointing(step, tool, channel)
-    return None if row is None else RegistryFile(body=pointer_log.read_entries(step, row.seq, row.seq + 1)[0])
+def _event(_registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
+    row = _pointed_channel(transaction, tool, channel)
+    return None if row is None else RegistryFile(body=pointer_log.read_entries(transaction, row.seq, row.seq + 1)[0])
 
 
-def _proof(registry: Registry, step: Transaction, tool: str, channel: str) -> RegistryFile | None:
-    row = _pointing(step, tool, channel)
+def _proof(registry: Registry, transaction: Transaction, tool: str, channel: str) -> RegistryFile | None:
+    row = _pointed_channel(transaction, tool, channel)
     if row is None:
         return None
-    note = head_note(registry, step)
+    note = head_note(registry, transaction)
     size = Checkpoint.parse(note.text).size
-    path = tuple(pointer_log.inclusion_path(step, size, row.seq))
+    path = tuple(pointer_log.inclusion_path(transaction, size, row.seq))
     return RegistryFile(body=bytes(TlogProof(index=row.seq, path=path, checkpoint=note)), media_type=TEXT)
 
 
-def _pointing(step: Transaction, tool: str, channel: str) -> Channel | None:
-    row = publications.find_channel(step, tool, channel)
+def _pointed_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:
+    row = publications.find_channel(transaction, tool, channel)
     return None if row is None or row.pointer is None else row
 
 
-def _document(_registry: Registry, step: Transaction, cid: str) -> RegistryFile | None:
-    body = publications.find_document(step, cid)
-    return None if body is None else RegistryFile(body=body, kept=FOREVER)
+def _document(_registry: Registry, transaction: Transaction, cid: str) -> RegistryFile | None:
+    body = publications.find_document(transaction, cid)
+    return None if body is None else RegistryFile(body=body, cache=FOREVER)
 
 
-def _manifest(_registry: Registry, step: Transaction, root_cid: str, descriptor_cid: str) -> RegistryFile | None:
-    body = publications.find_manifest(step, root_cid, descriptor_cid)
-    return None if body is None else RegistryFile(body=body, kept=FOREVER)
+def _manifest(_registry: Registry, transaction: Transaction, root_cid: str, descriptor_cid: str) -> RegistryFile | None:
+    body = publications.find_manifest(transaction, root_cid, descriptor_cid)
+    return None if body is None else RegistryFile(body=body, cache=FOREVER)
 
 
-def _attestations(_registry: Registry, step: Transaction, root_cid: str, descriptor_cid: str) -> RegistryFile | None:
-    if publications.find_manifest(step, root_cid, descriptor_cid) is None:
+def _attestations(
+    _registry: Registry, transaction: Transaction, root_cid: str, descriptor_cid: str
+) -> RegistryFile | None:
+    if publications.find_manifest(transaction, root_cid, descriptor_cid) is None:
         return None
     attestations = {
         cid: attestation_document.parse_attestation(body)
-        for cid in publications.list_attestations(step, root_cid, descriptor_cid)
-        if (body := publications.find_document(step, cid)) is not None
+        for cid in publications.list_attestations(transaction, root_cid, descriptor_cid)
+        if (body := publications.find_document(transaction, cid)) is not None
     }
     return RegistryFile(body=document_bytes({"attestations": current_attestations(attestations)}))
 
@@ -145,54 +147,58 @@ def _blob(registry: Registry, _step: Transaction, cid: str) -> RegistryFile | No
     except PinwardenError:
         return None
     data = registry.blobs.get(cid, registry.limits.archive_bytes)
-    return None if data is None else RegistryFile(body=data, media_type=BYTES, kept=FOREVER)
+    return None if data is None else RegistryFile(body=data, media_type=BYTES, cache=FOREVER)
 
 
 # The log
 
 
-def head_note(registry: Registry, step: Transaction) -> Note:
+def head_note(registry: Registry, transaction: Transaction) -> Note:
     """The log's head with the cosignatures of witnesses."""
-    head = pointer_log.load_head(step)
+    head = pointer_log.load_head(transaction)
     if head is None:
         raise PinwardenError("DATABASE_CORRUPT", f"the log {registry.identity.log_id} has no head")
-    lines = "".join(pointer_log.list_cosignatures(step, head.size))
+    lines = "".join(pointer_log.list_cosignatures(transaction, head.size))
     return Note.parse(head.note + lines.encode())
 
 
-def _checkpoint(registry: Registry, step: Transaction) -> RegistryFile:
-    return RegistryFile(body=bytes(head_note(registry, step)), media_type=TEXT)
+def _checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
+    return RegistryFile(body=bytes(head_note(registry, transaction)), media_type=TEXT)
 
 
-def _signed_checkpoint(registry: Registry, step: Transaction) -> RegistryFile:
+def _signed_checkpoint(registry: Registry, transaction: Transaction) -> RegistryFile:
     """Signed on every request: its timestamp shows that this is still the head."""
-    check_current_key(step, registry)
-    head = Checkpoint.parse(head_note(registry, step).text)
+    check_current_key(transaction, registry)
+    head = Checkpoint.parse(head_note(registry, transaction).text)
     view = CheckpointDocument(log_id=head.origin, size=head.size, root=head.root, issued_at_utc=registry.now())
     value = add_signature(unsigned_checkpoint(view), CHECKPOINT_SIGNED_FIELDS, registry.signer)
     return RegistryFile(body=document_bytes(value))
 
 
-def _key_changes(registry: Registry, step: Transaction) -> RegistryFile:
-    return RegistryFile(body=document_bytes(key_changes_to_json(registry.identity.log_id, load_key_changes(step))))
+def _key_changes(registry: Registry, transaction: Transaction) -> RegistryFile:
+    return RegistryFile(
+        body=document_bytes(key_changes_to_json(registry.identity.log_id, load_key_changes(transaction)))
+    )
 
 
-def _tile(_registry: Registry, step: Transaction, kind: str, path: str, partial: str | None) -> RegistryFile | None:
+def _tile(
+    _registry: Registry, transaction: Transaction, kind: str, path: str, partial: str | None
+) -> RegistryFile | None:
     index = int(path.replace("/", "").replace("x", ""))
     width = int(partial) if partial else TILE_WIDTH
-    head = pointer_log.load_head(step)
+    head = pointer_log.load_head(transaction)
     size = head.size if head else 0
     if kind == "entries":
-        body = pointer_log.entry_bundle(step, size, index, width)
+        body = pointer_log.entry_bundle(transaction, size, index, width)
     else:
-        body = pointer_log.read_tile(step, size, int(kind), index, width)
-    return None if body is None else RegistryFile(body=body, media_type=BYTES, kept=FOREVER)
+        body = pointer_log.read_tile(transaction, size, int(kind), index, width)
+    return None if body is None else RegistryFile(body=body, media_type=BYTES, cache=FOREVER)
 
 
-_Answer = Callable[..., RegistryFile | None]
-_ROUTES: tuple[tuple[re.Pattern[str], _Answer], ...] = tuple(
-    (re.compile(pattern, re.ASCII), answer)
-    for pattern, answer in (
+_Handler = Callable[..., RegistryFile | None]
+_ROUTES: tuple[tuple[re.Pattern[str], _Handler], ...] = tuple(
+    (re.compile(pattern, re.ASCII), handler)
+    for pattern, handler in (
         (rf"pointers/{_NAME}/{_NAME}\.json", _pointer),
         (rf"pointers/{_NAME}/{_NAME}\.tlog-proof", _proof),
         (rf"pointers/{_NAME}/{_NAME}\.event", _event),
@@ -221,19 +227,19 @@ _PAGE = 50
 
 def search_tools(registry: Registry, text: str, after: str = "") -> dict[str, Any]:
     """One page of tools whose name or description contains the text."""
-    with registry.database.transaction() as step:
-        names = publications.page_tools(step, search=text, after=after, most=_PAGE + 1)
-        tools = [_shown(step, name) for name in names[:_PAGE]]
+    with registry.database.transaction() as transaction:
+        names = publications.page_tools(transaction, search=text, after=after, limit=_PAGE + 1)
+        tools = [_search_result(transaction, name) for name in names[:_PAGE]]
     return {"tools": tools, "next": names[_PAGE - 1] if len(names) > _PAGE else None}
 
 
-def _shown(step: Transaction, name: str) -> dict[str, Any]:
-    releases = publications.list_releases(step, name)
+def _search_result(transaction: Transaction, name: str) -> dict[str, Any]:
+    releases = publications.list_releases(transaction, name)
     latest = latest_release(releases)
-    shown = publications.find_version(step, name, latest or releases[-1][0])
+    version = publications.find_version(transaction, name, latest or releases[-1][0])
     return {
         "tool": name,
-        "description": shown.description if shown else "",
+        "description": version.description if version else "",
         "latest": latest,
         "versions": len(releases),
     }

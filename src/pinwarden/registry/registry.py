@@ -19,7 +19,7 @@ from pinwarden.core.keys import PublicKey
 from pinwarden.core.record import Record, field
 from pinwarden.core.signed_note import Checkpoint
 from pinwarden.core.tlog import EMPTY_ROOT
-from pinwarden.registry.kept_checkpoint import CHECKPOINT_FILE, check_not_behind, save_checkpoint
+from pinwarden.registry.checkpoint_file import CHECKPOINT_FILE, check_not_behind, save_checkpoint
 from pinwarden.registry.registry_documents import RegistryIdentity
 from pinwarden.registry.store import pointer_log
 from pinwarden.system.clock import wall_clock
@@ -114,19 +114,19 @@ def initialize_identity(
 
     An existing key with an empty database and no checkpoint file is refused: the key has signed a log before.
     """
-    with database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        stored = load_identity(step)
+    with database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        stored = load_identity(transaction)
         if stored is None or stored.key == wanted.key:
-            check_not_behind(step, checkpoint, (stored or wanted).log_id, wanted.key)
+            check_not_behind(transaction, checkpoint, (stored or wanted).log_id, wanted.key)
         if stored is None:
             if not new_key and (checkpoint is None or not checkpoint.exists()):
                 raise PinwardenError(
                     "REGISTRY_LOG_BEHIND", f"the database {database} is empty, but the registry key already existed"
                 )
             values = (_IDENTITY, wanted.name, wanted.log_id, wanted.key.did)
-            step.run("INSERT INTO identity (id, name, log_id, key_id) VALUES (?, ?, ?, ?)", values)
+            transaction.run("INSERT INTO identity (id, name, log_id, key_id) VALUES (?, ?, ?, ?)", values)
             note = Checkpoint(origin=wanted.log_id, size=0, root=EMPTY_ROOT).note()
-            pointer_log.create_log(step, bytes(note.sign(wanted.log_id, signer)))
+            pointer_log.create_log(transaction, bytes(note.sign(wanted.log_id, signer)))
             return wanted
     if stored.key != wanted.key:
         raise PinwardenError(
@@ -135,14 +135,14 @@ def initialize_identity(
     return stored
 
 
-def store_key(step: Transaction, key: PublicKey) -> None:
+def store_key(transaction: Transaction, key: PublicKey) -> None:
     """Store the registry's new key."""
-    step.run("UPDATE identity SET key_id = ? WHERE id = ?", (key.did, _IDENTITY))
+    transaction.run("UPDATE identity SET key_id = ? WHERE id = ?", (key.did, _IDENTITY))
 
 
-def check_current_key(step: Transaction, registry: Registry) -> None:
+def check_current_key(transaction: Transaction, registry: Registry) -> None:
     """Raise if another process has rotated the registry's key: signatures by the old key are worthless."""
-    present = load_identity(step)
+    present = load_identity(transaction)
     if present is None or present.key != registry.signer.public_key:
         raise PinwardenError(
             "REGISTRY_KEY_MISMATCH",
@@ -151,9 +151,9 @@ def check_current_key(step: Transaction, registry: Registry) -> None:
         )
 
 
-def load_identity(step: Transaction) -> RegistryIdentity | None:
+def load_identity(transaction: Transaction) -> RegistryIdentity | None:
     """The identity stored in a database; None if it is new."""
-    row = step.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
+    row = transaction.row("SELECT name, log_id, key_id FROM identity WHERE id = ?", (_IDENTITY,))
     return None if row is None else RegistryIdentity(name=row[0], log_id=row[1], key=PublicKey.from_did(row[2]))
 
 
@@ -183,9 +183,9 @@ class RegistrySettings(Record):
 
 def default_folder() -> Path:
     """The default folder of a registry's data."""
-    named = os.environ.get(DATA_VARIABLE)
-    if named:
-        return Path(named)
+    data_folder = os.environ.get(DATA_VARIABLE)
+    if data_folder:
+        return Path(data_folder)
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "pinwarden" / "registry"
 
@@ -212,16 +212,16 @@ def open_registry(settings: RegistrySettings, signer: Signer | None = None) -> R
 
 def _open(settings: RegistrySettings, signer: Signer | None, database: Database, blobs: ArchiveStore) -> Registry:
     checkpoint = settings.folder / CHECKPOINT_FILE
-    with _opened_by_one(settings.folder):
+    with _open_exclusively(settings.folder):
         new_key = signer is not None or not (settings.folder / KEY_FILE).exists()
         key = signer or _own_key(settings.folder, database)
         wanted = RegistryIdentity(
             name=settings.name, log_id=settings.log_id or default_log_id(key.public_key), key=key.public_key
         )
-        wanted.note_key  # noqa: B018 - a name that cannot stand in a checkpoint is refused now
+        wanted.note_key  # noqa: B018 - raises if the name is invalid in a checkpoint
         identity = initialize_identity(database, wanted, key, checkpoint, new_key=new_key)
-        with database.transaction() as step:
-            head = pointer_log.load_head(step)
+        with database.transaction() as transaction:
+            head = pointer_log.load_head(transaction)
         if head is not None:
             save_checkpoint(checkpoint, head)
     return Registry(
@@ -238,7 +238,7 @@ def _open(settings: RegistrySettings, signer: Signer | None, database: Database,
 
 
 @contextmanager
-def _opened_by_one(folder: Path) -> Iterator[None]:
+def _open_exclusively(folder: Path) -> Iterator[None]:
     """Open in one process at a time: another one must not see a key before its database exists."""
     path, deadline = folder / "registry.lock", monotonic() + _OPENING_SECONDS
     try:
@@ -275,8 +275,8 @@ def _own_key(folder: Path, database: Database) -> Signer:
     """The key in the folder. Completes a key rotation that was interrupted after it was logged."""
     path = folder / KEY_FILE
     if (folder / NEXT_KEY_FILE).exists():
-        with database.transaction() as step:
-            present = load_identity(step)
+        with database.transaction() as transaction:
+            present = load_identity(transaction)
         if present is not None and present.key == load_key_file(folder / NEXT_KEY_FILE).public_key:
             activate_next_key(folder)
     if not path.exists():

@@ -82,11 +82,11 @@ def version_to_json(version: PublishedVersion) -> dict[str, Any]:
 def parse_signed_version(data: bytes, key: PublicKey) -> PublishedVersion:
     """Parse a version document and verify that the registry's key signed it."""
     document = read_json(data)
-    shape = DocumentReader.for_schema(document, VERSION_SCHEMA)
-    for signature, given in zip(read_signatures(shape), document["signatures"], strict=True):
+    reader = DocumentReader.for_schema(document, VERSION_SCHEMA)
+    for signature, given in zip(read_signatures(reader), document["signatures"], strict=True):
         covered = set(VERSION_SIGNED_FIELDS) <= set(signature.signed_fields)
         if covered and document_signature_valid(document, given, [key]):
-            return _version(shape)
+            return _version(reader)
     raise PinwardenError("SIGNATURE_INVALID", f"the version document is not signed by {key.did}")
 
 
@@ -95,15 +95,15 @@ def version_from_json(document: Any) -> PublishedVersion:
     return _version(DocumentReader.for_schema(document, VERSION_SCHEMA))
 
 
-def _version(shape: DocumentReader) -> PublishedVersion:
-    archive, surface = shape.object("archive"), shape.object("surface")
+def _version(reader: DocumentReader) -> PublishedVersion:
+    archive, surface = reader.object("archive"), reader.object("surface")
     return PublishedVersion(
-        tool=shape.text("tool"),
-        version=shape.text("version"),
-        namespace=shape.text("namespace"),
-        description=_text_or_none(shape, "description") or "",
-        root_cid=shape.cid("root_cid"),
-        descriptor_cid=shape.cid("descriptor_cid"),
+        tool=reader.text("tool"),
+        version=reader.text("version"),
+        namespace=reader.text("namespace"),
+        description=_text_or_none(reader, "description") or "",
+        root_cid=reader.cid("root_cid"),
+        descriptor_cid=reader.cid("descriptor_cid"),
         archive_cid=archive.cid("cid", BLOB_CID),
         archive_size=archive.integer("size_bytes"),
         media_type=archive.text("media_type"),
@@ -111,18 +111,18 @@ def _version(shape: DocumentReader) -> PublishedVersion:
         api_surface=_text_or_none(surface, "api_surface"),
         surface_cid=_text_or_none(surface, "cid"),
         surface_problem=_text_or_none(surface, "problem"),
-        published_at=shape.timestamp("published_at_utc"),
-        published_by=shape.text("published_by"),
-        seq=shape.integer("log_index"),
-        yanked=_text_or_none(shape, "yanked"),
-        attestations=shape.texts("attestations"),
+        published_at=reader.timestamp("published_at_utc"),
+        published_by=reader.text("published_by"),
+        seq=reader.integer("log_index"),
+        yanked=_text_or_none(reader, "yanked"),
+        attestations=reader.texts("attestations"),
     )
 
 
-def _text_or_none(shape: DocumentReader, member: str) -> str | None:
-    value = shape.value.get(member)
+def _text_or_none(reader: DocumentReader, member: str) -> str | None:
+    value = reader.value.get(member)
     if value is not None and type(value) is not str:
-        refuse_document(f"{shape.path}/{member}", "is neither text nor null")
+        refuse_document(f"{reader.path}/{member}", "is neither text nor null")
     return value
 
 
@@ -154,12 +154,12 @@ def identity_to_json(identity: RegistryIdentity) -> dict[str, Any]:
 
 def parse_identity(data: bytes) -> RegistryIdentity:
     """Parse a registry's identity document."""
-    shape = DocumentReader.for_schema(read_json(data), IDENTITY_SCHEMA)
+    reader = DocumentReader.for_schema(read_json(data), IDENTITY_SCHEMA)
     identity = RegistryIdentity(
-        name=shape.text("name"), log_id=shape.text("log_id"), key=PublicKey.from_did(shape.text("key_id"))
+        name=reader.text("name"), log_id=reader.text("log_id"), key=PublicKey.from_did(reader.text("key_id"))
     )
-    if shape.text("checkpoint_key") != str(identity.note_key):
-        refuse_document(f"{shape.path}/checkpoint_key", "does not match key_id")
+    if reader.text("checkpoint_key") != str(identity.note_key):
+        refuse_document(f"{reader.path}/checkpoint_key", "does not match key_id")
     return identity
 
 
@@ -197,28 +197,28 @@ class Statement(Record):
         )
 
     @property
-    def shape(self) -> DocumentReader:
+    def reader(self) -> DocumentReader:
         """A reader of the request's body."""
         return DocumentReader(self.body, "statement/body")
 
 
 def statement_from_json(document: Any) -> Statement:
     """Build a request from a parsed value and verify its signature."""
-    shape = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
-    shape.text("nonce")
-    signatures = read_signatures(shape)
+    reader = DocumentReader.for_schema(document, STATEMENT_SCHEMA)
+    reader.text("nonce")
+    signatures = read_signatures(reader)
     if document.keys() - _MEMBERS:
-        refuse_document(shape.path, "has an unsigned member")
+        refuse_document(reader.path, "has an unsigned member")
     if len(signatures) != 1 or signatures[0].signed_fields != STATEMENT_SIGNED_FIELDS:
         raise PinwardenError("SIGNATURE_INVALID", "a request needs exactly one signature, over all of its members")
     key_id = signatures[0].key_id
     if not document_signature_valid(document, document["signatures"][0], [PublicKey.from_did(key_id)]):
         raise PinwardenError("SIGNATURE_INVALID", "the request's signature does not verify")
     return Statement(
-        log_id=shape.text("log_id"),
-        action=shape.one_of("action", ACTIONS),
-        body=shape.object("body").value,
-        issued_at_utc=shape.timestamp("issued_at_utc"),
+        log_id=reader.text("log_id"),
+        action=reader.one_of("action", ACTIONS),
+        body=reader.object("body").value,
+        issued_at_utc=reader.timestamp("issued_at_utc"),
         key_id=key_id,
         document=document,
     )

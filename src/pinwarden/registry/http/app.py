@@ -36,15 +36,25 @@ from pinwarden.registry.registry import Registry
 
 _READERS = 16  # threads, each with its own database connection
 _WRITERS = 4  # a publish takes seconds and keeps an archive in memory
-_OF_ONE = _WRITERS // 2  # per namespace, so that a slow publisher leaves half of the writers to others
-_WAITING_OF_ONE = 32
-_ADMITTING = 4  # threads that authenticate and count tokens, which may wait for a lock
-_KEPT = {
+_WRITERS_PER_NAMESPACE = _WRITERS // 2  # per namespace, so that a slow publisher leaves half of the writers to others
+_MAX_WAITING_PER_NAMESPACE = 32
+_AUTHENTICATORS = 4  # threads that authenticate and count tokens, which may wait for a lock
+_CACHE_CONTROL = {
     FOREVER: "public, max-age=31536000, immutable",
     BRIEFLY: "public, max-age=60",
 }
-_FILES = ("pointers/", "documents/", "manifests/", "attestations/", "blobs/", "log/", "versions/", "tools", "registry.")
-_SAFE = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'"))
+_FILE_PATHS = (
+    "pointers/",
+    "documents/",
+    "manifests/",
+    "attestations/",
+    "blobs/",
+    "log/",
+    "versions/",
+    "tools",
+    "registry.",
+)
+_SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'"))
 Work = Callable[..., Any]
 
 
@@ -56,23 +66,23 @@ class RegistryApp:
         self._cache = FileCache()
         self._readers: CapacityLimiter | None = None
         self._writers: CapacityLimiter | None = None
-        self._admitting: CapacityLimiter | None = None
-        self._turns: dict[str, CapacityLimiter] = {}
+        self._authenticators: CapacityLimiter | None = None
+        self._namespace_limiters: dict[str, CapacityLimiter] = {}
         self._comparisons = Comparisons(registry, self.work)
         self._inner = Starlette(routes=self._routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request: files directly, everything else through its route."""
+        """Handle one request: files directly, everything else through its route."""
         if scope["type"] != "http":
             return
-        answer: ASGIApp = self._inner
+        response: ASGIApp = self._inner
         path = scope["path"][1:]
-        if scope["method"] in ("GET", "HEAD") and path.startswith(_FILES):
+        if scope["method"] in ("GET", "HEAD") and path.startswith(_FILE_PATHS):
             try:
-                answer = await self._file(path) or self._inner
+                response = await self._file(path) or self._inner
             except PinwardenError as err:
-                answer = error_response(err)
-        await answer(scope, receive, send)
+                response = error_response(err)
+        await response(scope, receive, send)
 
     async def _file(self, path: str) -> ASGIApp | None:
         """The response for a file: from the cache, streamed from disk, or from the database."""
@@ -85,9 +95,9 @@ class RegistryApp:
             file = await self.work(find_file, self._registry, path)
             if file is None:
                 return None
-            if file.kept == FOREVER:
-                self._cache.keep(path, file)
-        return partial(_send_found, file)
+            if file.cache == FOREVER:
+                self._cache.add(path, file)
+        return partial(_send_file, file)
 
     async def work(self, function: Work, *args: Any) -> Any:
         """Run a blocking function in the pool for reads."""
@@ -103,7 +113,9 @@ class RegistryApp:
             return None
         if file is None or file.stat().st_size <= MAX_CACHED_FILE:
             return None
-        headers = {name.decode(): value.decode() for name, value in _SAFE} | {"cache-control": _KEPT[FOREVER]}
+        headers = {name.decode(): value.decode() for name, value in _SECURITY_HEADERS} | {
+            "cache-control": _CACHE_CONTROL[FOREVER]
+        }
         return FileResponse(file, media_type=BYTES, headers=headers)
 
     def _routes(self) -> list[Route]:
@@ -118,7 +130,7 @@ class RegistryApp:
             route("/v0.1/servers/{name:path}/versions", routes.versions, ["GET"]),
             route("/v0.1/servers/{name:path}/versions/{version}", routes.version, ["GET"]),
             *(
-                Route(path, self._writing(operation), methods=[operation.method])
+                Route(path, self._write_endpoint(operation), methods=[operation.method])
                 for path, operation in (
                     ("/api/blobs/{cid}", writing.UPLOAD),
                     ("/api/publish", writing.PUBLISH),
@@ -131,8 +143,8 @@ class RegistryApp:
 
     async def _compare(self, request: Request) -> Response:
         try:
-            _refuse_zeros(request)
-            return await self._comparisons.answer(request)
+            _refuse_nul_bytes(request)
+            return await self._comparisons.respond(request)
         except PinwardenError as err:
             return error_response(err)
 
@@ -141,7 +153,7 @@ class RegistryApp:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                _refuse_zeros(request)
+                _refuse_nul_bytes(request)
                 response: Response = await self.work(work, self._registry, request, b"")
             except PinwardenError as err:
                 return error_response(err)
@@ -149,18 +161,18 @@ class RegistryApp:
 
         return endpoint
 
-    def _writing(self, operation: writing.WriteOperation) -> Callable[[Request], Awaitable[Response]]:
+    def _write_endpoint(self, operation: writing.WriteOperation) -> Callable[[Request], Awaitable[Response]]:
         """An endpoint that authenticates the caller before reading the body."""
 
         async def endpoint(request: Request) -> Response:
             caller = None
             try:
-                most = operation.most(self._registry)
-                said = _said_length(request, most)
-                caller = await self._admit(operation.admit, self._registry, request, said)
-                value = await self._written(operation, caller, request, said)
+                limit = operation.limit(self._registry)
+                length = _content_length(request, limit)
+                caller = await self._authenticate(operation.admit, self._registry, request, length)
+                value = await self._run_write(operation, caller, request, length)
             except PinwardenError as err:
-                await self._admit(writing.note_refusal, self._registry, caller, operation.name, err)
+                await self._authenticate(writing.audit_refusal, self._registry, caller, operation.name, err)
                 return error_response(err)
             except (ClientDisconnect, TimeoutError):
                 return Response(status_code=408)
@@ -168,14 +180,14 @@ class RegistryApp:
 
         return endpoint
 
-    async def _admit(self, function: Work, *args: Any) -> Any:
+    async def _authenticate(self, function: Work, *args: Any) -> Any:
         """Run a blocking function in the pool for authentication."""
-        if self._admitting is None:
-            self._admitting = CapacityLimiter(_ADMITTING)
-        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._admitting)
+        if self._authenticators is None:
+            self._authenticators = CapacityLimiter(_AUTHENTICATORS)
+        return await anyio.to_thread.run_sync(partial(function, *args), limiter=self._authenticators)
 
-    async def _written(
-        self, operation: writing.WriteOperation, caller: Caller | None, request: Request, said: int
+    async def _run_write(
+        self, operation: writing.WriteOperation, caller: Caller | None, request: Request, length: int
     ) -> Any:
         """Read the body and run the operation within the limits for its namespace and for all writers.
 
@@ -183,59 +195,59 @@ class RegistryApp:
         """
         if self._writers is None:
             self._writers = CapacityLimiter(_WRITERS)
-        early = await _in_time(operation, request, said) if caller is None else None
-        async with self._turn(caller) if caller is not None else nullcontext(), self._writers:
-            body = await _in_time(operation, request, said) if early is None else early
+        received = await _read_body(operation, request, length) if caller is None else None
+        async with self._namespace_limiter(caller) if caller is not None else nullcontext(), self._writers:
+            body = await _read_body(operation, request, length) if received is None else received
             run = partial(operation.run, self._registry, caller, request, body)
             return await anyio.to_thread.run_sync(run, limiter=CapacityLimiter(1))
 
-    def _turn(self, caller: Caller) -> CapacityLimiter:
+    def _namespace_limiter(self, caller: Caller) -> CapacityLimiter:
         """The limiter of a namespace. Raises if too many of its requests are waiting, since each keeps a connection."""
-        turn = self._turns.setdefault(caller.token.namespace, CapacityLimiter(_OF_ONE))
-        if turn.statistics().tasks_waiting >= _WAITING_OF_ONE:
-            problem = f"{_WAITING_OF_ONE} requests of {caller.token.namespace} are already waiting"
+        limiter = self._namespace_limiters.setdefault(caller.token.namespace, CapacityLimiter(_WRITERS_PER_NAMESPACE))
+        if limiter.statistics().tasks_waiting >= _MAX_WAITING_PER_NAMESPACE:
+            problem = f"{_MAX_WAITING_PER_NAMESPACE} requests of {caller.token.namespace} are already waiting"
             raise PinwardenError("PUBLISH_LIMIT", problem, data={"reason": "rate"})
-        return turn
+        return limiter
 
 
-async def _in_time(operation: writing.WriteOperation, request: Request, said: int) -> bytes:
-    with anyio.fail_after(operation.seconds_for(said)):
-        return await _body(request, said)
+async def _read_body(operation: writing.WriteOperation, request: Request, length: int) -> bytes:
+    with anyio.fail_after(operation.seconds_for(length)):
+        return await _body(request, length)
 
 
-def _refuse_zeros(request: Request) -> None:
+def _refuse_nul_bytes(request: Request) -> None:
     """Refuse NUL bytes, which PostgreSQL would report as a server error."""
     parameters = (*request.path_params.values(), *request.query_params.values())
     if any("\0" in text for text in parameters):
         raise PinwardenError("USAGE", "NUL bytes are not allowed")
 
 
-def _said_length(request: Request, most: int) -> int:
-    said = request.headers.get("content-length", "")
-    if not said.isdecimal() or len(said) > 15:
+def _content_length(request: Request, limit: int) -> int:
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or len(length) > 15:
         raise PinwardenError("PUBLISH_LIMIT", "a request needs a Content-Length header")
-    if int(said) > most:
-        raise PinwardenError("PUBLISH_LIMIT", f"the request has {int(said)} bytes; the limit is {most}")
-    return int(said)
+    if int(length) > limit:
+        raise PinwardenError("PUBLISH_LIMIT", f"the request has {int(length)} bytes; the limit is {limit}")
+    return int(length)
 
 
-async def _body(request: Request, most: int) -> bytes:
+async def _body(request: Request, limit: int) -> bytes:
     body = BytesIO()  # one buffer, so that a large archive is in memory only once
     async for chunk in request.stream():
-        if body.tell() + len(chunk) > most:
-            raise PinwardenError("PUBLISH_LIMIT", f"the request exceeds {most} bytes")
+        if body.tell() + len(chunk) > limit:
+            raise PinwardenError("PUBLISH_LIMIT", f"the request exceeds {limit} bytes")
         body.write(chunk)
     return body.getvalue()
 
 
-async def _send_found(file: RegistryFile, scope: Scope, _receive: Receive, send: Send) -> None:
+async def _send_file(file: RegistryFile, scope: Scope, _receive: Receive, send: Send) -> None:
     """Send a file as plain ASGI messages, without Starlette: the hot path of every install."""
-    etag = b'"' + sha256(file.body).hexdigest()[:32].encode() + b'"' if file.kept != FOREVER else b'"forever"'
+    etag = b'"' + sha256(file.body).hexdigest()[:32].encode() + b'"' if file.cache != FOREVER else b'"forever"'
     headers = [
         (b"content-type", file.media_type.encode()),
-        (b"cache-control", _KEPT.get(file.kept, "no-cache").encode()),
+        (b"cache-control", _CACHE_CONTROL.get(file.cache, "no-cache").encode()),
         (b"etag", etag),
-        *_SAFE,
+        *_SECURITY_HEADERS,
     ]
     unchanged = any(name == b"if-none-match" and value == etag for name, value in scope["headers"])
     body = b"" if unchanged or scope["method"] == "HEAD" else file.body
@@ -244,31 +256,31 @@ async def _send_found(file: RegistryFile, scope: Scope, _receive: Receive, send:
     await send({"type": "http.response.body", "body": body})
 
 
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_CACHE_BYTES = 64 * 1024 * 1024
 MAX_CACHED_FILE = 1024 * 1024
 
 
 class FileCache:
     """A least-recently-used cache of immutable files, limited by bytes. Used only on the event loop."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._kept: OrderedDict[str, RegistryFile] = OrderedDict()
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = _MAX_CACHE_BYTES) -> None:
+        self._files: OrderedDict[str, RegistryFile] = OrderedDict()
+        self._max_bytes = max_bytes
         self._size = 0
 
     def get(self, path: str) -> RegistryFile | None:
         """The cached file of a path."""
-        file = self._kept.get(path)
+        file = self._files.get(path)
         if file is not None:
-            self._kept.move_to_end(path)
+            self._files.move_to_end(path)
         return file
 
-    def keep(self, path: str, file: RegistryFile) -> None:
+    def add(self, path: str, file: RegistryFile) -> None:
         """Add a file, and evict the least recently used ones beyond the limit."""
-        if len(file.body) > MAX_CACHED_FILE or path in self._kept:
+        if len(file.body) > MAX_CACHED_FILE or path in self._files:
             return
-        self._kept[path] = file
+        self._files[path] = file
         self._size += len(file.body)
-        while self._size > self._most:
-            _, oldest = self._kept.popitem(last=False)
+        while self._size > self._max_bytes:
+            _, oldest = self._files.popitem(last=False)
             self._size -= len(oldest.body)

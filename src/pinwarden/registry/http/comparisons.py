@@ -29,10 +29,10 @@ from pinwarden.surface.surface import Surface
 from pinwarden.system.database import Transaction
 from pinwarden.system.fair_executor import FairExecutor, check_items
 
-_MOST_BYTES = 32 * 1024 * 1024
-_LARGEST_KEPT = 4 * 1024 * 1024
+_MAX_CACHE_BYTES = 32 * 1024 * 1024
+_MAX_RESULT_BYTES = 4 * 1024 * 1024
 _FAILURE_BYTES = 512  # size of a cached failure
-_LASTING = frozenset({"INPUT_LIMIT", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "SURFACE_INVALID"})
+_PERMANENT = frozenset({"INPUT_LIMIT", "JSON_PARSE_ERROR", "JSON_CANONICALIZATION_ERROR", "SURFACE_INVALID"})
 """Failures that depend only on the two versions."""
 _MAX_WAITING = 16  # per client
 _MAX_ALL_WAITING = 64
@@ -46,7 +46,7 @@ Work = Callable[..., Awaitable[Any]]
 
 
 class Comparisons:
-    """Answers ``/api/compare``. Used only on the event loop."""
+    """Handles ``/api/compare``. Used only on the event loop."""
 
     def __init__(self, registry: Registry, work: Work) -> None:
         """``work`` runs a database query in a thread."""
@@ -55,58 +55,60 @@ class Comparisons:
         self._executor = FairExecutor(
             max_waiting=_MAX_WAITING, max_all_waiting=_MAX_ALL_WAITING, wait_seconds=_WAIT_SECONDS
         )
-        self._kept: OrderedDict[Digests, Parts | PinwardenError] = OrderedDict()
+        self._results: OrderedDict[Digests, Parts | PinwardenError] = OrderedDict()
         self._size = 0
         self._running: dict[Digests, asyncio.Future[Parts]] = {}
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         """The response to a request. Raises for unknown versions, and if too many comparisons are waiting."""
-        given = request.path_params
-        tool, before, after = given["tool"], given["before"], given["after"]
+        parameters = request.path_params
+        tool, before, after = parameters["tool"], parameters["before"], parameters["after"]
         pair: VersionPair = await self._work(find_pair, self._registry, tool, before, after)
         parts = await self._parts(pair, client_key(request))
-        named = {"tool": tool, "before": before, "after": after}
-        members = sorted({**parts, **{name: canonicalize(value, "rulebook") for name, value in named.items()}}.items())
+        versions = {"tool": tool, "before": before, "after": after}
+        members = sorted(
+            {**parts, **{name: canonicalize(value, "rulebook") for name, value in versions.items()}}.items()
+        )
         body = b"{" + b",".join(b'"' + name.encode() + b'":' + value for name, value in members) + b"}\n"
         return Response(body, media_type=JSON, headers={"cache-control": "no-cache"})
 
     async def _parts(self, pair: VersionPair, client: str) -> Parts:
         digests = pair.digests
-        known = self._kept.get(digests)
-        if known is not None:
-            self._kept.move_to_end(digests)
-            if isinstance(known, PinwardenError):
-                raise PinwardenError(known.code, known.message, hint=known.hint)
-            return known
+        cached = self._results.get(digests)
+        if cached is not None:
+            self._results.move_to_end(digests)
+            if isinstance(cached, PinwardenError):
+                raise PinwardenError(cached.code, cached.message, hint=cached.hint)
+            return cached
         running = self._running.get(digests)
         if running is None:
-            running = self._executor.submit(client, partial(_compared, self._registry, pair))
+            running = self._executor.submit(client, partial(_compare_to_json, self._registry, pair))
             self._running[digests] = running
-            running.add_done_callback(partial(self._done, digests))
+            running.add_done_callback(partial(self._finish, digests))
         return await asyncio.shield(running)  # other requests may wait for the same result
 
-    def _done(self, digests: Digests, done: asyncio.Future[Parts]) -> None:
+    def _finish(self, digests: Digests, future: asyncio.Future[Parts]) -> None:
         self._running.pop(digests, None)
-        if done.cancelled():
+        if future.cancelled():
             return
-        problem = done.exception()
+        problem = future.exception()
         if problem is None:
-            self._keep(digests, done.result())
-        elif isinstance(problem, PinwardenError) and problem.code in _LASTING:
+            self._keep(digests, future.result())
+        elif isinstance(problem, PinwardenError) and problem.code in _PERMANENT:
             self._keep(digests, problem)
 
     def _keep(self, digests: Digests, result: Parts | PinwardenError) -> None:
         size = _size(result)
-        if size > _LARGEST_KEPT:
+        if size > _MAX_RESULT_BYTES:
             return
-        self._kept[digests] = result
+        self._results[digests] = result
         self._size += size
-        while self._size > _MOST_BYTES:
-            _, oldest = self._kept.popitem(last=False)
+        while self._size > _MAX_CACHE_BYTES:
+            _, oldest = self._results.popitem(last=False)
             self._size -= _size(oldest)
 
 
-def _compared(registry: Registry, pair: VersionPair) -> Parts:
+def _compare_to_json(registry: Registry, pair: VersionPair) -> Parts:
     """Runs on a thread of the executor."""
     return {name: canonicalize(value, "rulebook") for name, value in compare_pair(registry, pair).items()}
 
@@ -141,16 +143,16 @@ class VersionPair(Record):
 
 def find_pair(registry: Registry, tool: str, before: str, after: str) -> VersionPair:
     """Find two versions of a tool. Raises if one is not published."""
-    with registry.database.transaction() as step:
-        return VersionPair(before=_version(step, tool, before), after=_version(step, tool, after))
+    with registry.database.transaction() as transaction:
+        return VersionPair(before=_version(transaction, tool, before), after=_version(transaction, tool, after))
 
 
 def compare_pair(registry: Registry, pair: VersionPair) -> dict[str, Any]:
     """Compare two versions. Raises if a surface has too many items."""
     old, new = pair.before, pair.after
-    with registry.database.transaction() as step:
-        manifests = _manifest(step, old), _manifest(step, new)
-        surfaces = _surface(step, old), _surface(step, new)
+    with registry.database.transaction() as transaction:
+        manifests = _manifest(transaction, old), _manifest(transaction, new)
+        surfaces = _surface(transaction, old), _surface(transaction, new)
     return {
         "same_content": old.root_cid == new.root_cid,
         "files": _files(*manifests),
@@ -168,22 +170,22 @@ def _digests(version: PublishedVersion) -> tuple[str, ...]:
     return (version.root_cid, version.descriptor_cid, *surface)
 
 
-def _version(step: Transaction, tool: str, version: str) -> PublishedVersion:
-    published = publications.find_version(step, tool, version)
+def _version(transaction: Transaction, tool: str, version: str) -> PublishedVersion:
+    published = publications.find_version(transaction, tool, version)
     if published is None:
         raise PinwardenError("SERVER_NOT_FOUND", f"{tool[:80]!a} {version[:80]!a} is not published in this registry")
     return published
 
 
-def _manifest(step: Transaction, version: PublishedVersion) -> bytes:
-    body = publications.find_manifest(step, version.root_cid, version.descriptor_cid)
+def _manifest(transaction: Transaction, version: PublishedVersion) -> bytes:
+    body = publications.find_manifest(transaction, version.root_cid, version.descriptor_cid)
     if body is None:
         raise PinwardenError("DATABASE_CORRUPT", f"the manifest of {version.tool} {version.version} is missing")
     return body
 
 
-def _surface(step: Transaction, version: PublishedVersion) -> bytes | None:
-    return publications.find_document(step, version.surface_cid) if version.surface_cid else None
+def _surface(transaction: Transaction, version: PublishedVersion) -> bytes | None:
+    return publications.find_document(transaction, version.surface_cid) if version.surface_cid else None
 
 
 def _files(old: bytes, new: bytes) -> dict[str, list[str]]:
@@ -199,15 +201,15 @@ def _blobs(body: bytes) -> dict[str, tuple[str, bool]]:
     return {entry.path: (entry.blob_cid, entry.executable) for entry in manifest_document.parse_manifest(body).entries}
 
 
-def _drift(old: bytes | None, new: bytes | None, most: int) -> dict[str, Any] | None:
+def _drift(old: bytes | None, new: bytes | None, limit: int) -> dict[str, Any] | None:
     """The drift between two surfaces; None if the registry has only one of them."""
     if old is None or new is None:
         return None
-    changes = compare(_read(old, most), _read(new, most))
+    changes = compare(_read(old, limit), _read(new, limit))
     return {"changes": [change.to_json() for change in changes], "blocked_by_default": blocked_by_default(changes)}
 
 
-def _read(body: bytes, most: int) -> Surface:
+def _read(body: bytes, limit: int) -> Surface:
     surface = surface_document.parse_surface(body)
-    check_items(sum(map(len, surface.items.values())), most, "items in one surface")
+    check_items(sum(map(len, surface.items.values())), limit, "items in one surface")
     return surface

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record
 from pinwarden.registry.access import Caller, authenticate, record_refusal
-from pinwarden.registry.changes import add_attestation, apply_change, take_cosignatures
+from pinwarden.registry.changes import add_attestation, add_cosignatures, apply_change
 from pinwarden.registry.publish import publish, store_archive
 from pinwarden.registry.registry import Registry
 from pinwarden.registry.registry_documents import version_to_json
 
-_MOST_COSIGNATURES = 64 * 1024
-_SLOW_LINE = 400 * 1024  # bytes per second; the largest archive takes eleven minutes
+_MAX_COSIGNATURE_BYTES = 64 * 1024
+_SLOWEST_UPLOAD = 400 * 1024  # bytes per second; the largest archive takes eleven minutes
 
 
 class WriteOperation(Record):
@@ -25,17 +25,17 @@ class WriteOperation(Record):
     name: str
     method: str
     admit: Callable[[Registry, Request, int], Caller | None]
-    most: Callable[[Registry], int]
+    limit: Callable[[Registry], int]
     run: Callable[[Registry, Any, Request, bytes], Any]
     body_seconds: float = 60.0
-    """Time allowed for a body, in addition to the time for its length at ``_SLOW_LINE``."""
+    """Time allowed for a body, in addition to the time for its length at ``_SLOWEST_UPLOAD``."""
 
     def seconds_for(self, size: int) -> float:
         """The timeout for a body of ``size`` bytes, so that a small body cannot occupy a slot for long."""
-        return self.body_seconds + size / _SLOW_LINE
+        return self.body_seconds + size / _SLOWEST_UPLOAD
 
 
-def note_refusal(registry: Registry, caller: Caller | None, name: str, err: PinwardenError) -> None:
+def audit_refusal(registry: Registry, caller: Caller | None, name: str, err: PinwardenError) -> None:
     """Write a refused request to the audit log, unless the database itself failed."""
     if not err.code.startswith("DATABASE_"):
         record_refusal(registry, caller, name, err.message, err)
@@ -53,7 +53,7 @@ def _without_token(_registry: Registry, _request: Request, _size: int) -> None:
     """Cosignatures are authenticated by their signature."""
 
 
-def _most_request(registry: Registry) -> int:
+def _request_limit(registry: Registry) -> int:
     return registry.limits.request_bytes
 
 
@@ -68,30 +68,36 @@ def _publish(registry: Registry, caller: Caller, _request: Request, body: bytes)
 
 
 def _change(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
-    done = apply_change(registry, caller, body)
-    return {"subject": done.subject, "changed": done.changed}
+    result = apply_change(registry, caller, body)
+    return {"subject": result.subject, "changed": result.changed}
 
 
 def _attest(registry: Registry, caller: Caller, _request: Request, body: bytes) -> Any:
-    done = add_attestation(registry, caller, body)
-    return {"subject": done.subject, "changed": done.changed}
+    result = add_attestation(registry, caller, body)
+    return {"subject": result.subject, "changed": result.changed}
 
 
 def _cosign(registry: Registry, _caller: None, _request: Request, body: bytes) -> Any:
-    return {"taken": take_cosignatures(registry, body)}
+    return {"taken": add_cosignatures(registry, body)}
 
 
 UPLOAD = WriteOperation(
-    name="upload", method="PUT", admit=_with_token("upload"), most=lambda each: each.limits.archive_bytes, run=_upload
+    name="upload",
+    method="PUT",
+    admit=_with_token("upload"),
+    limit=lambda registry: registry.limits.archive_bytes,
+    run=_upload,
 )
-PUBLISH = WriteOperation(name="publish", method="POST", admit=_with_token("publish"), most=_most_request, run=_publish)
-CHANGE = WriteOperation(name="change", method="POST", admit=_with_token("change"), most=_most_request, run=_change)
-ATTEST = WriteOperation(name="attest", method="POST", admit=_with_token("attest"), most=_most_request, run=_attest)
+PUBLISH = WriteOperation(
+    name="publish", method="POST", admit=_with_token("publish"), limit=_request_limit, run=_publish
+)
+CHANGE = WriteOperation(name="change", method="POST", admit=_with_token("change"), limit=_request_limit, run=_change)
+ATTEST = WriteOperation(name="attest", method="POST", admit=_with_token("attest"), limit=_request_limit, run=_attest)
 COSIGN = WriteOperation(
     name="cosign",
     method="POST",
     admit=_without_token,
-    most=lambda _: _MOST_COSIGNATURES,
+    limit=lambda _: _MAX_COSIGNATURE_BYTES,
     run=_cosign,
     body_seconds=10.0,
 )

@@ -17,8 +17,8 @@ from pinwarden.registry.store import pointer_log
 
 def health(registry: Registry, _request: Request, _body: bytes) -> Response:
     """``GET /health``: whether the database responds, and the size of the log."""
-    with registry.database.transaction() as step:
-        head = pointer_log.load_head(step)
+    with registry.database.transaction() as transaction:
+        head = pointer_log.load_head(transaction)
     return _json({"status": "ok", "log_size": head.size if head else 0})
 
 

@@ -72,14 +72,14 @@ class _Bounds:
     connections: set[Any]
     loop: AbstractEventLoop
     transport: Any
-    most = max_connections()
+    limit = max_connections()
     head_seconds = HEADER_TIMEOUT_SECONDS
     _late: TimerHandle | None = None
     _stalled: TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.limit:
             transport.abort()
         self._watch()
 

@@ -39,35 +39,35 @@ class LogHead(Record):
         return self.edge.size
 
 
-def load_head(step: Transaction) -> LogHead | None:
+def load_head(transaction: Transaction) -> LogHead | None:
     """The head; None if the log was not created yet."""
-    row = step.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
+    row = transaction.row("SELECT size, edge, note FROM log_head WHERE id = ?", (_HEAD,))
     return None if row is None else LogHead(edge=Frontier.from_bytes(row[0], bytes(row[1])), note=bytes(row[2]))
 
 
-def create_log(step: Transaction, note: bytes) -> None:
+def create_log(transaction: Transaction, note: bytes) -> None:
     """Write the head of an empty log."""
-    step.run("INSERT INTO log_head (id, size, edge, note) VALUES (?, ?, ?, ?)", (_HEAD, 0, b"", note))
+    transaction.run("INSERT INTO log_head (id, size, edge, note) VALUES (?, ?, ?, ?)", (_HEAD, 0, b"", note))
 
 
-def append(step: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
+def append(transaction: Transaction, edge: Frontier, tool: str, channel: str, entry: bytes) -> Frontier:
     """Append an entry and return the new edge. The head is unchanged until `move_head`."""
     grown, nodes = edge.append(leaf_hash(entry))
-    step.run(
+    transaction.run(
         "INSERT INTO log_entries (seq, tool, channel, leaf, entry) VALUES (?, ?, ?, ?, ?)",
         (edge.size, tool, channel, nodes[0].hash, entry),
     )
     for node in nodes[TILE_HEIGHT::TILE_HEIGHT]:
-        step.run(
+        transaction.run(
             "INSERT INTO log_nodes (level, position, hash) VALUES (?, ?, ?)",
             (node.level // TILE_HEIGHT, node.index, node.hash),
         )
     return grown
 
 
-def move_head(step: Transaction, old: Frontier, new: Frontier, note: bytes) -> None:
+def move_head(transaction: Transaction, old: Frontier, new: Frontier, note: bytes) -> None:
     """Set the head to the new edge. Raises, to roll back, if another process moved it in the meantime."""
-    touched = step.run(
+    touched = transaction.run(
         "UPDATE log_head SET size = ?, edge = ?, note = ? WHERE id = ? AND size = ?",
         (new.size, bytes(new), note, _HEAD, old.size),
     )
@@ -75,59 +75,59 @@ def move_head(step: Transaction, old: Frontier, new: Frontier, note: bytes) -> N
         raise PinwardenError("DATABASE_UNAVAILABLE", "another process changed the log without the write lock")
 
 
-def read_tile(step: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
+def read_tile(transaction: Transaction, size: int, level: int, index: int, width: int) -> bytes | None:
     """The first ``width`` hashes of a tile in the tree of ``size`` entries; None if it has fewer."""
     if not 1 <= width <= tile_width(size, level, index):
         return None
     first = index * TILE_WIDTH
     if level == 0:
         sql = "SELECT leaf FROM log_entries WHERE seq >= ? AND seq < ? ORDER BY seq"
-        rows = step.rows(sql, (first, first + width))
+        rows = transaction.rows(sql, (first, first + width))
     else:
         sql = "SELECT hash FROM log_nodes WHERE level = ? AND position >= ? AND position < ? ORDER BY position"
-        rows = step.rows(sql, (level, first, first + width))
+        rows = transaction.rows(sql, (level, first, first + width))
     if len(rows) != width:
         raise PinwardenError("DATABASE_CORRUPT", f"tile {index} of level {level} of the log is not complete")
     return tile_bytes([bytes(row[0]) for row in rows])
 
 
-def entry_bundle(step: Transaction, size: int, index: int, width: int) -> bytes | None:
+def entry_bundle(transaction: Transaction, size: int, index: int, width: int) -> bytes | None:
     """The first ``width`` entries of an entry bundle; None if it has fewer."""
     if not 1 <= width <= tile_width(size, 0, index):
         return None
-    return pack_entries(read_entries(step, index * TILE_WIDTH, index * TILE_WIDTH + width))
+    return pack_entries(read_entries(transaction, index * TILE_WIDTH, index * TILE_WIDTH + width))
 
 
-def read_entries(step: Transaction, start: int, stop: int) -> Sequence[bytes]:
+def read_entries(transaction: Transaction, start: int, stop: int) -> Sequence[bytes]:
     """The entries from ``start`` up to ``stop``."""
-    rows = step.rows("SELECT entry FROM log_entries WHERE seq >= ? AND seq < ? ORDER BY seq", (start, stop))
+    rows = transaction.rows("SELECT entry FROM log_entries WHERE seq >= ? AND seq < ? ORDER BY seq", (start, stop))
     if len(rows) != stop - start:
         raise PinwardenError("DATABASE_CORRUPT", f"the log lacks entries between {start} and {stop}")
     return [bytes(row[0]) for row in rows]
 
 
-def channel_entries(step: Transaction, tool: str, channel: str) -> list[bytes]:
+def channel_entries(transaction: Transaction, tool: str, channel: str) -> list[bytes]:
     """The entries about one channel, in order."""
     sql = "SELECT entry FROM log_entries WHERE tool = ? AND channel = ? ORDER BY seq"
-    return [bytes(row[0]) for row in step.rows(sql, (tool, channel))]
+    return [bytes(row[0]) for row in transaction.rows(sql, (tool, channel))]
 
 
-def inclusion_path(step: Transaction, size: int, index: int) -> list[bytes]:
+def inclusion_path(transaction: Transaction, size: int, index: int) -> list[bytes]:
     """The inclusion proof of an entry in the tree of ``size`` entries."""
 
     def fetch(level: int, tile_index: int, width: int) -> bytes:
-        return read_tile(step, size, level, tile_index, width) or b""
+        return read_tile(transaction, size, level, tile_index, width) or b""
 
     return inclusion_proof(index, size, TileNodes(size, fetch).read)
 
 
-def list_cosignatures(step: Transaction, size: int) -> list[str]:
+def list_cosignatures(transaction: Transaction, size: int) -> list[str]:
     """The witnesses' signature lines for the checkpoint of that size."""
-    rows = step.rows("SELECT line FROM log_cosignatures WHERE size = ? ORDER BY witness", (size,))
+    rows = transaction.rows("SELECT line FROM log_cosignatures WHERE size = ? ORDER BY witness", (size,))
     return [str(row[0]) for row in rows]
 
 
-def save_cosignature(step: Transaction, size: int, witness: str, line: str) -> None:
+def save_cosignature(transaction: Transaction, size: int, witness: str, line: str) -> None:
     """Store a witness's signature line. It replaces an earlier one for the same size."""
-    step.run("DELETE FROM log_cosignatures WHERE size = ? AND witness = ?", (size, witness))
-    step.run("INSERT INTO log_cosignatures (size, witness, line) VALUES (?, ?, ?)", (size, witness, line))
+    transaction.run("DELETE FROM log_cosignatures WHERE size = ? AND witness = ?", (size, witness))
+    transaction.run("INSERT INTO log_cosignatures (size, witness, line) VALUES (?, ?, ?)", (size, witness, line))

@@ -28,17 +28,17 @@ class Channel(Record):
     """The signed pointer document."""
 
 
-def find_version(step: Transaction, tool: str, version: str) -> PublishedVersion | None:
+def find_version(transaction: Transaction, tool: str, version: str) -> PublishedVersion | None:
     """One version."""
-    row = step.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
-    return None if row is None else _with_attestations(step, _version(row))
+    row = transaction.row(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? AND version = ?", (tool, version))  # noqa: S608
+    return None if row is None else _with_attestations(transaction, _version(row))
 
 
-def list_versions(step: Transaction, tool: str) -> list[PublishedVersion]:
+def list_versions(transaction: Transaction, tool: str) -> list[PublishedVersion]:
     """All versions of a tool, in publishing order."""
-    rows = step.rows(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? ORDER BY seq", (tool,))  # noqa: S608
+    rows = transaction.rows(f"SELECT {_COLUMNS} FROM versions WHERE tool = ? ORDER BY seq", (tool,))  # noqa: S608
     attested: dict[tuple[str, str], list[str]] = {}
-    for root_cid, descriptor_cid, cid in step.rows(_ATTESTED, (tool,)):  # one query for all versions
+    for root_cid, descriptor_cid, cid in transaction.rows(_ATTESTED, (tool,)):  # one query for all versions
         attested.setdefault((root_cid, descriptor_cid), []).append(cid)
     versions = map(_version, rows)
     return [
@@ -53,64 +53,64 @@ _ATTESTED = (
 )
 
 
-def list_releases(step: Transaction, tool: str) -> list[tuple[str, bool]]:
+def list_releases(transaction: Transaction, tool: str) -> list[tuple[str, bool]]:
     """All versions of a tool as (version, is yanked), in publishing order."""
-    rows = step.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))
+    rows = transaction.rows("SELECT version, yanked FROM versions WHERE tool = ? ORDER BY seq", (tool,))
     return [(str(version), yanked is not None) for version, yanked in rows]
 
 
-def page_versions(step: Transaction, tool: str, seq: int, search: str, most: int) -> list[PublishedVersion]:
+def page_versions(transaction: Transaction, tool: str, seq: int, search: str, limit: int) -> list[PublishedVersion]:
     """One page of all versions of all tools after a given one, without attestations."""
     pattern = _pattern(search)
-    rows = step.rows(
+    rows = transaction.rows(
         f"SELECT {_COLUMNS} FROM versions WHERE (tool > ? OR (tool = ? AND seq > ?)) AND "  # noqa: S608
         "(tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? ESCAPE '!') ORDER BY tool, seq LIMIT ?",
-        (tool, tool, seq, pattern, pattern, most),
+        (tool, tool, seq, pattern, pattern, limit),
     )
     return list(map(_version, rows))
 
 
-def add_version(step: Transaction, version: PublishedVersion) -> None:
+def add_version(transaction: Transaction, version: PublishedVersion) -> None:
     """Add a version. Raises a conflict error if it exists."""
     marks = ", ".join("?" for _ in _NAMES)
     values = tuple(getattr(version, name) for name in _NAMES)
-    step.run(f"INSERT INTO versions ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608
+    transaction.run(f"INSERT INTO versions ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608
 
 
-def set_yanked(step: Transaction, tool: str, version: str, why: str | None) -> None:
+def set_yanked(transaction: Transaction, tool: str, version: str, why: str | None) -> None:
     """Set the reason of a yank; None undoes it."""
-    step.run("UPDATE versions SET yanked = ? WHERE tool = ? AND version = ?", (why, tool, version))
+    transaction.run("UPDATE versions SET yanked = ? WHERE tool = ? AND version = ?", (why, tool, version))
 
 
-def find_channel(step: Transaction, tool: str, channel: str) -> Channel | None:
+def find_channel(transaction: Transaction, tool: str, channel: str) -> Channel | None:
     """One channel."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? AND channel = ?"
-    row = step.row(sql, (tool, channel))
+    row = transaction.row(sql, (tool, channel))
     return None if row is None else _channel(row)
 
 
-def list_channels(step: Transaction, tool: str) -> list[Channel]:
+def list_channels(transaction: Transaction, tool: str) -> list[Channel]:
     """All channels of a tool, by name."""
     sql = "SELECT tool, channel, version, root_cid, seq, pointer FROM channels WHERE tool = ? ORDER BY channel"
-    return [_channel(row) for row in step.rows(sql, (tool,))]
+    return [_channel(row) for row in transaction.rows(sql, (tool,))]
 
 
-def set_channel(step: Transaction, channel: Channel) -> None:
+def set_channel(transaction: Transaction, channel: Channel) -> None:
     """Set a channel. The transaction must hold the log's write lock."""
-    step.run("DELETE FROM channels WHERE tool = ? AND channel = ?", (channel.tool, channel.channel))
-    step.run(
+    transaction.run("DELETE FROM channels WHERE tool = ? AND channel = ?", (channel.tool, channel.channel))
+    transaction.run(
         "INSERT INTO channels (tool, channel, version, root_cid, seq, pointer) VALUES (?, ?, ?, ?, ?, ?)",
         (channel.tool, channel.channel, channel.version, channel.root_cid, channel.seq, channel.pointer),
     )
 
 
-def page_tools(step: Transaction, *, search: str = "", after: str = "", most: int = 100) -> list[str]:
+def page_tools(transaction: Transaction, *, search: str = "", after: str = "", limit: int = 100) -> list[str]:
     """One page of tool names after a given one. ``search`` matches names and descriptions."""
     pattern = _pattern(search)
-    rows = step.rows(
+    rows = transaction.rows(
         "SELECT DISTINCT tool FROM versions WHERE tool > ? AND (tool LIKE ? ESCAPE '!' OR LOWER(description) LIKE ? "
         "ESCAPE '!') ORDER BY tool LIMIT ?",
-        (after, pattern, pattern, most),
+        (after, pattern, pattern, limit),
     )
     return [str(row[0]) for row in rows]
 
@@ -120,10 +120,10 @@ def _pattern(search: str) -> str:
     return f"%{search.lower().replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
 
 
-def list_tools(step: Transaction) -> list[str]:
+def list_tools(transaction: Transaction) -> list[str]:
     """All tool names."""
     names: list[str] = []
-    while page := page_tools(step, after=names[-1] if names else "", most=1000):
+    while page := page_tools(transaction, after=names[-1] if names else "", limit=1000):
         names += page
     return sorted(names)
 
@@ -131,57 +131,59 @@ def list_tools(step: Transaction) -> list[str]:
 # Documents
 
 
-def put_document(step: Transaction, cid: str, body: bytes) -> None:
+def put_document(transaction: Transaction, cid: str, body: bytes) -> None:
     """Store a document under its CID, unless it is already stored."""
-    if find_document(step, cid) is None:
-        step.run("INSERT INTO documents (cid, body) VALUES (?, ?)", (cid, body))
+    if find_document(transaction, cid) is None:
+        transaction.run("INSERT INTO documents (cid, body) VALUES (?, ?)", (cid, body))
 
 
-def find_document(step: Transaction, cid: str) -> bytes | None:
+def find_document(transaction: Transaction, cid: str) -> bytes | None:
     """A descriptor, attestation or surface."""
-    return _body(step.row("SELECT body FROM documents WHERE cid = ?", (cid,)))
+    return _body(transaction.row("SELECT body FROM documents WHERE cid = ?", (cid,)))
 
 
-def put_manifest(step: Transaction, root_cid: str, descriptor_cid: str, body: bytes) -> None:
+def put_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str, body: bytes) -> None:
     """Store a manifest, unless it is already stored."""
-    if find_manifest(step, root_cid, descriptor_cid) is None:
+    if find_manifest(transaction, root_cid, descriptor_cid) is None:
         values = (root_cid, descriptor_cid, body)
-        step.run("INSERT INTO manifests (root_cid, descriptor_cid, body) VALUES (?, ?, ?)", values)
+        transaction.run("INSERT INTO manifests (root_cid, descriptor_cid, body) VALUES (?, ?, ?)", values)
 
 
-def find_manifest(step: Transaction, root_cid: str, descriptor_cid: str) -> bytes | None:
+def find_manifest(transaction: Transaction, root_cid: str, descriptor_cid: str) -> bytes | None:
     """A manifest."""
     sql = "SELECT body FROM manifests WHERE root_cid = ? AND descriptor_cid = ?"
-    return _body(step.row(sql, (root_cid, descriptor_cid)))
+    return _body(transaction.row(sql, (root_cid, descriptor_cid)))
 
 
 def add_attestations(
-    step: Transaction, root_cid: str, descriptor_cid: str, attestations: Iterable[tuple[str, bytes]]
+    transaction: Transaction, root_cid: str, descriptor_cid: str, attestations: Iterable[tuple[str, bytes]]
 ) -> None:
     """Store attestations of a bundle, as pairs of CID and document."""
-    present = set(list_attestations(step, root_cid, descriptor_cid))
+    present = set(list_attestations(transaction, root_cid, descriptor_cid))
     for cid, body in attestations:
-        put_document(step, cid, body)
+        put_document(transaction, cid, body)
         if cid not in present:
             values = (root_cid, descriptor_cid, cid)
-            step.run("INSERT INTO attestations (root_cid, descriptor_cid, cid) VALUES (?, ?, ?)", values)
+            transaction.run("INSERT INTO attestations (root_cid, descriptor_cid, cid) VALUES (?, ?, ?)", values)
             present.add(cid)
 
 
-def list_attestations(step: Transaction, root_cid: str, descriptor_cid: str) -> list[str]:
+def list_attestations(transaction: Transaction, root_cid: str, descriptor_cid: str) -> list[str]:
     """The CIDs of a bundle's attestations."""
     sql = "SELECT cid FROM attestations WHERE root_cid = ? AND descriptor_cid = ? ORDER BY cid"
-    return [str(row[0]) for row in step.rows(sql, (root_cid, descriptor_cid))]
+    return [str(row[0]) for row in transaction.rows(sql, (root_cid, descriptor_cid))]
 
 
-def is_published_in(step: Transaction, namespace: str, root_cid: str, descriptor_cid: str) -> bool:
+def is_published_in(transaction: Transaction, namespace: str, root_cid: str, descriptor_cid: str) -> bool:
     """Whether a bundle is published in this namespace."""
     sql = "SELECT 1 FROM versions WHERE namespace = ? AND root_cid = ? AND descriptor_cid = ?"
-    return step.row(sql, (namespace, root_cid, descriptor_cid)) is not None
+    return transaction.row(sql, (namespace, root_cid, descriptor_cid)) is not None
 
 
-def _with_attestations(step: Transaction, version: PublishedVersion) -> PublishedVersion:
-    return replace(version, attestations=tuple(list_attestations(step, version.root_cid, version.descriptor_cid)))
+def _with_attestations(transaction: Transaction, version: PublishedVersion) -> PublishedVersion:
+    return replace(
+        version, attestations=tuple(list_attestations(transaction, version.root_cid, version.descriptor_cid))
+    )
 
 
 def _version(row: Row) -> PublishedVersion:

@@ -40,49 +40,49 @@ class AuditRow(Record):
     size: int = 0
 
 
-def add_namespace(step: Transaction, name: str, owner: str, now: str) -> None:
+def add_namespace(transaction: Transaction, name: str, owner: str, now: str) -> None:
     """Add a namespace with its first owner. Raises a conflict error if it exists."""
-    step.run("INSERT INTO namespaces (name, created_at) VALUES (?, ?)", (name, now))
-    set_key(step, name, owner, OWNER, now)
+    transaction.run("INSERT INTO namespaces (name, created_at) VALUES (?, ?)", (name, now))
+    set_key(transaction, name, owner, OWNER, now)
 
 
-def list_namespaces(step: Transaction) -> list[str]:
+def list_namespaces(transaction: Transaction) -> list[str]:
     """All namespaces."""
-    return [str(row[0]) for row in step.rows("SELECT name FROM namespaces ORDER BY name")]
+    return [str(row[0]) for row in transaction.rows("SELECT name FROM namespaces ORDER BY name")]
 
 
-def namespace_for_tool(step: Transaction, tool: str) -> str | None:
+def namespace_for_tool(transaction: Transaction, tool: str) -> str | None:
     """The namespace that a tool belongs to."""
     possible = possible_namespaces(tool)
     marks = ", ".join("?" for _ in possible)
-    rows = step.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
+    rows = transaction.rows(f"SELECT name FROM namespaces WHERE name IN ({marks})", possible)  # noqa: S608
     return longest_namespace(tool, [str(row[0]) for row in rows])
 
 
-def namespace_keys(step: Transaction, namespace: str) -> dict[str, str]:
+def namespace_keys(transaction: Transaction, namespace: str) -> dict[str, str]:
     """The keys of a namespace and their roles."""
-    rows = step.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
+    rows = transaction.rows("SELECT key_id, role FROM namespace_keys WHERE namespace = ? ORDER BY key_id", (namespace,))
     return {str(key_id): str(role) for key_id, role in rows}
 
 
-def set_key(step: Transaction, namespace: str, key_id: str, role: str, now: str) -> None:
+def set_key(transaction: Transaction, namespace: str, key_id: str, role: str, now: str) -> None:
     """Add a key or change its role."""
-    remove_key(step, namespace, key_id)
+    remove_key(transaction, namespace, key_id)
     values = (namespace, key_id, role, now)
-    step.run("INSERT INTO namespace_keys (namespace, key_id, role, added_at) VALUES (?, ?, ?, ?)", values)
+    transaction.run("INSERT INTO namespace_keys (namespace, key_id, role, added_at) VALUES (?, ?, ?, ?)", values)
 
 
-def remove_key(step: Transaction, namespace: str, key_id: str) -> bool:
+def remove_key(transaction: Transaction, namespace: str, key_id: str) -> bool:
     """Remove a key; return whether it existed."""
-    return step.run("DELETE FROM namespace_keys WHERE namespace = ? AND key_id = ?", (namespace, key_id)) == 1
+    return transaction.run("DELETE FROM namespace_keys WHERE namespace = ? AND key_id = ?", (namespace, key_id)) == 1
 
 
 # Tokens
 
 
-def add_token(step: Transaction, token: Token, digest: str) -> None:
+def add_token(transaction: Transaction, token: Token, digest: str) -> None:
     """Store a token by its digest."""
-    step.run(
+    transaction.run(
         "INSERT INTO tokens (id, digest, namespace, label, created_at, expires) VALUES (?, ?, ?, ?, ?, ?)",
         (token.id, digest, token.namespace, token.label, token.created_at, token.expires),
     )
@@ -91,20 +91,20 @@ def add_token(step: Transaction, token: Token, digest: str) -> None:
 _TOKEN = "id, namespace, label, created_at, expires, revoked"  # noqa: S105 - columns
 
 
-def find_token(step: Transaction, digest: str) -> Token | None:
+def find_token(transaction: Transaction, digest: str) -> Token | None:
     """The token with that digest."""
-    row = step.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
+    row = transaction.row(f"SELECT {_TOKEN} FROM tokens WHERE digest = ?", (digest,))  # noqa: S608
     return None if row is None else _token(row)
 
 
-def list_tokens(step: Transaction) -> list[Token]:
+def list_tokens(transaction: Transaction) -> list[Token]:
     """All tokens."""
-    return [_token(row) for row in step.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
+    return [_token(row) for row in transaction.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created_at, id")]  # noqa: S608
 
 
-def revoke_token(step: Transaction, token_id: str, moment: int) -> bool:
+def revoke_token(transaction: Transaction, token_id: str, moment: int) -> bool:
     """Revoke a token; return whether it was active."""
-    return step.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
+    return transaction.run("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (moment, token_id)) == 1
 
 
 def _token(row: Row) -> Token:
@@ -115,20 +115,20 @@ def _token(row: Row) -> Token:
 # Requests
 
 
-def add_used_statement(step: Transaction, digest: str, moment: int) -> bool:
+def add_used_statement(transaction: Transaction, digest: str, moment: int) -> bool:
     """Record a signed request as used; False if it already was. Needs an exclusive transaction."""
-    if step.row("SELECT 1 FROM statements WHERE digest = ?", (digest,)) is not None:
+    if transaction.row("SELECT 1 FROM statements WHERE digest = ?", (digest,)) is not None:
         return False
     try:
-        step.run("INSERT INTO statements (digest, moment) VALUES (?, ?)", (digest, moment))
+        transaction.run("INSERT INTO statements (digest, moment) VALUES (?, ?)", (digest, moment))
     except ConflictError:
         return False
     return True
 
 
-def write_audit(step: Transaction, row: AuditRow) -> None:
+def write_audit(transaction: Transaction, row: AuditRow) -> None:
     """Add a row to the audit log."""
-    step.run(
+    transaction.run(
         "INSERT INTO audit (id, moment, action, namespace, token, key_id, subject, outcome, size) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -138,16 +138,16 @@ def write_audit(step: Transaction, row: AuditRow) -> None:
     )
 
 
-def list_audit(step: Transaction, most: int = 1000) -> list[AuditRow]:
+def list_audit(transaction: Transaction, limit: int = 1000) -> list[AuditRow]:
     """The latest rows of the audit log, newest first."""
     columns = "id, moment, action, namespace, token, key_id, subject, outcome, size"
-    rows = step.rows(f"SELECT {columns} FROM audit ORDER BY moment DESC, id LIMIT ?", (most,))  # noqa: S608
+    rows = transaction.rows(f"SELECT {columns} FROM audit ORDER BY moment DESC, id LIMIT ?", (limit,))  # noqa: S608
     names = [name.strip() for name in columns.split(",")]
     return [AuditRow(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def usage_since(step: Transaction, token_id: str, moment: int) -> tuple[int, int]:
+def usage_since(transaction: Transaction, token_id: str, moment: int) -> tuple[int, int]:
     """The number of a token's requests since a time, and their total bytes."""
     sql = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM audit WHERE token = ? AND moment >= ?"
-    row = step.row(sql, (token_id, moment)) or (0, 0)
+    row = transaction.row(sql, (token_id, moment)) or (0, 0)
     return int(row[0]), int(row[1])

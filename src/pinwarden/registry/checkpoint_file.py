@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 CHECKPOINT_FILE = "registry.checkpoint"
 NO_TOOL, KEYS = "", "registry-key"
 """Tool and channel of the log entries about the registry's key. No tool has an empty name."""
-_MOST_BYTES = 64 * 1024
-_WRITING = Lock()
+_MAX_BYTES = 64 * 1024
+_WRITE_LOCK = Lock()
 
 
 @contextmanager
 def append_transaction(registry: Registry) -> Iterator[Transaction]:
     """A transaction that may append to the log. After its commit the new checkpoint is stored in the file."""
-    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as step:
-        before = pointer_log.load_head(step)
-        check_not_behind(step, registry.checkpoint, registry.identity.log_id, registry.identity.key)
-        yield step
-        head = pointer_log.load_head(step)
+    with registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
+        before = pointer_log.load_head(transaction)
+        check_not_behind(transaction, registry.checkpoint, registry.identity.log_id, registry.identity.key)
+        yield transaction
+        head = pointer_log.load_head(transaction)
     if head is not None and head != before:
         registry.database.flush()
         save_checkpoint(registry.checkpoint, head)
@@ -51,53 +51,59 @@ def save_checkpoint(path: Path | None, head: LogHead) -> None:
     """Store a checkpoint, unless the file already has a later one from another thread."""
     if path is None:
         return
-    with _WRITING:
-        present = _kept(path)
+    with _WRITE_LOCK:
+        present = _read_note(path)
         if present is None or _checkpoint(present).size <= head.size:
             write_atomically(path, head.note)
 
 
-def check_not_behind(step: Transaction, path: Path | None, log_id: str, key: PublicKey) -> None:
+def check_not_behind(transaction: Transaction, path: Path | None, log_id: str, key: PublicKey) -> None:
     """Raise ``REGISTRY_LOG_BEHIND`` if the log in the database is shorter than the checkpoint or inconsistent."""
-    note = None if path is None else _kept(path)
+    note = None if path is None else _read_note(path)
     if note is None:
         return
-    keys = {key, *(change.old for change in load_key_changes(step)), *(change.new for change in load_key_changes(step))}
-    kept = _checkpoint(note)
-    head = pointer_log.load_head(step)
+    keys = {
+        key,
+        *(change.old for change in load_key_changes(transaction)),
+        *(change.new for change in load_key_changes(transaction)),
+    }
+    stored = _checkpoint(note)
+    head = pointer_log.load_head(transaction)
     size = 0 if head is None else head.size
-    if kept.origin != log_id:
-        _behind(f"{path} is of the log {kept.origin[:120]!a}, but the database contains the log {log_id[:120]!a}")
-    if size < kept.size:
-        _behind(f"the log in the database has {size} entries, but {kept.size} were signed according to {path}")
+    if stored.origin != log_id:
+        _refuse_behind(
+            f"{path} is of the log {stored.origin[:120]!a}, but the database contains the log {log_id[:120]!a}"
+        )
+    if size < stored.size:
+        _refuse_behind(f"the log in the database has {size} entries, but {stored.size} were signed according to {path}")
     try:
         note.verify(NoteKey(name=log_id, key=change) for change in keys)
     except PinwardenError as err:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{path} is not signed by this registry") from err
-    if _root_at(step, kept.size) != kept.root:
-        _behind(f"the log in the database differs from the signed checkpoint in {path}")
+    if _root_at(transaction, stored.size) != stored.root:
+        _refuse_behind(f"the log in the database differs from the signed checkpoint in {path}")
 
 
-def load_key_changes(step: Transaction) -> list[KeyChange]:
+def load_key_changes(transaction: Transaction) -> list[KeyChange]:
     """All changes of the registry's key, in log order."""
     return [
         key_change_from_json(strict_json.parse_json(entry))
-        for entry in pointer_log.channel_entries(step, NO_TOOL, KEYS)
+        for entry in pointer_log.channel_entries(transaction, NO_TOOL, KEYS)
     ]
 
 
-def _root_at(step: Transaction, size: int) -> bytes:
+def _root_at(transaction: Transaction, size: int) -> bytes:
     def fetch(level: int, index: int, width: int) -> bytes:
-        return pointer_log.read_tile(step, size, level, index, width) or b""
+        return pointer_log.read_tile(transaction, size, level, index, width) or b""
 
     return root_hash(size, TileNodes(size, fetch).read) if size else EMPTY_ROOT
 
 
-def _kept(path: Path) -> Note | None:
+def _read_note(path: Path) -> Note | None:
     if not path.exists():
         return None
     try:
-        return Note.parse(read_file(path, _MOST_BYTES))
+        return Note.parse(read_file(path, _MAX_BYTES))
     except PinwardenError as err:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{path} cannot be read: {err.message}") from err
 
@@ -109,5 +115,5 @@ def _checkpoint(note: Note) -> Checkpoint:
         raise PinwardenError("LOG_STATE_CORRUPT", f"{CHECKPOINT_FILE} is not a checkpoint: {err.message}") from err
 
 
-def _behind(why: str) -> NoReturn:
+def _refuse_behind(why: str) -> NoReturn:
     raise PinwardenError("REGISTRY_LOG_BEHIND", why)
