@@ -868,7 +868,7 @@ def test_the_lock_does_not_run_ahead_of_a_file_that_is_not_edited(npm: Verdaccio
     npm_user.prove()
     locked = npm_user.lock_bytes()
     npm.publish(*npm_server("agents-news", "1.0.1", says="new"))
-    left = "helper.md is an agent's text; write it there yourself"
+    left = "helper.md describes an agent in Markdown; edit it by hand"
     enforced = npm_user.run("enforce")
     assert (enforced.code, left in enforced.out) == (1, True), enforced
     code, report = npm_user.ask("update", "--yes", "--by", "me")

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
 from pinwarden.clients.config import ConfigFile, read_config, read_document, servers_in
-from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, Place, client_of, installation_place
+from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, ConfigLocation, client_of, installation_location
 from pinwarden.lock.entry import LOCK_CLIENTS
 from pinwarden.system.target import HttpTarget, StdioTarget, Target
 
 
-def read(data: str | bytes, client: str = "generic", name: str = "mcp.json", place: Place | None = None) -> ConfigFile:
+def read(
+    data: str | bytes, client: str = "generic", name: str = "mcp.json", location: ConfigLocation | None = None
+) -> ConfigFile:
     known = CLIENTS[client]
     raw = data.encode() if isinstance(data, str) else data
-    return read_config(raw, client=known, place=place or known.places[0], path=name)
+    return read_config(raw, client=known, location=location or known.locations[0], path=name)
 
 
 def target(entry: dict[str, Any], client: str) -> Target | None:
@@ -237,12 +239,12 @@ class TestFiles:
         assert "hunter2" not in repr(file)
 
     def test_claude_keeps_servers_of_single_projects_in_the_users_file(self) -> None:
-        place = next(place for place in CLIENTS["claude"].places if place.folders)
+        location = next(location for location in CLIENTS["claude"].locations if location.folders)
         document = {
             "mcpServers": {"all": {"command": "a"}},
             "projects": {"/w/x": {"mcpServers": {"one": {"command": "b"}}, "history": []}, "/w/y": {}},
         }
-        file = read(json.dumps(document), "claude", ".claude.json", place)
+        file = read(json.dumps(document), "claude", ".claude.json", location)
         assert [(server.name, server.scope, server.folder, server.pointer) for server in file.servers] == [
             ("all", "global", None, "/mcpServers/all"),
             ("one", "local", "/w/x", "/projects/~1w~1x/mcpServers/one"),
@@ -268,19 +270,19 @@ class TestServersIn:
         assert caught.value.code == "CONFIG_INVALID"
 
 
-def vscode_place(ending: str) -> Place:
-    return next(place for place in CLIENTS["vscode"].places if place.path.endswith(ending))
+def vscode_place(ending: str) -> ConfigLocation:
+    return next(location for location in CLIENTS["vscode"].locations if location.path.endswith(ending))
 
 
 CONTAINER = vscode_place("/devcontainer.json")
 SETTINGS = vscode_place("{project}/.vscode/settings.json")
-BLOCK = next(place for place in CLIENTS["continue"].places if place.may_be_one_server)
+BLOCK = next(location for location in CLIENTS["continue"].locations if location.may_be_one_server)
 
 
 class TestNestedPlaces:
     def test_a_container_has_servers_of_its_own_and_in_its_settings(self) -> None:
         servers = {"mcp": {"servers": {"a": {"command": "c"}}}, "settings": {"mcp": {"servers": {"b": {"url": "u"}}}}}
-        file = read(json.dumps({"customizations": {"vscode": servers}}), "vscode", place=CONTAINER)
+        file = read(json.dumps({"customizations": {"vscode": servers}}), "vscode", location=CONTAINER)
         assert [(server.name, server.pointer) for server in file.servers] == [
             ("a", "/customizations/vscode/mcp/servers/a"),
             ("b", "/customizations/vscode/settings/mcp/servers/b"),
@@ -288,12 +290,12 @@ class TestNestedPlaces:
 
     @pytest.mark.parametrize("document", [{}, {"customizations": {"vscode": {"extensions": []}}}, {"name": "x"}])
     def test_a_container_without_servers_is_a_file_without_servers(self, document: Any) -> None:
-        file = read(json.dumps(document), "vscode", place=CONTAINER)
+        file = read(json.dumps(document), "vscode", location=CONTAINER)
         assert (file.fault, file.servers) == (None, ())
 
     def test_a_path_of_settings_written_with_dots_hides_no_server(self) -> None:
         document = {"mcp.servers": {"a": {"command": "c"}}, "mcp": {"servers": {"b": {"command": "c"}}}}
-        file = read(json.dumps(document), "vscode", place=SETTINGS)
+        file = read(json.dumps(document), "vscode", location=SETTINGS)
         assert [(server.name, server.pointer) for server in file.servers] == [
             ("b", "/mcp/servers/b"),
             ("a", "/mcp.servers/a"),
@@ -301,7 +303,7 @@ class TestNestedPlaces:
 
     @pytest.mark.parametrize("member", ["mcp.servers.a", "mcp.servers.a.command"])
     def test_a_server_taken_apart_into_members_with_dots_is_a_fault(self, member: str) -> None:
-        assert read(json.dumps({member: "c"}), "vscode", place=SETTINGS).fault == "invalid"
+        assert read(json.dumps({member: "c"}), "vscode", location=SETTINGS).fault == "invalid"
 
     def test_dots_mean_nothing_where_the_client_takes_them_for_letters(self) -> None:
         file = read('{"mcp.servers": {"a": {"command": "c"}}}', "generic")
@@ -310,7 +312,7 @@ class TestNestedPlaces:
     @pytest.mark.parametrize("value", [7, "x", True])
     def test_something_that_is_no_servers_in_their_place_is_a_fault(self, value: Any) -> None:
         document = {"customizations": {"vscode": {"mcp": {"servers": value}}}}
-        assert read(json.dumps(document), "vscode", place=CONTAINER).fault == "invalid"
+        assert read(json.dumps(document), "vscode", location=CONTAINER).fault == "invalid"
 
     def test_a_block_of_continue_may_be_one_server_that_is_called_like_its_file(self) -> None:
         file = read('{"command": "npx", "args": ["notes"]}', "continue", "/p/.continue/mcpServers/my.notes.json", BLOCK)
@@ -343,7 +345,7 @@ class TestInputs:
         assert server.target == StdioTarget(command=("c",), env={"T": "${input:token}"})
 
     @pytest.mark.parametrize(
-        ("place", "document"),
+        ("location", "document"),
         [
             (SETTINGS, {"mcp": {"inputs": [TOKEN]}}),
             (SETTINGS, {"mcp.inputs": [TOKEN]}),
@@ -351,8 +353,8 @@ class TestInputs:
             (vscode_place(".code-workspace"), {"settings": {"mcp": {"inputs": [TOKEN]}}}),
         ],
     )
-    def test_inputs_are_where_the_servers_are(self, place: Place, document: Any) -> None:
-        assert [each.id for each in read(json.dumps(document), "vscode", place=place).inputs] == ["token"]
+    def test_inputs_are_where_the_servers_are(self, location: ConfigLocation, document: Any) -> None:
+        assert [each.id for each in read(json.dumps(document), "vscode", location=location).inputs] == ["token"]
 
     @pytest.mark.parametrize("inputs", [None, 7, "x", {}, [7, None, "x", []], [{"id": 7}], [{"options": 7}]])
     def test_whatever_stands_for_inputs_hides_no_server(self, inputs: Any) -> None:
@@ -368,14 +370,14 @@ class TestInputs:
 class TestTable:
     def test_every_path_begins_with_a_known_folder(self) -> None:
         known = {*FOLDERS, "project", "home", "root"}
-        paths = [place.path for client in CLIENTS.values() for place in client.places]
+        paths = [location.path for client in CLIENTS.values() for location in client.locations]
         paths += [path for folder in FOLDERS.values() for path in folder.otherwise.values()]
         assert all(path[1 : path.index("}")] in known for path in paths)
         assert all(set(folder.otherwise) == set(SYSTEMS) for folder in FOLDERS.values())
 
     def test_installation_is_offered_where_toolpin_offers_it(self) -> None:
         offered = {(client, scope) for client in LOCK_CLIENTS for scope in ("project", "global")
-                   if installation_place(client_of(client), scope)}  # fmt: skip
+                   if installation_location(client_of(client), scope)}  # fmt: skip
         assert {client for client, scope in offered if scope == "project"} == {
             "claude", "cursor", "vscode", "codex", "opencode", "gemini", "roo", "generic",
         }  # fmt: skip

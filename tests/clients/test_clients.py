@@ -246,7 +246,7 @@ class TestDiscover:
         assert (file.client, file.fault) == ("gemini", "unreadable")
 
     def test_more_extensions_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(clients, "MAX_FILES_PER_PLACE", 1)
+        monkeypatch.setattr(clients, "MAX_FILES_PER_LOCATION", 1)
         for name in "ab":
             write(world.project / f".gemini/extensions/{name}/gemini-extension.json", "{}")
         assert [(Path(file.path).parent.name, file.fault) for file in world.discover()] == [
@@ -263,7 +263,7 @@ class TestDiscover:
         assert [file.path for file in world.discover()] == [str(world.project / where)]
 
     def test_more_files_than_are_read_is_a_fault(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(clients, "MAX_FILES_PER_PLACE", 2)
+        monkeypatch.setattr(clients, "MAX_FILES_PER_LOCATION", 2)
         for name in "abc":
             write(world.project / f".continue/mcpServers/{name}.json", "{}")
         assert [(Path(file.path).name, file.fault) for file in world.discover()] == [
@@ -403,7 +403,7 @@ class TestEditing:
             return reads[-1]
 
         monkeypatch.setattr(clients, "read_file", read_and_let_the_client_write)
-        with pytest.raises(PinwardenError, match="somebody else") as caught:
+        with pytest.raises(PinwardenError, match="another program changed") as caught:
             install_entry(path, "cursor", "notes", fragment("notes"))
         assert caught.value.code == "CONFIG_UNEDITABLE"
         assert path.read_text() == "{}"

@@ -9,7 +9,7 @@ import pytest
 
 from pinwarden.clients.config import ConfigFile, read_config
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
-from pinwarden.clients.table import CLIENTS, Place
+from pinwarden.clients.table import CLIENTS, ConfigLocation
 from pinwarden.lock.locked_config import LockedConfig, locked_config
 from pinwarden.project.config_secrets import audit_locked, audit_servers
 from pinwarden.project.configured_servers import diagnose, unknown_servers
@@ -39,14 +39,16 @@ def locked(
 
 def file(servers: Any, client: str = "cursor", scope: str = "project", path: str | None = None) -> ConfigFile:
     known = CLIENTS[client]
-    place = next(place for place in known.places if place.scope == scope and not place.settings)
+    location = next(location for location in known.locations if location.scope == scope and not location.settings)
     text = servers if isinstance(servers, str) else json.dumps({known.root[0]: servers})
-    return read_config(text.encode(), client=known, place=place, path=path or PATHS[client, scope])
+    return read_config(text.encode(), client=known, location=location, path=path or PATHS[client, scope])
 
 
 def settings(document: Any, scope: str = "project") -> ConfigFile:
-    place = Place(scope=scope, path="{project}/.claude/settings.json", settings=True)  # type: ignore[arg-type]
-    return read_config(json.dumps(document).encode(), client=CLIENTS["claude"], place=place, path="/p/settings.json")
+    location = ConfigLocation(scope=scope, path="{project}/.claude/settings.json", settings=True)  # type: ignore[arg-type]
+    return read_config(
+        json.dumps(document).encode(), client=CLIENTS["claude"], location=location, path="/p/settings.json"
+    )
 
 
 def by_path(*files: ConfigFile) -> dict[str, ConfigFile]:
@@ -122,9 +124,9 @@ class TestFindings:
         assert {each.pointer for each in found} <= {"/mcpServers/x"}
 
     def test_a_trusted_server_of_gemini_is_a_finding(self) -> None:
-        place = CLIENTS["gemini"].places[0]
+        location = CLIENTS["gemini"].locations[0]
         text = json.dumps({"mcpServers": {"x": {**ENTRY, "trust": True}}}).encode()
-        found = findings_in([read_config(text, client=CLIENTS["gemini"], place=place, path="/p/settings.json")])
+        found = findings_in([read_config(text, client=CLIENTS["gemini"], location=location, path="/p/settings.json")])
         assert [each.code for each in found] == ["calls_unasked"]
 
     def test_a_damaged_file_is_a_finding(self) -> None:

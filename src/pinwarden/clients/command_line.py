@@ -35,7 +35,7 @@ PROGRAM = "pinwarden"
 OWN_RUN_VALUES = name_set("--client --name --policy --audit --when-away --project --file")
 """Options of ``pinwarden run`` that take the next word."""
 
-MAX_WRAPPERS = 8  # how many commands inside one another are looked through
+MAX_WRAPPERS = 8  # the depth up to which nested commands are unwrapped
 
 _PYTHON = pattern(r"(?:python|pypy)[0-9.]*w?|py")
 _ASSIGNMENT = pattern(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -50,15 +50,15 @@ def parse_launch(target: Target) -> Launch:
         return launch_of_url(target.url, "http")
     words = command_words(target.command)
     dangers = _dangers_of_program(words[0])
-    around: list[str] = []
-    while (inner := _inner(words)) is not None and len(around) < MAX_WRAPPERS:
-        around.append(program_name(words[0]))
+    wrappers: list[str] = []
+    while (inner := _inner(words)) is not None and len(wrappers) < MAX_WRAPPERS:
+        wrappers.append(program_name(words[0]))
         words = inner[0]
         dangers += [*inner[1], *_dangers_of_program(words[0])]
-    found = _leaf(words)
-    if found.kind != "shell":
+    launch = _leaf(words)
+    if launch.kind != "shell":
         dangers += launchers.dangers_in_arguments(words[1:])
-    return replace(found.with_dangers(dangers), wrappers=tuple(name for name in around if name not in _FINDERS))
+    return replace(launch.with_dangers(dangers), wrappers=tuple(name for name in wrappers if name not in _FINDERS))
 
 
 def unwrap_command(command: Sequence[str]) -> list[str]:
@@ -97,7 +97,7 @@ def _dangers_of_program(program: str) -> list[str]:
 
 
 def _cmd(words: list[str]) -> Unwrapped | None:
-    """``cmd /c npx …`` is how Windows starts a script; with operators it is a shell like any other."""
+    """``cmd /c npx …`` is how Windows starts a script. With operators, it is a shell command."""
     rest = words[1:]
     while rest and re.fullmatch(r"/[A-Za-z](?::\w+)?", rest[0]):
         rest = rest[1:]
@@ -117,13 +117,13 @@ def _env(words: list[str]) -> Unwrapped:
 
 
 def _before(words: list[str]) -> Unwrapped:
-    """A program that starts the rest of its own line."""
+    """A program that starts the rest of its line."""
     options = parse_options(words[1:], name_set("-u --user -g --group -n -s -k --signal -o -e -i"))
     return list(options.rest[1:] if program_name(words[0]) == "timeout" else options.rest), []
 
 
 def _after_dashes(words: list[str]) -> Unwrapped | None:
-    """A program that fills in secrets and starts what stands after ``--``."""
+    """A program that provides secrets and starts the command after ``--``."""
     return (words[words.index("--") + 1 :], []) if "--" in words else None
 
 
@@ -138,7 +138,7 @@ def _uv(words: list[str]) -> Unwrapped | None:
 
 
 def _uv_run(words: list[str]) -> Unwrapped:
-    """A command inside a project's environment: the project's folder decides what that is."""
+    """A command in a project's environment; the project's folder decides what it runs."""
     options = parse_options(words, launchers.UV_VALUES)
     folder = options.get("--directory", "--project")
     dangers = ["other_index"] if options.has(*launchers.UV_INDEXES) else []
@@ -158,17 +158,19 @@ def _python_runner(words: list[str]) -> Unwrapped | None:
 
 
 def _own_run(words: list[str]) -> Unwrapped | None:
-    """``pinwarden run -- COMMAND``; without a command after the dashes it starts a server of the lock."""
+    """``pinwarden run -- COMMAND``; with a server's name before the dashes, it starts a locked server."""
     if words[1:2] != ["run"] or "--" not in words:
         return None
-    place = words.index("--")
-    before = words[2:place]
-    named = [word for number, word in enumerate(before) if not word.startswith("-") and not _is_value(before, number)]
-    return None if named else (words[place + 1 :], [])
+    dashes = words.index("--")
+    before = words[2:dashes]
+    positional = [
+        word for index, word in enumerate(before) if not word.startswith("-") and not _is_value(before, index)
+    ]
+    return None if positional else (words[dashes + 1 :], [])
 
 
-def _is_value(words: list[str], place: int) -> bool:
-    return place > 0 and words[place - 1] in OWN_RUN_VALUES
+def _is_value(words: list[str], index: int) -> bool:
+    return index > 0 and words[index - 1] in OWN_RUN_VALUES
 
 
 _FINDERS = frozenset({"cmd", "uv", "python", "python3", "py"})
@@ -206,50 +208,50 @@ _LAUNCHERS: Mapping[str, Callable[[str, Sequence[str]], Launch]] = {
     **dict.fromkeys(("perl", "ruby", "php", "osascript", "lua"), launchers.interpreter),
     **dict.fromkeys(("curl", "wget"), launchers.fetcher),
 }
-"""How each launcher reads its own words."""
+"""The parser of each launcher's arguments."""
 
 
 class _NotOneError(Exception):
-    """Nothing in an entry is the word, or several things are."""
+    """The word occurs not exactly once."""
 
 
 def replace_release(target: StdioTarget, version: str, digest: str | None) -> tuple[str, str] | None:
-    """The word that names the release, and the same word for another release; None if no single word does.
+    """The word that names the release, and its replacement for another release; None if it is not exactly one word.
 
     A word is replaced only if the command then starts the same package at the other release, so that no other number
-    in the line is taken for the version.
+    in the line is mistaken for the version.
     """
-    runs = parse_launch(target)
-    wanted = _at(runs, version, digest)
-    found: list[tuple[str, str]] = []
-    for place, word in enumerate(target.command):
-        for spelled in _spellings(word, runs.via or runs, version, digest):
-            words = (*target.command[:place], spelled, *target.command[place + 1 :])
+    launch = parse_launch(target)
+    wanted = _at(launch, version, digest)
+    candidates: list[tuple[str, str]] = []
+    for index, word in enumerate(target.command):
+        for replacement in _spellings(word, launch.via or launch, version, digest):
+            words = (*target.command[:index], replacement, *target.command[index + 1 :])
             if parse_launch(replace(target, command=words)) == wanted:
-                found.append((word, spelled))
+                candidates.append((word, replacement))
                 break
-    return found[0] if len(found) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def replace_word(entry: Any, old: str, new: str) -> dict[str, Any] | None:
-    """A client's entry with one word of its command exchanged; None if that is not exactly one word of it."""
+    """A client's entry with one word of its command replaced; None if the word occurs not exactly once."""
     if not isinstance(entry, dict):
         return None
     command = entry.get("command")
     try:
         if isinstance(command, list) and "args" not in entry:
-            return {**entry, "command": _exchanged(command, old, new)}
+            return {**entry, "command": _with_word_replaced(command, old, new)}
         if isinstance(command, dict):
-            return {**entry, "command": {**command, "args": _exchanged(command.get("args"), old, new)}}
-        return {**entry, "args": _exchanged(entry.get("args"), old, new)}
+            return {**entry, "command": {**command, "args": _with_word_replaced(command.get("args"), old, new)}}
+        return {**entry, "args": _with_word_replaced(entry.get("args"), old, new)}
     except _NotOneError:
         return None
 
 
-def _at(runs: Launch, version: str, digest: str | None) -> Launch:
-    if runs.via is not None:
-        return replace(runs, via=_at(runs.via, version, digest))
-    return replace(runs, version=version, digest=digest if runs.digest else None)
+def _at(launch: Launch, version: str, digest: str | None) -> Launch:
+    if launch.via is not None:
+        return replace(launch, via=_at(launch.via, version, digest))
+    return replace(launch, version=version, digest=digest if launch.digest else None)
 
 
 def _spellings(word: str, package: Launch, version: str, digest: str | None) -> Iterator[str]:
@@ -262,38 +264,38 @@ def _spellings(word: str, package: Launch, version: str, digest: str | None) -> 
         yield word.removesuffix(old) + new
 
 
-def _exchanged(words: Any, old: str, new: str) -> Sequence[Any]:
+def _with_word_replaced(words: Any, old: str, new: str) -> Sequence[Any]:
     if not isinstance(words, list) or words.count(old) != 1:
         raise _NotOneError
     return [new if word == old else word for word in words]
 
 
-_MOST_SHELLS = 3  # shells inside one another that are looked through
+_MAX_SHELLS = 3  # the depth up to which nested shells are unwrapped
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
 _BEFORE_COMMAND = frozenset({"exec", "command", "nohup"})
 
 
 class LockedStart(Record):
-    """What a ``pinwarden run`` command says about the server that it starts."""
+    """A ``pinwarden run NAME`` command."""
 
     name: str
     """The server's name in the lock."""
     client: str | None = None
     project: str | None = None
     file: str | None = None
-    """The lock, where the command names another than that of the project."""
+    """The lockfile, if it is not that of the project."""
     requires_lock: bool = False
     arguments: tuple[str, ...] = ()
-    """What stands after ``--``."""
+    """The words after ``--``."""
 
 
 def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
-    """What a command starts from the lock; None if it does not start a locked server through us."""
+    """Parse a command that starts a locked server; None if it is another command."""
     words = pinwarden_arguments(command)
     if words is None or words[:1] != ["run"]:
         return None
-    place = words.index("--") if "--" in words else len(words)
-    options, rest = _options(words[1:place])
+    dashes = words.index("--") if "--" in words else len(words)
+    options, rest = _options(words[1:dashes])
     if not rest:
         return None
     return LockedStart(
@@ -302,19 +304,19 @@ def parse_locked_start(command: Sequence[str]) -> LockedStart | None:
         project=options.get("--project"),
         file=options.get("--file"),
         requires_lock="--require-lock" in options,
-        arguments=tuple(words[place + 1 :]),
+        arguments=tuple(words[dashes + 1 :]),
     )
 
 
 def pinwarden_arguments(command: Sequence[str]) -> list[str] | None:
-    """The words that Pinwarden is given by a command, however the program is found; None if it is another program."""
+    """The arguments of Pinwarden in a command, however the program is found; None if it runs another program."""
     words = list(command)
-    for _ in range(_MOST_SHELLS):
+    for _ in range(_MAX_SHELLS):
         words = unwrap_command(words)
         if not words or program_name(words[0]) not in _SHELLS:
             break
         text = next(
-            (words[place + 1] for place in range(1, len(words) - 1) if re.fullmatch(r"-\w*c", words[place])), ""
+            (words[index + 1] for index in range(1, len(words) - 1) if re.fullmatch(r"-\w*c", words[index])), ""
         )
         inner = split_command_line(text)
         while inner and inner[0] in _BEFORE_COMMAND:
@@ -333,77 +335,77 @@ def _own(words: list[str]) -> list[str] | None:
         return words[1:]
     if program == "uvx" or words[:2] == ["pipx", "run"]:
         options = parse_options(words[1:] if program == "uvx" else words[2:], UV_VALUES)
-        runs = list(options.rest)
-        named = bool(runs) and re.split(r"[\[=<>!~@;\s]", runs[0])[0].lower() == PROGRAM
-        return runs[1:] if named else None
+        requirement_words = list(options.rest)
+        named = bool(requirement_words) and re.split(r"[\[=<>!~@;\s]", requirement_words[0])[0].lower() == PROGRAM
+        return requirement_words[1:] if named else None
     if program.startswith(("python", "pypy")) or program == "py":
         return _of_python(words[1:])
     return None
 
 
 def _of_python(words: list[str]) -> list[str] | None:
-    """``python -m pinwarden …``, or the program's own file given to Python."""
-    for place, word in enumerate(words):
+    """``python -m pinwarden …``, or Python with the path of our program."""
+    for index, word in enumerate(words):
         cluster = re.fullmatch(r"-[A-Za-z]*m(.*)", word) if not word.startswith(("--", "-X", "-W")) else None
         if cluster is not None:
-            module, rest = (cluster[1], words[place + 1 :]) if cluster[1] else (words[place + 1 : place + 2], [])
+            module, rest = (cluster[1], words[index + 1 :]) if cluster[1] else (words[index + 1 : index + 2], [])
             if isinstance(module, list):
-                module, rest = "".join(module), words[place + 2 :]
+                module, rest = "".join(module), words[index + 2 :]
             return rest if module.partition(".")[0] == PROGRAM else None
-        if not word.startswith("-") and words[place - 1 : place] not in (["-X"], ["-W"]):
-            return words[place + 1 :] if program_name(word) == PROGRAM else None
+        if not word.startswith("-") and words[index - 1 : index] not in (["-X"], ["-W"]):
+            return words[index + 1 :] if program_name(word) == PROGRAM else None
     return None
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The options of ``pinwarden run``, which may stand on both sides of the name, and the other words."""
+    """The options of ``pinwarden run``, which may be on both sides of the name, and the other words."""
     options: dict[str, str] = {}
     rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         name, equals, value = word.partition("=")
         if not word.startswith("-"):
             rest.append(word)
         elif name in OWN_RUN_VALUES and not equals:
-            options[name] = left.pop(0) if left else ""
+            options[name] = remaining.pop(0) if remaining else ""
         else:
             options[name] = value
     return options, rest
 
 
 def locked_server_name(command: Sequence[str]) -> str | None:
-    """The name of the locked server that a command starts, wherever the program lies; None if it starts none."""
+    """The name of the locked server that a command starts; None if it starts none."""
     start = parse_locked_start(command)
     return None if start is None else start.name
 
 
 def is_enforced_start(command: Sequence[str], name: str) -> bool:
-    """Whether a command is the one that ``pinwarden enforce`` writes for this server: our program by its bare name."""
+    """Whether a command is the one that ``pinwarden enforce`` writes for this server: our program without a path."""
     return command[0] == PROGRAM and locked_server_name(command) == name
 
 
 class RunCommand(Record):
-    """What a ``pinwarden run`` command says about where its server belongs, with or without a command of its own."""
+    """A ``pinwarden run`` command, with a locked server's name or with a command after ``--``."""
 
     name: str | None
-    """The server's name: the word after ``run``, or that of ``--name``."""
+    """The server's name: the word after ``run``, or the value of ``--name``."""
     names_project: bool
-    """Whether it says which lock or project applies."""
+    """Whether the command states the project or lockfile."""
     command: tuple[str, ...]
-    """What stands after ``--``."""
+    """The words after ``--``."""
 
 
 def parse_run_command(command: Sequence[str]) -> RunCommand | None:
-    """The ``pinwarden run`` within a command line; None if there is none."""
+    """Parse the ``pinwarden run`` in a command line; None if there is none."""
     words = command_words(command)
-    for place in (*(number for number, word in enumerate(words) if word == "--"), len(words)):
-        ours = pinwarden_arguments(words[:place]) if place else None
+    for end in (*(index for index, word in enumerate(words) if word == "--"), len(words)):
+        ours = pinwarden_arguments(words[:end]) if end else None
         if ours is not None and ours[:1] == ["run"]:
             options, rest = _options(ours[1:])
             return RunCommand(
                 name=rest[0] if rest else options.get("--name"),
                 names_project="--project" in options or "--file" in options,
-                command=tuple(words[place + 1 :]),
+                command=tuple(words[end + 1 :]),
             )
     return None

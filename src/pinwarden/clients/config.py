@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
-from pinwarden.clients.table import CLIENTS, FORMATS, Client, Format, Place, Scope
+from pinwarden.clients.table import CLIENTS, FORMATS, Client, ConfigLocation, Format, Scope
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
@@ -22,7 +22,7 @@ _ROOTS = (("mcpServers",), ("servers",), ("context_servers",), ("mcp_servers",),
 
 
 class ConfiguredServer(Record):
-    """One server as a client's file names it."""
+    """One server in a client's file."""
 
     client: str
     scope: Scope
@@ -32,17 +32,17 @@ class ConfiguredServer(Record):
     pointer: str
     """JSON Pointer to the entry inside the file."""
     entry: Any = field(repr=False)
-    """What stands in the file, verbatim. It may hold secrets, so it is not shown."""
+    """The entry as in the file. It may contain secrets, so it is not shown."""
     target: Target | None
     problem: str | None = None
-    """Why the entry cannot be used as it stands, or what is ambiguous about it."""
+    """Why the entry is invalid or ambiguous."""
     disabled: bool = False
     folder: str | None = None
-    """The project that an entry of scope ``local`` is for; the user's file holds those of all projects."""
+    """The project of an entry with scope ``local``; the user's file has the entries of all projects."""
 
 
 class DeclaredInput(Record):
-    """A value that the client asks its user for; ``${input:id}`` stands for the answer."""
+    """A value that the client asks its user for; ``${input:id}`` is replaced by it."""
 
     id: str
     pointer: str
@@ -50,13 +50,13 @@ class DeclaredInput(Record):
     password: bool
     """The client hides what is typed."""
     literals: tuple[str, ...] = field(repr=False)
-    """What the file offers as an answer: the default, and what can be picked. It may hold secrets."""
+    """The values that the file proposes: the default and the options. They may be secrets."""
     command: str | None = None
-    """The command of the client that gives the answer, where nobody is asked."""
+    """The client's command that computes the value, if the user is not asked."""
 
 
 class ConfigFile(Record):
-    """A file that a client reads, as it was found."""
+    """A file that a client reads."""
 
     client: str
     scope: Scope
@@ -68,24 +68,23 @@ class ConfigFile(Record):
     problem: str | None = None
     """What is wrong with the file, if it has a fault."""
     link: str | None = None
-    """Where the path leads if it, or a folder on the way inside the project or home, is a symbolic link."""
+    """The target, if the path or a parent folder inside the project or home is a symbolic link."""
     settings: bool = False
-    """The file holds no servers but decides about them."""
+    """The file has no servers, but settings that apply to them."""
     inputs: tuple[DeclaredInput, ...] = ()
-    """What the user is asked for."""
     unread: tuple[str, ...] = ()
-    """JSON Pointers to servers that the client is not known to read there, so that they are not among ``servers``."""
+    """JSON Pointers to members with servers that the client, as far as known, does not read. Not in ``servers``."""
     code: bool = False
     """The file is a program that the client loads; it is not read."""
 
 
 def format_of(path: str) -> Format:
-    """The format of a file, by its name; JSON with comments where that says nothing."""
+    """The format of a file by its name; JSON with comments if the name has no known suffix."""
     return next((form for ending, form in FORMATS.items() if path.lower().endswith(ending)), "json")
 
 
 def read_document(data: bytes, path: str) -> Any:
-    """The values of a configuration file. An empty file is an empty object, as clients see it."""
+    """Parse a configuration file. An empty file is an empty object, as for clients."""
     from pinwarden.clients.jsonc import decode_text
 
     form = format_of(path)
@@ -115,44 +114,46 @@ def _read_json(data: bytes) -> Any:
     if not data.strip():
         return {}
     try:
-        return parse_json(data)  # most files are plain JSON, and the strict reader is a hundred times faster
+        return parse_json(data)  # most files are plain JSON, and the strict parser is a hundred times faster
     except PinwardenError:
         return read(decode_text(data)).value
 
 
-def read_config(data: bytes, *, client: Client, place: Place, path: str, link: str | None = None) -> ConfigFile:
-    """A configuration file and its servers. It never raises: what is wrong is said in the result."""
+def read_config(
+    data: bytes, *, client: Client, location: ConfigLocation, path: str, link: str | None = None
+) -> ConfigFile:
+    """Parse a configuration file. Never raises; a ``ConfigFile`` with a fault describes the problem."""
     try:
-        document = _front_matter(data) if place.agents else read_document(data, path)
+        document = _front_matter(data) if location.agents else read_document(data, path)
         if type(document) is not dict:
-            raise PinwardenError("CONFIG_INVALID", "the file does not hold an object")
-        servers = () if place.settings else tuple(_servers(document, client, place, path))
-        inputs = () if place.settings else tuple(_inputs(document, client, place))
+            raise PinwardenError("CONFIG_INVALID", "the file does not contain an object")
+        servers = () if location.settings else tuple(_servers(document, client, location, path))
+        inputs = () if location.settings else tuple(_inputs(document, client, location))
     except PinwardenError as err:
         return ConfigFile(
             client=client.id,
-            scope=place.scope,
+            scope=location.scope,
             path=path,
             fault="invalid",
             problem=err.message,
             link=link,
-            settings=place.settings,
+            settings=location.settings,
         )
     return ConfigFile(
         client=client.id,
-        scope=place.scope,
+        scope=location.scope,
         path=path,
         servers=servers,
         document=document,
         link=link,
-        settings=place.settings,
+        settings=location.settings,
         inputs=inputs,
         unread=tuple(unread_servers(document, (server.pointer for server in servers))),
     )
 
 
 def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | None = None) -> Any:
-    """The entry of one server in a configuration or a fragment of one; ``None`` if it is not there."""
+    """The entry of a server in a configuration or fragment; None if it is missing."""
     entries = document
     for step in root or client.root:
         entries = entries.get(step) if type(entries) is dict else None
@@ -162,7 +163,7 @@ def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | N
 
 
 def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
-    """A configuration with one server in it, where its client looks for it: what ``entry_in`` finds again."""
+    """A configuration with only this server, at the path that its client reads. The inverse of ``entry_in``."""
     if not client.spelling.named_list:
         return nested(client.root, {name: entry})
     # Continue also reads files of other clients, where a server's name is not inside its entry.
@@ -170,17 +171,17 @@ def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
 
 
 def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """An object that holds a value at a path of members."""
+    """An object with a value at a path of members."""
     for step in reversed(path):
         value = {step: value}
     return cast(dict[str, Any], value)
 
 
 def servers_in(config: Any) -> dict[str, Target]:
-    """Every server of a configuration whose client is not known, by its name. Unusable entries are left out."""
+    """The servers of a configuration of an unknown client, by name, without invalid entries."""
     if type(config) is not dict:
         raise PinwardenError("CONFIG_INVALID", "the configuration is not an object")
-    found: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     for root in _ROOTS:
         entries: Any = config
         for step in root:
@@ -188,12 +189,12 @@ def servers_in(config: Any) -> dict[str, Target]:
         for name, entry, _ in _named_entries(entries, root):
             target, _problem = target_of(entry, CLIENTS["generic"])
             if target is not None:
-                found.setdefault(name, target)
-    return found
+                targets.setdefault(name, target)
+    return targets
 
 
 def configured_server(name: str, entry: Any, client: Client, *, path: str = "") -> ConfiguredServer:
-    """One entry of a project's file, understood in the spelling of its client."""
+    """One entry of a project's file, parsed in its client's spelling."""
     target, problem = target_of(entry, client)
     if not name:
         problem = "the server has no name"
@@ -210,18 +211,24 @@ def configured_server(name: str, entry: Any, client: Client, *, path: str = "") 
     )
 
 
-def _servers(document: Mapping[str, Any], client: Client, place: Place, path: str) -> Iterator[ConfiguredServer]:
-    if place.may_be_one_server and _looks_like_server(document) and (place.root or client.root)[0] not in document:
-        yield replace(configured_server(_stem(path), document, client, path=path), scope=place.scope, pointer="")
+def _servers(
+    document: Mapping[str, Any], client: Client, location: ConfigLocation, path: str
+) -> Iterator[ConfiguredServer]:
+    if (
+        location.may_be_one_server
+        and _looks_like_server(document)
+        and (location.root or client.root)[0] not in document
+    ):
+        yield replace(configured_server(_stem(path), document, client, path=path), scope=location.scope, pointer="")
         return
-    within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), place.scope)]
-    folders = document.get(place.folders) if place.folders else None
-    if place.folders and type(folders) is dict:
-        within += [(value, (place.folders, folder), "local") for folder, value in folders.items()]
+    within: list[tuple[Any, tuple[str, ...], Scope]] = [(document, (), location.scope)]
+    folders = document.get(location.folders) if location.folders else None
+    if location.folders and type(folders) is dict:
+        within += [(value, (location.folders, folder), "local") for folder, value in folders.items()]
     for holder, before, scope in within:
-        for entries, root in _holders(holder, client, place):
+        for entries, root in _holders(holder, client, location):
             if type(entries) is not dict and type(entries) is not list:
-                raise PinwardenError("CONFIG_INVALID", f"{'/'.join((*before, *root))[:80]!a} does not hold servers")
+                raise PinwardenError("CONFIG_INVALID", f"{'/'.join((*before, *root))[:80]!a} is not an object or list")
             names = [name for name, _, _ in _named_entries(entries, root) if name]
             repeated = next((name for name in names if names.count(name) > 1), None) if type(entries) is list else None
             if repeated is not None:
@@ -235,7 +242,7 @@ def _servers(document: Mapping[str, Any], client: Client, place: Place, path: st
 
 
 def is_inside(entry: Any, client: Client) -> bool:
-    """Whether an entry is a part of the client itself, and starts or contacts nothing."""
+    """Whether an entry is part of the client itself, so that it starts or contacts nothing."""
     if not client.spelling.inside or type(entry) is not dict:
         return False
     words = unwrapped(entry, client)
@@ -243,34 +250,36 @@ def is_inside(entry: Any, client: Client) -> bool:
     return words.get("type") in client.spelling.inside and not any(words.get(member) for member in started)
 
 
-def _inputs(document: Mapping[str, Any], client: Client, place: Place) -> Iterator[DeclaredInput]:
+def _inputs(document: Mapping[str, Any], client: Client, location: ConfigLocation) -> Iterator[DeclaredInput]:
     if client.spelling.inputs is None:
         return
-    roots = (place.root or client.root, *place.more_roots)
+    roots = (location.root or client.root, *location.more_roots)
     for holder in dict.fromkeys((*root[:-1], client.spelling.inputs) for root in roots):
-        for declared, steps in _at(document, holder, dotted=place.dotted):
-            for number, each in enumerate(declared if type(declared) is list else ()):
-                if type(each) is not dict:
+        for declared, steps in _at(document, holder, dotted=location.dotted):
+            for index, declaration in enumerate(declared if type(declared) is list else ()):
+                if type(declaration) is not dict:
                     continue
-                options = each.get("options")
+                options = declaration.get("options")
                 picked = [row.get("value") if type(row) is dict else row for row in _listed(options)]
                 yield DeclaredInput(
-                    id=each["id"] if type(each.get("id")) is str else "",
-                    pointer=_pointer((*steps, str(number))),
-                    password=each.get("password") is True,
-                    literals=tuple(text for text in (each.get("default"), *picked) if type(text) is str),
-                    command=str(each.get("command"))[:200] if each.get("type") == "command" else None,
+                    id=declaration["id"] if type(declaration.get("id")) is str else "",
+                    pointer=_pointer((*steps, str(index))),
+                    password=declaration.get("password") is True,
+                    literals=tuple(text for text in (declaration.get("default"), *picked) if type(text) is str),
+                    command=str(declaration.get("command"))[:200] if declaration.get("type") == "command" else None,
                 )
 
 
-def _holders(document: Any, client: Client, place: Place) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Every object or list of servers that the file has, and the members on the way to it."""
-    for root in (place.root or client.root, *place.more_roots):
-        yield from ((found, steps) for found, steps in _at(document, root, dotted=place.dotted) if found is not None)
+def _holders(document: Any, client: Client, location: ConfigLocation) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every object or list of servers in the file, with its path."""
+    for root in (location.root or client.root, *location.more_roots):
+        yield from (
+            (entries, steps) for entries, steps in _at(document, root, dotted=location.dotted) if entries is not None
+        )
 
 
 def _at(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """What is at a path of members, with the members as they are written: ``a.b`` may stand for ``b`` in ``a``."""
+    """The values at a path, with the members as written: if ``dotted``, ``a.b`` may mean ``b`` in ``a``."""
     if not path:
         yield value, ()
         return
@@ -279,9 +288,9 @@ def _at(value: Any, path: tuple[str, ...], *, dotted: bool) -> Iterator[tuple[An
     for count in range(1, len(path) + 1 if dotted else 2):
         member = ".".join(path[:count])
         if member in value:
-            yield from ((found, (member, *rest)) for found, rest in _at(value[member], path[count:], dotted=dotted))
+            yield from ((inner, (member, *rest)) for inner, rest in _at(value[member], path[count:], dotted=dotted))
     if dotted and any(member.startswith(f"{'.'.join(path)}.") for member in value):
-        raise PinwardenError("CONFIG_INVALID", f"{'.'.join(path)[:80]!a} is taken apart into members with dots")
+        raise PinwardenError("CONFIG_INVALID", f"{'.'.join(path)[:80]!a} is split into several members with dots")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -289,7 +298,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _stem(path: str) -> str:
-    """The name of a file without its ending."""
+    """The name of a file without its suffix."""
     return path.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
 
 
@@ -302,9 +311,9 @@ def _named_entries(entries: Any, root: tuple[str, ...]) -> Iterator[tuple[str, A
                 continue
             yield name, entry, name
     elif type(entries) is list:
-        for number, entry in enumerate(entries):
+        for index, entry in enumerate(entries):
             name = entry.get("name") if type(entry) is dict else None
-            yield name if type(name) is str else "", entry, str(number)
+            yield name if type(name) is str else "", entry, str(index)
 
 
 def _looks_like_server(entry: Any) -> bool:
@@ -324,12 +333,12 @@ _MAX_VALUES = 50_000
 
 
 def unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
-    """Pointers to members that hold servers, of which none is among those that were read."""
+    """Pointers to members with servers, except those in ``read``."""
     holders = {pointer.rpartition("/")[0] for pointer in read}
-    waiting: list[tuple[Any, str, int]] = [(document, "", 0)]
+    pending: list[tuple[Any, str, int]] = [(document, "", 0)]
     seen = 0
-    while waiting:
-        value, pointer, depth = waiting.pop()
+    while pending:
+        value, pointer, depth = pending.pop()
         seen += 1
         if type(value) is not dict or depth > _MAX_DEPTH or seen > _MAX_VALUES:
             continue
@@ -339,7 +348,7 @@ def unread_servers(document: Any, read: Iterable[str]) -> Iterator[str]:
                 if below not in holders:
                     yield below
             else:
-                waiting.append((inner, below, depth + 1))
+                pending.append((inner, below, depth + 1))
 
 
 def _holds_servers(value: Any) -> bool:
@@ -358,19 +367,18 @@ _TRANSPORTS: Mapping[str, Transport] = {
 }
 _SPELLINGS = tuple(client.spelling for client in CLIENTS.values())
 _URL_MEMBERS = tuple(dict.fromkeys(member for spelling in _SPELLINGS for member in spelling.url))
-# A configuration of nobody in particular may be in anybody's words.
+# A generic configuration may use any client's spelling.
 _ANY_ENV = tuple(dict.fromkeys((spelling.env,) for spelling in _SPELLINGS))
 _ANY_HEADERS = tuple(dict.fromkeys(spelling.headers for spelling in _SPELLINGS))
 
 
 def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """An entry with the same words for the same things, whatever the client calls them.
+    """An entry with common member names, independent of the client's spelling.
 
     ``command``, ``args``, ``env``, ``cwd``, ``url``, ``headers``, ``transport`` and ``disabled`` mean the same for all
-    clients; members that have no common name keep their own. Only the client's own words are understood: another
-    client's word for the same thing stays what it is, a member that means nothing here, and so does a member that
-    another one overrules. Where its name is taken it gets ``unused`` before it. Nothing is refused here: a value of a
-    wrong type stays.
+    clients; other members keep their names. Only the client's own spelling is recognised: another client's name for
+    the same thing stays an unknown member, and so does a member that another one overrides. If its name is a common
+    one, it gets the prefix ``unused``. Nothing is refused; a value of a wrong type stays.
     """
     rest = unwrapped(entry, client)
     words = _words(rest, client)
@@ -395,7 +403,7 @@ def fields_of(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
 
 
 def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
-    """What an entry would start or contact, and what is wrong with it."""
+    """What an entry would start or contact, and the problem with it, if any."""
     if type(entry) is not dict:
         return None, "the entry is not an object"
     fields = fields_of(entry, client)
@@ -415,7 +423,7 @@ def target_of(entry: Any, client: Client) -> tuple[Target | None, str | None]:
 
 
 def unwrapped(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
-    """A copy of an entry, with what a member holds for it in its place (Goose keeps a server under ``config``)."""
+    """A copy of an entry, with the members of its wrapper moved up (Goose keeps a server under ``config``)."""
     inner = entry.get(client.spelling.wrapped) if client.spelling.wrapped else None
     if type(inner) is not dict:
         return dict(entry)
@@ -423,7 +431,7 @@ def unwrapped(entry: Mapping[str, Any], client: Client) -> dict[str, Any]:
 
 
 def _words(rest: dict[str, Any], client: Client) -> list[Any]:
-    """Program and arguments, taken out of the entry: one string, one list, or (Zed, before 2025) an object."""
+    """Remove program and arguments from the entry: one string, one list, or (Zed, before 2025) an object."""
     command = rest.pop(client.spelling.command, None)
     arguments = rest.pop("args", None)
     if type(command) is dict and "path" in command:
@@ -436,7 +444,7 @@ def _words(rest: dict[str, Any], client: Client) -> list[Any]:
         if "env" in inner and "env" not in rest:
             rest["env"] = inner.pop("env")
         if inner:
-            rest["command"] = inner  # what is not used there is still said
+            rest["command"] = inner  # unused members stay visible
     first = command if type(command) is list else [] if command is None else [command]
     return [*first, *(arguments if type(arguments) is list else [] if arguments is None else [arguments])]
 
@@ -466,7 +474,7 @@ def _env_places(client: Client) -> tuple[tuple[str, ...], ...]:
 
 
 def _env(rest: dict[str, Any], client: Client) -> Any:
-    """The variables of a server. Codex names those that it hands on, which is what a placeholder does elsewhere."""
+    """The variables of a server. Codex lists the names of those it passes on; other clients use placeholders."""
     env = _taken(rest, _env_places(client))
     named = rest.get("env_vars")
     if type(env) is not dict or type(named) is not list or client.id not in ("codex", "generic"):
@@ -481,31 +489,31 @@ def _header_places(client: Client) -> tuple[tuple[str, ...], ...]:
     return _ANY_HEADERS if client.id == "generic" else (client.spelling.headers,)
 
 
-def _taken(rest: dict[str, Any], places: tuple[tuple[str, ...], ...]) -> Any:
-    """What is at the first of these places that is there, taken out of the entry; an empty object if none is."""
-    for place in places:
-        *outer, last = place
+def _taken(rest: dict[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
+    """Remove the value at the first of these paths that exists from the entry; an empty object if none exists."""
+    for path in paths:
+        *outer, last = path
         holder: Any = rest
         for step in outer:
             holder = holder.get(step) if type(holder) is dict else None
         if type(holder) is not dict or holder.get(last) is None:
             continue
-        found = holder[last]
+        value = holder[last]
         if not outer:
             del rest[last]
         else:
-            left = {name: value for name, value in holder.items() if name != last}
-            rest[outer[0]] = left
-            if not left:
+            remaining = {name: value for name, value in holder.items() if name != last}
+            rest[outer[0]] = remaining
+            if not remaining:
                 del rest[outer[0]]
-        return dict(found) if type(found) is dict else found
+        return dict(value) if type(value) is dict else value
     return {}
 
 
 def _switched_off(rest: dict[str, Any], client: Client) -> bool:
     member, value = client.spelling.off
     if type(rest.get(member)) not in (bool, type(None)):
-        return False  # the client may see in it what it likes, so it is compared as it stands
+        return False  # what the client makes of such a value is unknown, so it is compared as written
     return rest.pop(member, None) is value
 
 
@@ -513,7 +521,7 @@ def _headers(rest: dict[str, Any], client: Client) -> Any:
     headers = _taken(rest, _header_places(client))
     if type(headers) is not dict or client.id not in ("codex", "generic"):
         return headers
-    # Codex names the variables that hold a header's value, which is what a placeholder does elsewhere.
+    # Codex names the variable of a header's value; other clients use placeholders.
     known = {name.lower() for name in headers}
     named = rest.get("env_http_headers")
     if type(named) is dict:
@@ -529,23 +537,23 @@ def _headers(rest: dict[str, Any], client: Client) -> Any:
 def _stdio(fields: Mapping[str, Any]) -> StdioTarget:
     words = [fields["command"], *fields["args"]]
     if not all(type(word) is str for word in words):
-        raise PinwardenError("TARGET_INVALID", "the command or an argument is not text")
+        raise PinwardenError("TARGET_INVALID", "the command or an argument is not a string")
     cwd = fields["cwd"]
     if cwd is not None and type(cwd) is not str:
-        raise PinwardenError("TARGET_INVALID", "the working folder is not text")
+        raise PinwardenError("TARGET_INVALID", "the working folder is not a string")
     return StdioTarget(command=tuple(words), env=_texts(fields["env"], "environment variable"), cwd=cwd)
 
 
 def _http(fields: Mapping[str, Any]) -> HttpTarget:
     if type(fields["url"]) is not str:
-        raise PinwardenError("TARGET_INVALID", "the address is not text")
+        raise PinwardenError("TARGET_INVALID", "the address is not a string")
     return HttpTarget(
         url=fields["url"], headers=_texts(fields["headers"], "header"), transport=fields["transport"] or "auto"
     )
 
 
 def _texts(values: Any, what: str) -> dict[str, str]:
-    """Names and texts; a whole number counts as its digits, and null as not there, as in VS Code."""
+    """Names and strings. An integer counts as its digits and null as missing, as in VS Code."""
     if type(values) is not dict:
         raise PinwardenError("TARGET_INVALID", f"the {what}s are not an object")
     texts: dict[str, str] = {}
@@ -555,5 +563,5 @@ def _texts(values: Any, what: str) -> dict[str, str]:
         elif type(value) is str:
             texts[name] = value
         elif value is not None:
-            raise PinwardenError("TARGET_INVALID", f"the value of {what} {name[:80]!a} is not text")
+            raise PinwardenError("TARGET_INVALID", f"the value of {what} {name[:80]!a} is not a string")
     return texts

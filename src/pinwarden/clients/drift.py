@@ -1,7 +1,7 @@
-"""What changed between an approved configuration entry and the one that lies there now, and how much it matters.
+"""Changes between an approved configuration entry and the current one, with their severity.
 
-Entries are compared by what they mean, not by how a client spells it. No value that could be a secret is part of a
-change: it is masked, or only that it changed is said.
+Entries are compared by meaning, not by their client's spelling. A change never contains a value that could be a
+secret: it is masked, or the change says only that it changed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _TEMPLATE = pattern(
 _REFERRED = pattern(
     r"\$\{\s*((?:env:)?[A-Za-z_]\w*)?|\$([A-Z_][A-Z0-9_]{2,})|^\s*\$([A-Za-z_]\w*)\s*$|\{(?:env|file):([^{}]*)|%([A-Za-z_]\w{2,})%"
 )
-"""Clients put a variable in wherever such a thing stands in a value."""
+"""References that clients replace by a variable, anywhere in a value."""
 _COMPARED = ("command", "args", "env", "cwd", "url", "headers", "transport", "disabled")
 
 
@@ -93,12 +93,12 @@ def compare_entries(name: str, before: Any, after: Any, client: Client) -> tuple
         return ()
     if type(before) is not dict or type(after) is not dict:
         return (_Row(name=name, field="entry").change("unusable_entry", ABSENT, ABSENT),)
-    pair = _Pair.of(name, before, after, client)
+    pair = _Pair.parse(name, before, after, client)
     return sort_changes(_changes(pair))
 
 
 def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The change between what was proposed as answers when a server was approved, and what is proposed now."""
+    """The change between the input values that were proposed at approval and those proposed now."""
     if json_equal(dict(before), dict(after)):
         return ()
     row = _Row(name=name, field="inputs", path="/inputs")
@@ -106,19 +106,19 @@ def compare_answers(name: str, before: Mapping[str, Any], after: Mapping[str, An
 
 
 def unknown_entry(server: ConfiguredServer, names: Iterable[str], packages: Iterable[str] = ()) -> Change:
-    """The change that a server without approval is; ``names`` and ``packages`` are those that have one."""
+    """The change for a server without approval; ``names`` and ``packages`` are the approved ones."""
     near = find_near_name(server.name, names)
     launched = parse_launch(server.target) if server.target else None
     if near is None and launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source"):
         near = find_near_name(launched.identity, packages)
     row = _Row(name=server.name, field="added")
     kind = "look_alike_entry" if near is not None else "rogue_entry"
-    more = [f"It is close to {near[:80]!a}."] if near is not None else []
-    return row.change(kind, ABSENT, shown_server(server), *more, *_told(launched.dangers if launched else ()))
+    more = [f"It is similar to {near[:80]!a}."] if near is not None else []
+    return row.change(kind, ABSENT, shown_server(server), *more, *_danger_texts(launched.dangers if launched else ()))
 
 
 def shown_server(server: ConfiguredServer) -> dict[str, Any]:
-    """An entry for people: what it starts or contacts, and the names of its variables and headers."""
+    """An entry for output: what it starts or contacts, and the names of its variables and headers."""
     if type(server.entry) is not dict:
         return {"entry": type(server.entry).__name__}
     fields = fields_of(server.entry, client_of(server.client))
@@ -134,7 +134,7 @@ def shown_server(server: ConfiguredServer) -> dict[str, Any]:
 
 
 class _Row(Record):
-    """Where a change is."""
+    """The location of a change."""
 
     name: str
     field: str
@@ -156,7 +156,7 @@ class _Row(Record):
 
 
 class _Pair(Record):
-    """An approved entry and the one that is there now, understood."""
+    """An approved entry and the current one, parsed."""
 
     name: str
     old: Mapping[str, Any]
@@ -168,7 +168,7 @@ class _Pair(Record):
     client: Client
 
     @classmethod
-    def of(cls, name: str, before: dict[str, Any], after: dict[str, Any], client: Client) -> _Pair:
+    def parse(cls, name: str, before: dict[str, Any], after: dict[str, Any], client: Client) -> _Pair:
         old, new = configured_server(name, before, client), configured_server(name, after, client)
         return cls(
             name=name,
@@ -223,13 +223,13 @@ def _command(pair: _Pair) -> Iterator[Change]:
     row = pair.row("command")
     before, after = _shown_program(old), _shown_program(new)
     if old is None or new is None:
-        yield row.change("kind_swapped", before, after, *_told(pair.new_dangers))
+        yield row.change("kind_swapped", before, after, *_danger_texts(pair.new_dangers))
     elif type(old) is str and type(new) is str and not pair.new_dangers and program_name(old) == program_name(new):
         yield row.change("program_moved", before, after)
     elif _same_release(pair) and not pair.new_dangers:
         yield row.change("launcher_changed", before, after)
     else:
-        yield row.change("command_swapped", before, after, *_told(pair.new_dangers))
+        yield row.change("command_swapped", before, after, *_danger_texts(pair.new_dangers))
 
 
 def _arguments(pair: _Pair) -> Iterator[Change]:
@@ -237,8 +237,8 @@ def _arguments(pair: _Pair) -> Iterator[Change]:
         return
     before, after = _shown_arguments(pair.old), _shown_arguments(pair.new)
     kind = _kind_of_arguments(pair)
-    dangers = () if pair.differs("command") else pair.new_dangers  # told with the command otherwise
-    yield pair.row("args").change(kind, before, after, *_told(dangers))
+    dangers = () if pair.differs("command") else pair.new_dangers  # otherwise reported with the command
+    yield pair.row("args").change(kind, before, after, *_danger_texts(dangers))
 
 
 def _kind_of_arguments(pair: _Pair) -> str:
@@ -268,7 +268,7 @@ def _same_release(pair: _Pair) -> bool:
 
 
 def _name(launched: Launch) -> str:
-    """The identity, with the spelling of package names that makes no difference taken out."""
+    """The identity, with Python package names normalised."""
     return (launched.purl or launched.identity).partition("@")[0] if launched.kind == "pypi" else launched.identity
 
 
@@ -308,14 +308,14 @@ def _kind_of_value(name: str, before: Any, after: Any, what: str) -> str:
         return "redirecting_variable"
     if before is ABSENT:
         return f"{what}_added"
-    # A person has to fill in <NAME>; but where the answers come from, or another variable, is no matter of filling in.
+    # A person has to fill in <NAME>. A reference to another variable, or a URL, is more than that.
     if type(before) is str and before == f"<{name}>" and type(after) is str and "://" not in after:
         return f"{what}_changed" if _refers_elsewhere(name, after) else "placeholder_filled"
     return f"{what}_changed"
 
 
 def reference_name(value: str) -> str | None:
-    """The variable that a placeholder stands for, whatever its spelling."""
+    """The variable that a placeholder refers to, in any spelling."""
     text = value.strip()
     for opening, closing in (
         ("${{ secrets.", "}}"),
@@ -330,11 +330,11 @@ def reference_name(value: str) -> str | None:
         return text[2:-1]
     if text.startswith("$") and text[1:].isidentifier():
         return text[1:]
-    # A scheme before it, a path behind it, or another variable beside it: the text without secrets, in one spelling.
+    # With a scheme before it, a path after it, or another variable beside it: the text, in one spelling.
     return _INSERTED.sub(_as_usual, text) if _TEMPLATE.fullmatch(text) else None
 
 
-def in_usual_words(text: str) -> str:
+def normalize_placeholders(text: str) -> str:
     """A text with every placeholder of a variable as ``${NAME}``."""
     name = reference_name(text)
     if name is None:
@@ -348,12 +348,12 @@ def _as_usual(inserted: re.Match[str]) -> str:
 
 
 def _refers_elsewhere(name: str, value: str) -> bool:
-    """Whether a value is, or holds, a reference to a variable other than the one of that name."""
+    """Whether a value is, or contains, a reference to a variable other than ``name``."""
     if is_reference(value) and not _REFERRED.search(value):
         return True
     return any(
-        next((part for part in found.groups() if part), "").removeprefix("env:") != name
-        for found in _REFERRED.finditer(value)
+        next((part for part in match.groups() if part), "").removeprefix("env:") != name
+        for match in _REFERRED.finditer(value)
     )
 
 
@@ -375,17 +375,17 @@ def _address(pair: _Pair) -> Iterator[Change]:
     old, new = pair.old["url"], pair.new["url"]
     before, after = _shown_address(old), _shown_address(new)
     if old is None or new is None:
-        # With a command on the other side, its row has said that this is no longer the same kind of server.
+        # If the other entry has a command, the row of the command reports the change of kind.
         kind = (
             "kind_swapped" if not pair.differs("command") else "address_moved" if new is not None else "address_changed"
         )
     else:
         kind = "address_changed" if _origin(old) == _origin(new) else "address_moved"
-    yield pair.row("url").change(kind, before, after, *_told(pair.new_dangers))
+    yield pair.row("url").change(kind, before, after, *_danger_texts(pair.new_dangers))
 
 
 def _origin(url: Any) -> str:
-    """Scheme, user and host as they are written. Two spellings of one host are better asked about than overlooked."""
+    """Scheme, user and host as written. Two spellings of one host count as different, to be safe."""
     text = url if type(url) is str else ""
     scheme, _, rest = text.partition("://")
     host = rest
@@ -413,7 +413,7 @@ def _others(pair: _Pair) -> Iterator[Change]:
 
 
 def _consented(value: Any) -> frozenset[str]:
-    """What may be called without asking; everything is spelt ``*``."""
+    """What may be called without asking; ``*`` means everything."""
     if type(value) is list:
         return frozenset(str(item) for item in value)
     return frozenset({"*"}) if value is True else frozenset()
@@ -425,12 +425,12 @@ def package_of(server: ConfiguredServer) -> str | None:
     return launched.identity if launched and launched.kind in ("npm", "pypi", "oci", "nuget", "jsr", "source") else None
 
 
-def _told(dangers: Iterable[str]) -> list[str]:
+def _danger_texts(dangers: Iterable[str]) -> list[str]:
     return [DANGERS[code] for code in dangers]
 
 
 def _emptied(value: Any) -> Any:
-    """Clients and installers differ in whether they write an empty list or object."""
+    """None for empty lists and objects: clients and installers differ in whether they write these."""
     return None if value in ({}, [], None) else value
 
 
@@ -443,7 +443,7 @@ def _shown_program(value: Any) -> Any:
 
 
 def _shown_arguments(fields: Mapping[str, Any]) -> list[str]:
-    # The word before the first argument is the program, which can be an option's name for nothing.
+    # Without the program, whose name could be taken for an option that is followed by a secret.
     return mask_words([word if type(word) is str else type(word).__name__ for word in fields["args"]])
 
 

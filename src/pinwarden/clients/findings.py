@@ -93,18 +93,18 @@ def file_findings(file: ConfigFile) -> Iterator[ConfigFinding]:
         return
     for pointer in file.unread:
         yield _of_file(file, "servers_not_understood", pointer, pointer)
-    found = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
-    for code, pointer, detail in found:
+    settings = _settings(file.document, file.scope) if file.settings else _settings_beside(file)
+    for code, pointer, detail in settings:
         yield _of_file(file, code, pointer, detail)
 
 
 def start_unresolved(server: ConfiguredServer, why: str) -> ConfigFinding:
-    """That ``pinwarden run`` would refuse to start a server as it is configured."""
+    """The finding that ``pinwarden run`` would refuse to start a server as it is configured."""
     return _of_server(server, "start_unresolved", why)
 
 
 def server_findings(server: ConfiguredServer) -> Iterator[ConfigFinding]:
-    """What stands out about one server."""
+    """Findings about one server."""
     if server.target is None or server.problem:
         yield _of_server(server, "entry_unusable", server.problem or "")
     if server.target is not None:
@@ -131,7 +131,7 @@ _ANSWERING = ("_BASE_URL", "_API_BASE", "_ENDPOINT")
 
 
 def _settings(document: Mapping[str, Any], scope: str) -> Iterator[tuple[str, str, str]]:
-    """Code, place and detail of each setting that matters."""
+    """Code, pointer and detail of each relevant setting."""
     if document.get("enableAllProjectMcpServers") is True:
         yield "all_servers_enabled", "/enableAllProjectMcpServers", ""
     for member, code in (("enabledMcpjsonServers", "servers_enabled"), ("disabledMcpjsonServers", "servers_disabled")):
@@ -177,19 +177,19 @@ _VSCODE_SETTINGS = ((), ("settings",), ("customizations", "vscode", "settings"))
 
 
 def _settings_beside(file: ConfigFile) -> Iterator[tuple[str, str, str]]:
-    """The same for settings that stand in one file with servers."""
+    """Code, pointer and detail of each relevant setting in a file that also has servers."""
     for code, path in switches_in(file.client, file.document):
-        yield code, "".join(f"/{each}" for each in path), ".".join(path)
+        yield code, "".join(f"/{step}" for step in path), ".".join(path)
     if file.client in ("gemini", "qwen") and file.scope == "project":
         for path in _GEMINI_COMMANDS:
             if _member_at(file.document, path):
-                yield "command_setting", "".join(f"/{each}" for each in path), path[-1]
+                yield "command_setting", "".join(f"/{step}" for step in path), path[-1]
     if file.client == "vscode":
         for holder in _VSCODE_SETTINGS:
             settings = _member_at(file.document, holder)
             for member in _VSCODE_CONSENT:
                 if _member_at(settings, (member,)) is True or _member_at(settings, tuple(member.split("."))) is True:
-                    yield "permissions_bypassed", "".join(f"/{each}" for each in (*holder, member)), member
+                    yield "permissions_bypassed", "".join(f"/{step}" for step in (*holder, member)), member
 
 
 def _member_at(value: Any, path: tuple[str, ...]) -> Any:
@@ -208,7 +208,7 @@ def _servers_of(file: ConfigFile) -> Iterator[ConfigFinding]:
 
 def _of_file(file: ConfigFile, code: str, pointer: str, detail: str) -> ConfigFinding:
     kind = FINDING_KINDS[code]
-    # A setting in the user's own file was made by the user; in a repository it was made by whoever wrote that.
+    # The user made the settings in the user's own file; those in a repository may come from others.
     decided = file.settings or code in _DECIDED_BY_USER
     own = decided and file.scope == "global" and code not in ("config_unreadable", "config_invalid")
     return ConfigFinding(
@@ -242,8 +242,8 @@ def _sentence(reason: str, detail: str) -> str:
 
 
 _Test = Callable[[Any], bool]
-_ASKED_ABOUT = ("*", "bash", "edit", "write", "webfetch", "external_directory")
-"""What opencode asks about, of which an ``allow`` lets the assistant act."""
+_PERMISSIONS = ("*", "bash", "edit", "write", "webfetch", "external_directory")
+"""Permissions of opencode with which, if set to ``allow``, the assistant acts without asking."""
 
 
 def _is(*values: Any) -> _Test:
@@ -268,10 +268,10 @@ def _allows_some(value: Any) -> bool:
 
 
 def _lets_act(value: Any) -> bool:
-    """A permission of opencode that lets the assistant act: a word for everything, or one of what it asks about."""
+    """Whether a permission setting of opencode lets the assistant act: one word for everything, or one permission."""
     if type(value) is not dict:
         return bool(value == "allow")
-    return any(_is_allow(value.get(name)) for name in _ASKED_ABOUT)
+    return any(_is_allow(value.get(name)) for name in _PERMISSIONS)
 
 
 def _is_allow(value: Any) -> bool:
@@ -329,11 +329,11 @@ _SWITCHES: Mapping[str, tuple[tuple[str, str, _Test], ...]] = {
     ),
     "goose": ((_BYPASSED, "GOOSE_MODE", _is("auto")),),
 }
-"""By client: what is found, the setting, and which values matter."""
+"""By client: finding code, setting, and the values that produce the finding."""
 
 
 def switches_in(client: str, document: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Code and path of each such setting in a client's file; those of profiles and agents inside it as well."""
+    """Code and path of each such setting in a client's file, including those of profiles and agents in it."""
     rules = _SWITCHES.get("amp" if client == "vscode" else client, ())
     holders: list[tuple[Any, tuple[str, ...]]] = [(document, ())]
     for member in ("profiles", "agent") if client in ("codex", "opencode") else ():
@@ -355,7 +355,7 @@ def _at(value: Any, steps: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ..
     for count in range(1, len(steps) + 1):
         member = ".".join(steps[:count])
         if member in value:
-            yield from ((found, (member, *rest)) for found, rest in _at(value[member], steps[count:]))
+            yield from ((inner, (member, *rest)) for inner, rest in _at(value[member], steps[count:]))
 
 
 _INPUT_REFERENCE = pattern(r"\$\{input:([^{}]{1,200})\}")
@@ -363,24 +363,24 @@ _MAX_ANSWER = 400
 
 
 def proposed_inputs(server: ConfiguredServer, inputs: Iterable[DeclaredInput]) -> dict[str, list[str]]:
-    """By the question, what its file proposes. Nothing that may be a secret is among it."""
+    """By input id, the values that the file proposes for a server's inputs, with secrets redacted."""
     if not inputs:
         return {}
     words = [word for words in entry_command_lines(server.entry) for word in words]
     texts = (*words, *entry_urls(server.entry), *_redirecting_values(server.entry))
-    asked = {name for text in texts for name in _INPUT_REFERENCE.findall(text)}
-    found: dict[str, list[str]] = {}
-    for each in inputs:
-        answers = [_redact_answer(each, text) for text in each.literals]
-        if each.command is not None:
-            answers.append(f"command {each.command}")
-        if each.id in asked and answers:
-            found.setdefault(each.id, []).extend(answers)
-    return found
+    referenced = {name for text in texts for name in _INPUT_REFERENCE.findall(text)}
+    proposals: dict[str, list[str]] = {}
+    for declared in inputs:
+        answers = [_redact_answer(declared, text) for text in declared.literals]
+        if declared.command is not None:
+            answers.append(f"command {declared.command}")
+        if declared.id in referenced and answers:
+            proposals.setdefault(declared.id, []).extend(answers)
+    return proposals
 
 
 def _redirecting_values(entry: Any) -> Iterator[str]:
-    """Values of variables that decide which code is loaded, or from where."""
+    """Values of variables that decide which code is loaded or from where."""
     variables = entry.get("env") if type(entry) is dict else None
     for name, value in variables.items() if type(variables) is dict else ():
         if is_redirecting(name) and type(value) is str:

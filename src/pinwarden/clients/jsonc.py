@@ -1,7 +1,7 @@
-"""JSON with comments and trailing commas: read with the place of every value, and edited without touching the rest.
+"""JSON with comments and trailing commas: parsed with the position of every value, and edited in place.
 
-Editors and assistants keep their settings in this form, written by people. An edit therefore changes only the
-characters of the member it is about; order, comments, indentation and line ends around it stay.
+Editors and assistants keep their settings in this format, and people write them. An edit therefore changes only the
+characters of one member; order, comments, indentation and line ends around it stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLANKS = pattern(r"[ \t]*")
 
 
 class Member(Record):
-    """A member of an object, and where its name begins."""
+    """A member of an object; ``start`` is the position of its name."""
 
     name: str
     start: int
@@ -36,24 +36,24 @@ class Member(Record):
 
 
 class Node(Record):
-    """A value and the characters it takes: ``text[start:end]``."""
+    """A value and its span: ``text[start:end]``."""
 
     value: Any = field(repr=False)
     start: int
     end: int
     members: tuple[Member, ...] = ()
     elements: tuple[Node, ...] = ()
-    """Of an array, its values."""
+    """The values of an array."""
     trailing_comma: bool = False
-    """Whether a comma stands between the last member and the closing brace."""
+    """Whether there is a comma between the last member and the closing brace."""
 
     def member(self, name: str) -> Member | None:
-        """The member of that name."""
+        """The member with this name, or None."""
         return next((member for member in self.members if member.name == name), None)
 
 
 def decode_text(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
-    """The text of a file; a byte order mark stays in it."""
+    """Decode UTF-8; a byte order mark stays in the text."""
     if len(data) > limits.max_bytes:
         raise PinwardenError("CONFIG_INVALID", f"larger than {limits.max_bytes} bytes")
     try:
@@ -63,113 +63,112 @@ def decode_text(data: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
 
 
 def read(text: str, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """The one value of a text. A member twice in one object is refused: which one counts depends on the reader."""
+    """Parse a text. Repeated members are refused, because parsers differ in which one they use."""
     start = 1 if text.startswith("\ufeff") else 0
     try:
         node = _Reader(text, limits).value(_after_trivia(text, start), 1)
     except RecursionError as err:
-        raise PinwardenError("CONFIG_INVALID", "nested more deeply than can be read") from err
+        raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
     end = _after_trivia(text, node.end)
     if end != len(text):
-        _invalid(text, end, "something follows the end of the value")
+        _invalid(text, end, "unexpected text after the end of the value")
     return node
 
 
 class _Reader:
-    """Reads one text, recursively; how deep is limited."""
+    """Parses one text recursively, with a limit on the depth."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         self.text = text
         self.limits = limits
 
-    def value(self, place: int, depth: int) -> Node:
+    def value(self, position: int, depth: int) -> Node:
         if depth > self.limits.max_depth:
-            _invalid(self.text, place, "nested too deeply")
-        first = self.text[place : place + 1]
+            _invalid(self.text, position, "nested too deeply")
+        first = self.text[position : position + 1]
         if first == "{":
-            return self._object(place, depth)
+            return self._object(position, depth)
         if first == "[":
-            return self._array(place, depth)
+            return self._array(position, depth)
         if first == '"':
-            value, end = self._string(place)
-            return Node(value=value, start=place, end=end)
-        word = _WORD.match(self.text, place)
+            value, end = self._string(position)
+            return Node(value=value, start=position, end=end)
+        word = _WORD.match(self.text, position)
         if word:
-            return Node(value=_WORDS[word[0]], start=place, end=word.end())
-        return self._number(place)
+            return Node(value=_WORDS[word[0]], start=position, end=word.end())
+        return self._number(position)
 
     def _object(self, start: int, depth: int) -> Node:
         members: dict[str, Member] = {}
-        place = _after_trivia(self.text, start + 1)
+        position = _after_trivia(self.text, start + 1)
         comma = False
-        while self.text[place : place + 1] != "}":
+        while self.text[position : position + 1] != "}":
             if members and not comma:
-                _invalid(self.text, place, "expected , or }")
-            if self.text[place : place + 1] != '"':
-                _invalid(self.text, place, "expected a member name or }")
-            name, end = self._string(place)
+                _invalid(self.text, position, "expected , or }")
+            if self.text[position : position + 1] != '"':
+                _invalid(self.text, position, "expected a member name or }")
+            name, end = self._string(position)
             colon = _after_trivia(self.text, end)
             if self.text[colon : colon + 1] != ":":
                 _invalid(self.text, colon, "expected :")
             if name in members:
-                _invalid(self.text, place, f"member {name[:80]!a} occurs more than once in one object")
+                _invalid(self.text, position, f"member {name[:80]!a} occurs more than once in one object")
             value = self.value(_after_trivia(self.text, colon + 1), depth + 1)
-            members[name] = Member(name=name, start=place, value=value)
-            place, comma = self._after_comma(value.end)
+            members[name] = Member(name=name, start=position, value=value)
+            position, comma = self._after_comma(value.end)
         return Node(
             value={name: member.value.value for name, member in members.items()},
             start=start,
-            end=place + 1,
+            end=position + 1,
             members=tuple(members.values()),
             trailing_comma=comma,
         )
 
     def _array(self, start: int, depth: int) -> Node:
         elements: list[Node] = []
-        place = _after_trivia(self.text, start + 1)
+        position = _after_trivia(self.text, start + 1)
         comma = False
-        while self.text[place : place + 1] != "]":
+        while self.text[position : position + 1] != "]":
             if elements and not comma:
-                _invalid(self.text, place, "expected , or ]")
-            elements.append(self.value(place, depth + 1))
-            place, comma = self._after_comma(elements[-1].end)
+                _invalid(self.text, position, "expected , or ]")
+            elements.append(self.value(position, depth + 1))
+            position, comma = self._after_comma(elements[-1].end)
         values = [element.value for element in elements]
-        return Node(value=values, start=start, end=place + 1, elements=tuple(elements))
+        return Node(value=values, start=start, end=position + 1, elements=tuple(elements))
 
-    def _after_comma(self, place: int) -> tuple[int, bool]:
-        place = _after_trivia(self.text, place)
-        if self.text[place : place + 1] != ",":
-            return place, False
-        return _after_trivia(self.text, place + 1), True
+    def _after_comma(self, position: int) -> tuple[int, bool]:
+        position = _after_trivia(self.text, position)
+        if self.text[position : position + 1] != ",":
+            return position, False
+        return _after_trivia(self.text, position + 1), True
 
-    def _string(self, place: int) -> tuple[str, int]:
+    def _string(self, position: int) -> tuple[str, int]:
         try:
-            value, end = scanstring(self.text, place + 1, True)
+            value, end = scanstring(self.text, position + 1, True)
             value.encode()
         except UnicodeEncodeError:
-            _invalid(self.text, place, "a string holds a lone surrogate")
+            _invalid(self.text, position, "a string contains a lone surrogate")
         except ValueError:
-            _invalid(self.text, place, "a string does not end or holds a bad escape or control character")
+            _invalid(self.text, position, "a string does not end, or contains a bad escape or control character")
         return value, end
 
-    def _number(self, place: int) -> Node:
-        found = _NUMBER.match(self.text, place)
-        if not found:
-            _invalid(self.text, place, "expected a value")
-        if len(found[0]) > self.limits.max_digits:
-            _invalid(self.text, place, "a number has too many digits")
-        number: int | float = float(found[0]) if found[1] or found[2] else int(found[0])
+    def _number(self, position: int) -> Node:
+        match = _NUMBER.match(self.text, position)
+        if not match:
+            _invalid(self.text, position, "expected a value")
+        if len(match[0]) > self.limits.max_digits:
+            _invalid(self.text, position, "a number has too many digits")
+        number: int | float = float(match[0]) if match[1] or match[2] else int(match[0])
         if not isfinite(number):
-            _invalid(self.text, place, "a number is too large")
-        return Node(value=number, start=place, end=found.end())
+            _invalid(self.text, position, "a number is too large")
+        return Node(value=number, start=position, end=match.end())
 
 
 def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with the member at ``path`` set to ``value``. Objects on the way are made where there are none.
+    """The text with the member at ``path`` set to ``value``. Missing objects along the path are created.
 
-    Where there is an object already and ``value`` is one, only the members that differ are touched, so that comments
-    inside it stay as well; so it is with the elements of an array that keeps its length. One that does not stays on one
-    line if it was on one.
+    If an object replaces an object, only the members that differ are edited, so that comments inside it stay. The same
+    holds for the elements of an array that keeps its length. An array on one line stays on one line.
     """
     node = read(text)
     for depth, name in enumerate(path):
@@ -192,12 +191,12 @@ def put_value(text: str, path: tuple[str, ...], value: Any) -> str:
         return text
     if type(node.value) is list and type(value) is list and node.elements:
         return _with_elements(text, node, value)
-    return text[: node.start] + _render(value, _Style.of(text), _indent_at(text, node.start)) + text[node.end :]
+    return text[: node.start] + _render(value, _Style.detect(text), _indent_at(text, node.start)) + text[node.end :]
 
 
 def _with_elements(text: str, node: Node, values: list[Any]) -> str:
-    """The text with other values in an array, laid out as it was."""
-    style, outer = _Style.of(text), _indent_at(text, node.start)
+    """The text with other values in an array, in the same layout."""
+    style, outer = _Style.detect(text), _indent_at(text, node.start)
     if len(values) == len(node.elements):
         for element, value in reversed(list(zip(node.elements, values, strict=True))):
             if not _same(element.value, value):
@@ -231,13 +230,13 @@ def render_file(value: Any) -> str:
 
 
 class _Style(Record):
-    """How a text is laid out."""
+    """Indentation and line ends of a text."""
 
     indent: str
     newline: str
 
     @classmethod
-    def of(cls, text: str) -> _Style:
+    def detect(cls, text: str) -> _Style:
         first = text.find("\n")
         newline = "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
         indented = re.search(r"\n([ \t]+)\"", text)
@@ -245,28 +244,28 @@ class _Style(Record):
 
 
 def _insert(text: str, node: Node, name: str, value: Any) -> str:
-    """A new last member, after the comments that stand before the closing brace."""
-    style = _Style.of(text)
+    """Insert a new last member, after the comments before the closing brace."""
+    style = _Style.detect(text)
     last = node.members[-1] if node.members else None
     closing = node.end - 1
-    place = closing
-    while text[place - 1] in " \t\r\n":
-        place -= 1
-    brace_on_own_line = "\n" in text[place:closing]
+    position = closing
+    while text[position - 1] in " \t\r\n":
+        position -= 1
+    brace_on_own_line = "\n" in text[position:closing]
     if last is not None and not brace_on_own_line and not _begins_line(text, last.start):
         comma = "," if node.trailing_comma else ""
-        return _spliced(text, node, place, f" {json_text(name)}: {json_text(value)}{comma}", place)
+        return _spliced(text, node, position, f" {json_text(name)}: {json_text(value)}{comma}", position)
     outer = _indent_at(text, node.start)
     inner = _indent_at(text, last.start) if last is not None else outer + style.indent
     added = f"{style.newline}{inner}{json_text(name)}: {_render(value, style, inner)}"
     added += "," if node.trailing_comma else ""
     if brace_on_own_line:
-        return _spliced(text, node, place, added, place)
-    return _spliced(text, node, place, added + style.newline + outer, closing)
+        return _spliced(text, node, position, added, position)
+    return _spliced(text, node, position, added + style.newline + outer, closing)
 
 
 def _spliced(text: str, node: Node, start: int, added: str, end: int) -> str:
-    """``added`` in place of ``text[start:end]``, and a comma after the member that was the last one."""
+    """``added`` instead of ``text[start:end]``, and a comma after the member that was the last one."""
     if not node.members or node.trailing_comma:
         return text[:start] + added + text[end:]
     after = node.members[-1].value.end
@@ -297,7 +296,7 @@ def _remove(text: str, node: Node, index: int) -> str:
 
 
 def _collapsed(text: str, start: int) -> str:
-    """An object with nothing but spaces in it is written as ``{}``."""
+    """Write an object that contains only spaces as ``{}``."""
     end = start + 1
     while text[end] in " \t\r\n":
         end += 1
@@ -318,30 +317,30 @@ def _render(value: Any, style: _Style, outer: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    """The value on one line; what a person cannot see is spelt as an escape."""
+    """The value on one line, with invisible characters escaped."""
     return escape_invisible_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def _indent_at(text: str, place: int) -> str:
+def _indent_at(text: str, position: int) -> str:
     """The spaces and tabs at the beginning of the line of ``place``."""
-    found = _BLANKS.match(text, text.rfind("\n", 0, place) + 1, place)
-    return found[0] if found else ""
+    match = _BLANKS.match(text, text.rfind("\n", 0, position) + 1, position)
+    return match[0] if match else ""
 
 
-def _begins_line(text: str, place: int) -> bool:
-    return not text[text.rfind("\n", 0, place) + 1 : place].strip(" \t")
+def _begins_line(text: str, position: int) -> bool:
+    return not text[text.rfind("\n", 0, position) + 1 : position].strip(" \t")
 
 
-def _after_trivia(text: str, place: int) -> int:
-    found = _TRIVIA.match(text, place)
-    return found.end() if found else place
+def _after_trivia(text: str, position: int) -> int:
+    match = _TRIVIA.match(text, position)
+    return match.end() if match else position
 
 
 def _same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _invalid(text: str, place: int, why: str) -> NoReturn:
-    line = text.count("\n", 0, place) + 1
-    column = place - text.rfind("\n", 0, place)
+def _invalid(text: str, position: int, why: str) -> NoReturn:
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
     raise PinwardenError("CONFIG_INVALID", f"line {line}, column {column}: {why}", data={"line": line})

@@ -109,10 +109,10 @@ def launch_of_script(runner: str, words: Sequence[str]) -> Launch:
     """The launch of a script: the first word is the file."""
     path = words[0] if words else ""
     if is_address(path):
-        found = Launch(kind="source", identity=url_without_query(path), runner=runner)
-        return found.with_dangers(["download_and_run", *launch_of_url(path, runner).dangers])
-    found = Launch(kind="script", identity=path, runner=runner)
-    return found.with_dangers(["relative_path"] if path and not is_absolute(path) else []).with_dangers(
+        launch = Launch(kind="source", identity=url_without_query(path), runner=runner)
+        return launch.with_dangers(["download_and_run", *launch_of_url(path, runner).dangers])
+    launch = Launch(kind="script", identity=path, runner=runner)
+    return launch.with_dangers(["relative_path"] if path and not is_absolute(path) else []).with_dangers(
         temporary_path_risk(path)
     )
 
@@ -133,7 +133,7 @@ _LOCAL = pattern(r"[./~]|file:|[A-Za-z]:[\\/]")
 _COMMIT = pattern(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 BRIDGES = frozenset({"mcp-remote", "mcp-proxy", "supergateway"})
-"""Packages that only pass on to an address: that address is what answers."""
+"""Packages that only connect to an address; the server is at that address."""
 
 _NPX_VALUES = name_set(
     "-p --package -c --call --registry --prefix --cache --userconfig --globalconfig -w --workspace --node-arg -n "
@@ -185,20 +185,20 @@ def npx(name: str, words: Sequence[str]) -> Launch:
     spec = named or (options.rest[0] if options.rest else "")
     arguments = options.rest if named else options.rest[1:]
     dangers = []
-    # npx takes its own options after the package as well, where a person overlooks them.
+    # npx also accepts its own options after the package, where a reviewer overlooks them.
     if options.has(*_NPM_INDEXES) or any(word.partition("=")[0] in _NPM_INDEXES for word in arguments):
         dangers.append("other_index")
     if options.has("-c", "--call"):
         dangers.append("inline_code")
     program = options.rest[0] if named and options.rest else None
-    found = npm_package(spec, name).with_dangers(dangers)
+    launch = npm_package(spec, name).with_dangers(dangers)
     settings = options.settings(_NPX_LONG, ignored=_NPX_IGNORED, first_of="--package")
-    found = replace(found, program=program, arguments=tuple(options.rest[1:]), settings=settings)
-    return _bridged(found, arguments)
+    launch = replace(launch, program=program, arguments=tuple(options.rest[1:]), settings=settings)
+    return _bridged(launch, arguments)
 
 
 def npm_package(spec: str, runner: str) -> Launch:
-    """What npm understands by one word: a package with a version or range, a repository, a folder."""
+    """The launch for an npm spec: a package with a version or range, a repository, a folder."""
     if _SOURCE.match(spec):
         return _source(spec, runner)
     if not spec or _LOCAL.match(spec):
@@ -216,7 +216,7 @@ def npm_package(spec: str, runner: str) -> Launch:
 
 
 def npm(name: str, words: Sequence[str]) -> Launch:
-    """``npm``, ``pnpm`` and ``yarn``, of which some verbs are other names of ``npx``."""
+    """``npm``, ``pnpm`` and ``yarn``, some of whose commands are other names of ``npx``."""
     options = parse_options(words, _NPX_VALUES)
     before = [word for word in words[: len(words) - len(options.rest)] if word != "--"]
     verb = options.rest[0] if options.rest else ""
@@ -259,24 +259,24 @@ def uvx(name: str, words: Sequence[str]) -> Launch:
     """``uvx``, ``uv tool run`` and ``pipx run``."""
     options = parse_options(words, UV_VALUES)
     spec = options.get("--from", "--spec") or (options.rest[0] if options.rest else "")
-    found = pypi_package(spec, name).with_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
+    launch = pypi_package(spec, name).with_dangers(["other_index"] if options.has(*UV_INDEXES) else [])
     program = options.rest[0] if options.has("--from", "--spec") and options.rest else None
     settings = (*options.settings(_UV_LONG, ignored=_UV_IGNORED, first_of="--from"), *_refinements(spec))
-    found = replace(found, program=program, arguments=tuple(options.rest[1:]), settings=settings)
-    return _bridged(found, options.rest[1:])
+    launch = replace(launch, program=program, arguments=tuple(options.rest[1:]), settings=settings)
+    return _bridged(launch, options.rest[1:])
 
 
 def pypi_package(spec: str, runner: str) -> Launch:
-    """What Python's installers understand by one word: a requirement, a repository, a folder."""
-    name, direct, place = spec.partition(" @ ")
+    """The launch for a Python requirement, a repository or a folder."""
+    name, direct, source = spec.partition(" @ ")
     if direct:
-        spec = place.strip()
+        spec = source.strip()
     if _SOURCE.match(spec):
         return _source(spec, runner)
-    found = _PYPI_SPEC.fullmatch(spec)
-    if not found or _LOCAL.match(spec):
+    requirement = _PYPI_SPEC.fullmatch(spec)
+    if not requirement or _LOCAL.match(spec):
         return _local(spec, runner)
-    name, constraint = found[1], found[3].strip()
+    name, constraint = requirement[1], requirement[3].strip()
     exact = re.fullmatch(r"(?:={2,3}|@)\s*([^,;\s]+)\s*(?:;.*)?", constraint, re.DOTALL)  # uvx takes name@version too
     version = exact[1] if exact else constraint
     pinned = bool(exact and _PYPI_EXACT.fullmatch(version))
@@ -284,19 +284,19 @@ def pypi_package(spec: str, runner: str) -> Launch:
 
 
 def _refinements(spec: str) -> Iterator[str]:
-    """What a requirement asks for beyond a name and a version: extras, and markers."""
-    found = _PYPI_SPEC.fullmatch(spec)
-    if found is None:
+    """The extras and markers of a requirement."""
+    requirement = _PYPI_SPEC.fullmatch(spec)
+    if requirement is None:
         return
-    extras = sorted(extra.strip().lower() for extra in (found[2] or "").strip("[]").split(",") if extra.strip())
+    extras = sorted(extra.strip().lower() for extra in (requirement[2] or "").strip("[]").split(",") if extra.strip())
     yield from (f"extra={extra}" for extra in extras)
-    marker = found[3].partition(";")[2].strip()
+    marker = requirement[3].partition(";")[2].strip()
     if marker:
         yield f"marker={marker}"
 
 
 def pipx(name: str, words: Sequence[str]) -> Launch:
-    """``pipx run``; its other verbs start no server."""
+    """``pipx run``; its other commands start no server."""
     if list(words[:1]) == ["run"]:
         return uvx("pipx run", words[1:])
     return Launch(kind="path", identity=name, runner=name)
@@ -309,9 +309,9 @@ def dnx(name: str, words: Sequence[str]) -> Launch:
     package, _, version = (options.rest[0] if options.rest else "").partition("@")
     version = version or options.get("--version") or later.get("--version") or ""
     pinned = bool(_NUGET_EXACT.fullmatch(version))
-    found = Launch(kind="nuget", identity=package, version=version or None, pinned=pinned, runner=name)
+    launch = Launch(kind="nuget", identity=package, version=version or None, pinned=pinned, runner=name)
     other = options.has(*_NUGET_INDEXES) or later.has(*_NUGET_INDEXES)
-    return found.with_dangers(["other_index"] if other else [])
+    return launch.with_dangers(["other_index"] if other else [])
 
 
 def dotnet(name: str, words: Sequence[str]) -> Launch:
@@ -325,30 +325,32 @@ def dotnet(name: str, words: Sequence[str]) -> Launch:
 
 def _local(spec: str, runner: str) -> Launch:
     path = spec.removeprefix("file:")
-    found = Launch(kind="script", identity=path, runner=runner)
-    return found.with_dangers(["relative_path"] if path.startswith(".") else []).with_dangers(temporary_path_risk(path))
+    launch = Launch(kind="script", identity=path, runner=runner)
+    return launch.with_dangers(["relative_path"] if path.startswith(".") else []).with_dangers(
+        temporary_path_risk(path)
+    )
 
 
 def _source(spec: str, runner: str) -> Launch:
-    """A repository or archive. Only a commit says which content."""
+    """A repository or archive. Only a commit pins its content."""
     identity, mark, reference = spec.partition("#")
     if not mark and "@" in spec.rpartition("/")[2]:
         identity, _, reference = spec.rpartition("@")
     reference = reference.partition("&")[0]
     pinned = bool(_COMMIT.fullmatch(reference))
     dangers = ("unencrypted_address",) if _UNENCRYPTED.match(spec) else ()
-    shown = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # what stands before @ may be a token
+    shown = re.sub(r"//[^/@]*@", "//", url_without_query(identity))  # the part before @ may be a token
     return Launch(
         kind="source", identity=shown, version=reference or None, pinned=pinned, runner=runner, dangers=dangers
     )
 
 
-def _bridged(found: Launch, arguments: Sequence[str]) -> Launch:
-    """The address behind a package that does nothing but connect to it."""
+def _bridged(launch: Launch, arguments: Sequence[str]) -> Launch:
+    """The address behind a package that only connects to it."""
     url = next((word for word in arguments if is_address(word)), None)
-    if found.identity not in BRIDGES or url is None:
-        return found
-    return replace(launch_of_url(url, found.runner), via=found).with_dangers(found.dangers)
+    if launch.identity not in BRIDGES or url is None:
+        return launch
+    return replace(launch_of_url(url, launch.runner), via=launch).with_dangers(launch.dangers)
 
 
 _IMAGE = pattern(
@@ -408,38 +410,38 @@ def docker(name: str, words: Sequence[str]) -> Launch:
         rest = rest[1:]
     if rest[:1] != ["run"]:
         return Launch(kind="path", identity=" ".join([name, *rest[:2]]), runner=name)
-    image, options, place = _image_and_options(rest[1:])
-    is_plain = not engine.values and not any(map(_CLUSTER.match, rest[1 : 1 + place]))
+    image, options, image_index = _image_and_options(rest[1:])
+    is_plain = not engine.values and not any(map(_CLUSTER.match, rest[1 : 1 + image_index]))
     dangers = ["container_privileges"] if any(_reaches_machine(*option) for option in options) else []
-    found = _IMAGE.fullmatch(image)
-    digest = found["digest"] if found else None
+    match = _IMAGE.fullmatch(image)
+    digest = match["digest"] if match else None
     return Launch(
         kind="oci",
-        identity=found["name"] if found else image,
-        version=found["tag"] if found else None,
+        identity=match["name"] if match else image,
+        version=match["tag"] if match else None,
         digest=digest,
         pinned=bool(digest and _SHA256.fullmatch(digest)),
         runner=name,
-        options=tuple(rest[1 : 1 + place]),
+        options=tuple(rest[1 : 1 + image_index]),
         settings=tuple(_container_settings(options)) if is_plain else None,
-        arguments=tuple(rest[2 + place :]),
+        arguments=tuple(rest[2 + image_index :]),
     ).with_dangers(dangers)
 
 
 def python(name: str, words: Sequence[str]) -> Launch:
     """``python -m module``, ``python file``, ``python -c code``."""
-    place = 0
-    while place < len(words) and words[place].startswith("-") and words[place] != "-":
-        word = words[place]
-        # Python ends its own options at -m and -c, which may stand in a cluster: -um module.
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] != "-":
+        word = words[index]
+        # Python's own options end at -m and -c, which may be in a cluster: -um module.
         cluster = re.fullmatch(r"-[A-Za-z]*?([mc])(.*)", word, re.DOTALL)
         if cluster and not word.startswith(("-X", "-W", "--")):
             if cluster[1] == "c":
                 return Launch(kind="shell", identity=name, runner=name, dangers=("inline_code",))
-            module = cluster[2] or (words[place + 1] if place + 1 < len(words) else "")
+            module = cluster[2] or (words[index + 1] if index + 1 < len(words) else "")
             return Launch(kind="module", identity=module, runner=name)
-        place += 2 if word in ("-X", "-W") else 1
-    return launch_of_script(name, words[place:])
+        index += 2 if word in ("-X", "-W") else 1
+    return launch_of_script(name, words[index:])
 
 
 def interpreter(name: str, words: Sequence[str]) -> Launch:
@@ -451,24 +453,24 @@ def interpreter(name: str, words: Sequence[str]) -> Launch:
 
 def shell(name: str, words: Sequence[str]) -> Launch:
     """``sh -c text``, or a script file."""
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if re.fullmatch(r"-[A-Za-z]*c", word):
-            return text_in_shell(name, words[place + 1] if place + 1 < len(words) else "")
+            return text_in_shell(name, words[index + 1] if index + 1 < len(words) else "")
         if not word.startswith("-"):
-            return launch_of_script(name, words[place:])
+            return launch_of_script(name, words[index:])
     return text_in_shell(name, "")
 
 
 def powershell(name: str, words: Sequence[str]) -> Launch:
     """PowerShell treats its arguments as a script unless it gets ``-File``."""
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.lower() in ("-file", "-f", "/file"):
-            return launch_of_script(name, words[place + 1 :])
+            return launch_of_script(name, words[index + 1 :])
     return text_in_shell(name, " ".join(words))
 
 
 def fetcher(name: str, _: Sequence[str]) -> Launch:
-    """A program that fetches, where a server was expected."""
+    """A download program instead of a server."""
     return Launch(kind="path", identity=name, runner=name, dangers=("download_and_run",))
 
 
@@ -483,7 +485,7 @@ def text_in_shell(name: str, text: str) -> Launch:
 
 
 def dangers_in_arguments(words: Sequence[str]) -> list[str]:
-    """Operators matter where a client starts commands through a shell; an address with & in it is no command."""
+    """Dangers of shell operators, in case a client starts commands through a shell. Addresses may contain ``&``."""
     suspects = [word for word in words if not is_address(word)]
     if not any(word.strip() in _LONE_OPERATORS or _COMMAND_AFTER.search(word) for word in suspects):
         return []
@@ -495,35 +497,35 @@ def _fetches_and_runs(text: str) -> bool:
 
 
 def _image_and_options(words: Sequence[str]) -> tuple[str, list[tuple[str, str]], int]:
-    """The image, the options before it, and its place among the words."""
+    """The image, the options before it, and its index among the words."""
     options: list[tuple[str, str]] = []
-    place = 0
-    while place < len(words) and words[place].startswith("-"):
-        word = words[place]
-        place += 1
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        index += 1
         if word == "--":
             break
         name, complete, value = word.partition("=") if word.startswith("--") else _short_option(word)
         if not complete and name not in _RUN_FLAGS:
-            value = words[place] if place < len(words) else ""
-            place += 1
+            value = words[index] if index < len(words) else ""
+            index += 1
         options.append((name, value))
-    return (words[place] if place < len(words) else ""), options, place
+    return (words[index] if index < len(words) else ""), options, index
 
 
 def _short_option(word: str) -> tuple[str, str, str]:
     """The last option of a cluster such as ``-ite``, whether it needs no more words, and its attached value."""
-    for place, letter in enumerate(word[1:], start=1):
+    for index, letter in enumerate(word[1:], start=1):
         if letter not in _RUN_SHORT_FLAGS:
-            attached = word[place + 1 :].removeprefix("=")
+            attached = word[index + 1 :].removeprefix("=")
             return f"-{letter}", attached[:1], attached
     return word, "=", ""
 
 
 def _container_settings(options: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The options of a container in one spelling and order, without those that every server has."""
+    """The options of a container in one spelling and order, without those that every server needs."""
     spelled = [pair for name, value in options for pair in _separate_flags(name, value)]
-    for name, value in sorted(spelled, key=_without_value):  # of one variable or option, a later value overrules
+    for name, value in sorted(spelled, key=_without_value):  # stable: a later value of the same option overrides
         if name not in _RUN_IGNORED:
             yield f"{name}={value}"
 

@@ -8,20 +8,23 @@ from functools import lru_cache
 from pinwarden.surface.drift.pairing import name_skeleton
 
 _COMMON = frozenset({"server", "servers", "mcpserver", "client", "index", "tools"})
-_MAX_NAME = 200  # longer names are not compared letter by letter
+_MAX_NAME = 200  # the length up to which names are compared letter by letter
 _LONG = 8  # from this length on, names that differ by two typos look the same
 
 
 def find_near_name(name: str, approved: Iterable[str]) -> str | None:
-    """The approved name that ``name`` is a near miss of: look-alike letters, other separators, a slip or two, or the
-    same package under another owner. ``None`` if it is one of the approved names itself."""
+    """The approved name that ``name`` imitates, or None.
+
+    Names are similar if they differ only in look-alike letters, separators, one or two typos, or the owner of the
+    package. An approved name imitates none.
+    """
     known = sorted(set(approved))
     if name in known:
         return None
     bare = _skeleton(name)
     for other in known:
         theirs = _skeleton(other)
-        if bare == theirs or _last(name) == _last(other) or _few_slips(bare, theirs):
+        if bare == theirs or _last(name) == _last(other) or _few_typos(bare, theirs):
             return other
     return None
 
@@ -38,7 +41,7 @@ def _last(name: str) -> str:
     return bare if slash and owner and len(bare) >= 5 and bare not in _COMMON else name + "\0"
 
 
-def _few_slips(one: str, other: str) -> bool:
+def _few_typos(one: str, other: str) -> bool:
     shorter = min(len(one), len(other))
     if shorter > _MAX_NAME:
         return False
@@ -47,12 +50,11 @@ def _few_slips(one: str, other: str) -> bool:
 
 
 def edit_distance(one: str, other: str, enough: int) -> int:
-    """How many letters were left out, added, replaced or swapped with their neighbour; counting stops after
-    ``enough``."""
+    """The number of letters omitted, added, replaced or swapped with their neighbour, at most ``enough`` + 1."""
     before_last: list[int] = []
     last = list(range(len(other) + 1))
     for row, letter in enumerate(one, start=1):
-        # Further than ``enough`` from the diagonal it takes more than that many slips.
+        # Cells further than ``enough`` from the diagonal cost more than that.
         first, end = max(1, row - enough), min(len(other), row + enough)
         current = [row, *[enough + 1] * len(other)]
         for column in range(first, end + 1):

@@ -1,7 +1,7 @@
 """The clients that start MCP servers: where each keeps its configuration, and how it spells a server.
 
 Everything that differs between clients is data in ``CLIENTS``. A path begins with the name of a folder in braces;
-``FOLDERS`` says where that folder is, and whoever touches the disk fills it in.
+``FOLDERS`` says where that folder is; ``files.py`` resolves it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SYSTEMS: tuple[System, ...] = ("linux", "mac", "windows")
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {".json": "json", ".jsonc": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 )
-"""The format of a file, by how its name ends."""
+"""The format of a file by its suffix."""
 
 
 class Folder(Record):
-    """A folder that paths begin with: what a variable says, or else a fixed place."""
+    """A folder at the start of paths: the value of a variable, or else a fixed path."""
 
     variable: str | None = None
     variable_on: tuple[System, ...] = SYSTEMS
@@ -74,31 +74,31 @@ FOLDERS: Mapping[str, Folder] = MappingProxyType(
         ),
     }
 )
-"""By name. ``roaming`` is where desktop programs keep their settings; ``{root}`` is the top of the file system."""
+"""Folders by name. ``roaming`` has the settings of desktop programs; ``{root}`` is the root of the file system."""
 
 
-class Place(Record):
-    """One file, or several where a step is ``*`` or begins with it, that a client reads. ``**`` is any depth."""
+class ConfigLocation(Record):
+    """A file that a client reads, or several: a part of the path may be or begin with ``*``. ``**`` is any depth."""
 
     scope: Scope
     path: str
     systems: tuple[System, ...] = SYSTEMS
     root: tuple[str, ...] | None = None
-    """Where the servers are, if not under the client's usual member."""
+    """The path of members to the servers, if it is not the client's usual one."""
     installs: bool = False
-    """Whether this is the file that an installation is written to."""
+    """Whether installations are written to this file."""
     folders: str | None = None
-    """A member that holds, by project folder, more objects with servers."""
+    """A member with more objects of servers, by project folder."""
     settings: bool = False
-    """The file holds no servers but decides about them."""
+    """The file has no servers, but settings that apply to them."""
     more_roots: tuple[tuple[str, ...], ...] = ()
-    """Further places in the file that hold servers."""
+    """More paths of members to servers."""
     dotted: bool = False
-    """A path of members may be written as one member with dots in it, as in the settings of VS Code."""
+    """A path of members may be written as one member with dots, as in the settings of VS Code."""
     may_be_one_server: bool = False
-    """A file without the member that holds servers is itself one, and is called like the file."""
+    """A file without the member for servers is one server, named like the file."""
     agents: bool = False
-    """The file describes an agent, in Markdown, and what stands above the text may bring servers."""
+    """The file describes an agent in Markdown; its front matter may declare servers."""
     code: bool = False
     """The file is a program that the client loads."""
 
@@ -107,30 +107,30 @@ class Spelling(Record):
     """How a client spells one server."""
 
     url: tuple[str, ...] = ("url",)
-    """Members that hold an address, the one that counts first."""
+    """Members with the address; the first one has precedence."""
     headers: tuple[str, ...] = ("headers",)
     """The path to the headers inside the entry."""
     env: str = "env"
     off: tuple[str, bool] = ("disabled", True)
-    """The member, and its value, that switch a server off."""
+    """The member, and its value, that disable a server."""
     local: str | None = None
-    """The ``type`` of a server that is a command, where one is written."""
+    """The ``type`` that is written for a server that is a command, if any."""
     command: str = "command"
-    """The member that holds the program."""
+    """The member with the program."""
     wrapped: str | None = None
-    """A member that may hold all the others."""
+    """A member that may contain all the others."""
     inside: tuple[str, ...] = ()
-    """The ``type`` of entries that are parts of the client itself, and no servers."""
+    """The ``type`` of entries that are parts of the client itself, not servers."""
     command_list: bool = False
     """Program and arguments are one list in ``command``."""
     named_list: bool = False
     """Servers are a list of objects with a ``name``, not the members of an object."""
     url_transport: str = "auto"
-    """The transport of an address that names none."""
+    """The transport of an entry that states none."""
     consent: tuple[str, ...] = ()
-    """Members that let calls pass without asking the user."""
+    """Members that allow calls without asking the user."""
     inputs: str | None = None
-    """A member beside the servers that declares what the user is asked for: ``${input:id}`` stands for the answer."""
+    """A member beside the servers that declares the inputs for ``${input:id}``."""
 
 
 class Client(Record):
@@ -140,7 +140,7 @@ class Client(Record):
     title: str
     root: tuple[str, ...]
     spelling: Spelling
-    places: tuple[Place, ...]
+    locations: tuple[ConfigLocation, ...]
 
 
 _SERVERS = ("mcpServers",)
@@ -154,55 +154,55 @@ _AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 """The old file, what the editors write, and the agents of the editors and of the command line."""
 
 
-def _project(path: str, *, installs: bool = False) -> Place:
-    return Place(scope="project", path="{project}/" + path, installs=installs, more_roots=_other_words(path))
+def _project(path: str, *, installs: bool = False) -> ConfigLocation:
+    return ConfigLocation(scope="project", path="{project}/" + path, installs=installs, more_roots=_other_words(path))
 
 
-def _global(path: str, *, installs: bool = False) -> Place:
-    return Place(scope="global", path=path, installs=installs)
+def _global(path: str, *, installs: bool = False) -> ConfigLocation:
+    return ConfigLocation(scope="global", path=path, installs=installs)
 
 
 def _other_words(path: str) -> tuple[tuple[str, ...], ...]:
-    """Visual Studio reads the files of other clients as well, and calls what is in them ``servers``."""
+    """Visual Studio also reads the files of other clients, but expects ``servers`` in them."""
     return (("servers",),) if path in (".mcp.json", ".cursor/mcp.json") else ()
 
 
-def _agents(scope: Scope, folder: str) -> tuple[Place, ...]:
-    """Agents of a client, each in a file of its own, in folders of any depth."""
-    return (Place(scope=scope, path=f"{folder}/**/*.md", agents=True),)
+def _agents(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+    """Agents of a client, one per file, in folders of any depth."""
+    return (ConfigLocation(scope=scope, path=f"{folder}/**/*.md", agents=True),)
 
 
-def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> Place:
-    return Place(scope=scope, path=path, root=root, more_roots=(*more, _AMP), dotted=True)
+def _vscode_settings(scope: Scope, path: str, root: tuple[str, ...], *more: tuple[str, ...]) -> ConfigLocation:
+    return ConfigLocation(scope=scope, path=path, root=root, more_roots=(*more, _AMP), dotted=True)
 
 
-def _loaded(scope: Scope, folder: str, *kinds: str) -> tuple[Place, ...]:
-    """Programs that a client loads from folders of its own."""
+def _loaded(scope: Scope, folder: str, *kinds: str) -> tuple[ConfigLocation, ...]:
+    """Programs that a client loads from its folders."""
     return tuple(
-        Place(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
+        ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{ending}", code=True)
         for kind in kinds
         for ending in ("js", "ts", "mjs", "cjs")
     )
 
 
-def _extension(extension: str, file: str) -> tuple[Place, ...]:
-    """Where an extension of VS Code and its relatives keeps a file."""
+def _extension(extension: str, file: str) -> tuple[ConfigLocation, ...]:
+    """A file of an extension, in VS Code and its variants."""
     return tuple(_global(f"{{roaming}}/{code}/User/globalStorage/{extension}/settings/{file}") for code in _CODES)
 
 
-def _blocks(scope: Scope, folder: str) -> tuple[Place, ...]:
-    """A folder of Continue's: its own blocks, and files of other clients, which it understands."""
+def _blocks(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+    """A folder of Continue: its own blocks, and files of other clients, which it reads too."""
     return (
-        Place(scope=scope, path=f"{folder}/*.yaml"),
-        Place(scope=scope, path=f"{folder}/*.yml"),
-        Place(scope=scope, path=f"{folder}/*.json", folders="projects", may_be_one_server=True),
+        ConfigLocation(scope=scope, path=f"{folder}/*.yaml"),
+        ConfigLocation(scope=scope, path=f"{folder}/*.yml"),
+        ConfigLocation(scope=scope, path=f"{folder}/*.json", folders="projects", may_be_one_server=True),
     )
 
 
-def _assistants(scope: Scope, folder: str) -> tuple[Place, ...]:
-    """Continue's assistants, later called agents: each a whole configuration of its own."""
+def _assistants(scope: Scope, folder: str) -> tuple[ConfigLocation, ...]:
+    """Assistants of Continue, later called agents: each is a complete configuration."""
     kinds = [(kind, form) for kind in ("assistants", "agents") for form in ("yaml", "yml")]
-    return tuple(Place(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)
+    return tuple(ConfigLocation(scope=scope, path=f"{folder}/{kind}/*.{form}") for kind, form in kinds)
 
 
 _OLD_CONTINUE = (("experimental", "modelContextProtocolServers"),)
@@ -213,15 +213,15 @@ _TABLE: tuple[Client, ...] = (
         title="Claude Code",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(
+        locations=(
             _project(".mcp.json", installs=True),
-            Place(scope="global", path="{claude_state}/.claude.json", folders="projects"),
+            ConfigLocation(scope="global", path="{claude_state}/.claude.json", folders="projects"),
             _global("{managed_claude}/managed-mcp.json"),
-            Place(scope="project", path="{project}/.claude/settings.json", settings=True),
-            Place(scope="project", path="{project}/.claude/settings.local.json", settings=True),
-            Place(scope="global", path="{claude}/settings.json", settings=True),
-            Place(scope="global", path="{claude}/settings.local.json", settings=True),
-            Place(scope="global", path="{managed_claude}/managed-settings.json", settings=True),
+            ConfigLocation(scope="project", path="{project}/.claude/settings.json", settings=True),
+            ConfigLocation(scope="project", path="{project}/.claude/settings.local.json", settings=True),
+            ConfigLocation(scope="global", path="{claude}/settings.json", settings=True),
+            ConfigLocation(scope="global", path="{claude}/settings.local.json", settings=True),
+            ConfigLocation(scope="global", path="{managed_claude}/managed-settings.json", settings=True),
             *_agents("project", "{project}/.claude/agents"),
             *_agents("global", "{claude}/agents"),
         ),
@@ -231,18 +231,18 @@ _TABLE: tuple[Client, ...] = (
         title="Claude Desktop",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(_global("{roaming}/Claude/claude_desktop_config.json", installs=True),),
+        locations=(_global("{roaming}/Claude/claude_desktop_config.json", installs=True),),
     ),
     Client(
         id="cursor",
         title="Cursor",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(
+        locations=(
             _project(".cursor/mcp.json", installs=True),
             _global("{home}/.cursor/mcp.json", installs=True),
-            Place(scope="project", path="{project}/.cursor/hooks.json", settings=True),
-            Place(scope="global", path="{home}/.cursor/hooks.json", settings=True),
+            ConfigLocation(scope="project", path="{project}/.cursor/hooks.json", settings=True),
+            ConfigLocation(scope="global", path="{home}/.cursor/hooks.json", settings=True),
         ),
     ),
     Client(
@@ -250,8 +250,8 @@ _TABLE: tuple[Client, ...] = (
         title="VS Code",
         root=("servers",),
         spelling=Spelling(inputs="inputs"),
-        places=(
-            Place(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
+        locations=(
+            ConfigLocation(scope="project", path="{project}/.vscode/mcp.json", installs=True, more_roots=(_SERVERS,)),
             _global("{roaming}/Code/User/mcp.json", installs=True),
             _global("{roaming}/Code - Insiders/User/mcp.json"),
             _global("{roaming}/VSCodium/User/mcp.json"),
@@ -278,7 +278,7 @@ _TABLE: tuple[Client, ...] = (
         title="Codex",
         root=("mcp_servers",),
         spelling=Spelling(headers=("http_headers",), off=("enabled", False)),
-        places=(
+        locations=(
             _project(".codex/config.toml", installs=True),
             _global("{codex}/config.toml", installs=True),
             _project(".codex/agents/*.toml"),
@@ -290,7 +290,7 @@ _TABLE: tuple[Client, ...] = (
         title="opencode",
         root=("mcp",),
         spelling=Spelling(env="environment", off=("enabled", False), local="local", command_list=True),
-        places=(
+        locations=(
             _project("opencode.json", installs=True),
             _project("opencode.jsonc"),
             _project(".opencode/opencode.json"),
@@ -306,7 +306,7 @@ _TABLE: tuple[Client, ...] = (
         title="Windsurf",
         root=_SERVERS,
         spelling=Spelling(url=("serverUrl", "url"), consent=("alwaysAllow",)),
-        places=(
+        locations=(
             _global("{home}/.codeium/windsurf/mcp_config.json", installs=True),
             _global("{home}/.codeium/windsurf-next/mcp_config.json"),
         ),
@@ -316,7 +316,7 @@ _TABLE: tuple[Client, ...] = (
         title="Cline",
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove", "alwaysAllow")),
-        places=(
+        locations=(
             _global("{home}/.cline/mcp.json", installs=True),
             _global("{home}/.cline/data/settings/cline_mcp_settings.json"),
             *_extension("saoudrizwan.claude-dev", "cline_mcp_settings.json"),
@@ -327,18 +327,18 @@ _TABLE: tuple[Client, ...] = (
         title="Continue",
         root=_SERVERS,
         spelling=Spelling(headers=("requestOptions", "headers"), named_list=True),
-        places=(
+        locations=(
             _global("{continue}/config.yaml", installs=True),
             _global("{continue}/config.yml"),
-            Place(scope="global", path="{continue}/config.json", more_roots=_OLD_CONTINUE),
+            ConfigLocation(scope="global", path="{continue}/config.json", more_roots=_OLD_CONTINUE),
             _project(".continue/config.yaml"),
             _project(".continue/config.yml"),
-            Place(scope="project", path="{project}/.continue/config.json", more_roots=_OLD_CONTINUE),
+            ConfigLocation(scope="project", path="{project}/.continue/config.json", more_roots=_OLD_CONTINUE),
             *_blocks("project", "{project}/.continue/mcpServers"),
             *_blocks("global", "{continue}/mcpServers"),
             *_assistants("project", "{project}/.continue"),
             *_assistants("global", "{continue}"),
-            Place(scope="project", path="{project}/.continuerc.json", more_roots=_OLD_CONTINUE),
+            ConfigLocation(scope="project", path="{project}/.continuerc.json", more_roots=_OLD_CONTINUE),
         ),
     ),
     Client(
@@ -346,7 +346,7 @@ _TABLE: tuple[Client, ...] = (
         title="Gemini CLI",
         root=_SERVERS,
         spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
-        places=(
+        locations=(
             _project(".gemini/settings.json", installs=True),
             _global("{home}/.gemini/settings.json", installs=True),
             _global("{managed_gemini}/settings.json"),
@@ -361,10 +361,10 @@ _TABLE: tuple[Client, ...] = (
         title="Zed",
         root=("context_servers",),
         spelling=Spelling(off=("enabled", False)),
-        places=(
+        locations=(
             _project(".zed/settings.json"),
-            Place(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
-            Place(scope="global", path="{roaming}/Zed/settings.json", systems=("windows",)),
+            ConfigLocation(scope="global", path="{config}/zed/settings.json", systems=("linux", "mac")),
+            ConfigLocation(scope="global", path="{roaming}/Zed/settings.json", systems=("windows",)),
         ),
     ),
     Client(
@@ -372,7 +372,7 @@ _TABLE: tuple[Client, ...] = (
         title="Roo Code",
         root=_SERVERS,
         spelling=Spelling(consent=("alwaysAllow",)),
-        places=(
+        locations=(
             _project(".roo/mcp.json", installs=True),
             *_extension("rooveterinaryinc.roo-cline", "mcp_settings.json"),
         ),
@@ -382,7 +382,7 @@ _TABLE: tuple[Client, ...] = (
         title="Kiro",
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove",)),
-        places=(
+        locations=(
             _project(".kiro/settings/mcp.json"),
             _project(".kiro/agents/*.json"),
             _global("{home}/.kiro/settings/mcp.json"),
@@ -394,7 +394,7 @@ _TABLE: tuple[Client, ...] = (
         title="Amazon Q Developer",
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove",)),
-        places=(
+        locations=(
             *(_project(f".amazonq/{file}") for file in _AMAZON_Q),
             *(_global(f"{{home}}/.aws/amazonq/{file}") for file in _AMAZON_Q),
         ),
@@ -404,14 +404,14 @@ _TABLE: tuple[Client, ...] = (
         title="Junie",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(_project(".junie/mcp/mcp.json"), _global("{home}/.junie/mcp/mcp.json")),
+        locations=(_project(".junie/mcp/mcp.json"), _global("{home}/.junie/mcp/mcp.json")),
     ),
     Client(
         id="copilot-cli",
         title="GitHub Copilot CLI",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(
+        locations=(
             _project(".github/mcp.json"),
             _global("{copilot}/mcp-config.json"),
             *_agents("project", "{project}/.github/agents"),
@@ -423,9 +423,9 @@ _TABLE: tuple[Client, ...] = (
         title="Visual Studio",
         root=_SERVERS,  # a lock has no word of its own for this client, and writes what it finds as for any other
         spelling=Spelling(inputs="inputs"),
-        places=(
-            Place(scope="project", path="{project}/.vs/mcp.json", more_roots=(("servers",),)),
-            Place(scope="global", path="{home}/.mcp.json", more_roots=(("servers",),)),
+        locations=(
+            ConfigLocation(scope="project", path="{project}/.vs/mcp.json", more_roots=(("servers",),)),
+            ConfigLocation(scope="global", path="{home}/.mcp.json", more_roots=(("servers",),)),
         ),
     ),
     Client(
@@ -433,41 +433,41 @@ _TABLE: tuple[Client, ...] = (
         title="Kilo Code",
         root=_SERVERS,
         spelling=Spelling(consent=("alwaysAllow",)),
-        places=(_project(".kilocode/mcp.json"), *_extension("kilocode.kilo-code", "mcp_settings.json")),
+        locations=(_project(".kilocode/mcp.json"), *_extension("kilocode.kilo-code", "mcp_settings.json")),
     ),
     Client(
         id="qwen",
         title="Qwen Code",
         root=_SERVERS,
         spelling=Spelling(url=("httpUrl", "url"), url_transport="sse", consent=("trust",)),
-        places=(_project(".qwen/settings.json"), _global("{home}/.qwen/settings.json")),
+        locations=(_project(".qwen/settings.json"), _global("{home}/.qwen/settings.json")),
     ),
     Client(
         id="trae",
         title="Trae",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(_project(".trae/mcp.json"),),
+        locations=(_project(".trae/mcp.json"),),
     ),
     Client(
         id="factory",
         title="Factory Droid",
         root=_SERVERS,
         spelling=Spelling(),
-        places=(_project(".factory/mcp.json"), _global("{home}/.factory/mcp.json")),
+        locations=(_project(".factory/mcp.json"), _global("{home}/.factory/mcp.json")),
     ),
     Client(
         id="crush",
         title="Crush",
         root=("mcp",),
         spelling=Spelling(),
-        places=(
+        locations=(
             _project(".crush.json"),
             _project("crush.json"),
             _project(".crush/crush.json"),
             _global("{config}/crush/crush.json"),
             _global("{home}/.local/share/crush/crush.json"),
-            Place(scope="global", path="{local}/crush/crush.json", systems=("windows",)),
+            ConfigLocation(scope="global", path="{local}/crush/crush.json", systems=("windows",)),
         ),
     ),
     Client(
@@ -475,12 +475,15 @@ _TABLE: tuple[Client, ...] = (
         title="Amp",
         root=_AMP,
         spelling=Spelling(),
-        places=(
+        locations=(
             *(
-                Place(scope="project", path=f"{{project}}/.amp/settings.{form}", dotted=True)
+                ConfigLocation(scope="project", path=f"{{project}}/.amp/settings.{form}", dotted=True)
                 for form in ("json", "jsonc")
             ),
-            *(Place(scope="global", path=f"{{config}}/amp/settings.{form}", dotted=True) for form in ("json", "jsonc")),
+            *(
+                ConfigLocation(scope="global", path=f"{{config}}/amp/settings.{form}", dotted=True)
+                for form in ("json", "jsonc")
+            ),
         ),
     ),
     Client(
@@ -495,9 +498,9 @@ _TABLE: tuple[Client, ...] = (
             wrapped="config",
             inside=("builtin", "platform", "frontend"),
         ),
-        places=(
-            Place(scope="global", path="{config}/goose/config.yaml", systems=("linux", "mac")),
-            Place(scope="global", path="{roaming}/Block/goose/config/config.yaml", systems=("windows",)),
+        locations=(
+            ConfigLocation(scope="global", path="{config}/goose/config.yaml", systems=("linux", "mac")),
+            ConfigLocation(scope="global", path="{roaming}/Block/goose/config/config.yaml", systems=("windows",)),
             *(_project(f".goose/{file}") for file in ("config.yaml", "config.yml")),
             *(_project(f".goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
             *(_global(f"{{config}}/goose/recipes/*.{form}") for form in ("yaml", "yml", "json")),
@@ -508,7 +511,7 @@ _TABLE: tuple[Client, ...] = (
         title="any client that reads mcpServers",
         root=_SERVERS,
         spelling=Spelling(consent=("autoApprove", "alwaysAllow", "trust")),
-        places=(
+        locations=(
             _project(".mcp.json", installs=True),
             _global("{home}/.config/toolpin/generic-mcp.json", installs=True),
         ),
@@ -516,25 +519,25 @@ _TABLE: tuple[Client, ...] = (
 )
 
 CLIENTS: Mapping[str, Client] = MappingProxyType({client.id: client for client in _TABLE})
-"""Every client, by its identifier."""
+"""All clients by id."""
 
 
-def clients_looked_for() -> tuple[str, ...]:
-    """The titles of the clients whose files are looked for."""
+def supported_client_titles() -> tuple[str, ...]:
+    """The titles of the clients whose files are searched."""
     return tuple(client.title for client in CLIENTS.values() if client.id != "generic")
 
 
 def client_of(identifier: str) -> Client:
-    """The client of that name."""
+    """The client with this id. Raises ``CLIENT_UNKNOWN``."""
     if identifier not in CLIENTS:
         _unknown(identifier)
     return CLIENTS[identifier]
 
 
-def installation_place(client: Client, scope: str) -> Place | None:
-    """The file that an installation for this client and scope is written to; none if that is not offered."""
-    return next((place for place in client.places if place.installs and place.scope == scope), None)
+def installation_location(client: Client, scope: str) -> ConfigLocation | None:
+    """The file that an installation for this client and scope is written to; None if that is not supported."""
+    return next((location for location in client.locations if location.installs and location.scope == scope), None)
 
 
 def _unknown(identifier: str) -> NoReturn:
-    raise PinwardenError("CLIENT_UNKNOWN", f"there is no client {identifier[:40]!a}", data={"clients": list(CLIENTS)})
+    raise PinwardenError("CLIENT_UNKNOWN", f"unknown client {identifier[:40]!a}", data={"clients": list(CLIENTS)})

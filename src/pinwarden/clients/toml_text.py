@@ -1,4 +1,4 @@
-"""TOML edited as text: the tables of one server are replaced, added or taken out, and nothing else moves."""
+"""TOML edited as text: the tables of one server are replaced, added or removed, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinwarden.core.record import Record
 from pinwarden.core.text import INVISIBLE
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Enough of TOML's words to know where a statement ends; the text has been read by tomllib before.
+# Enough of TOML's tokens to find where a statement ends; tomllib has parsed the text before.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}|'
     r"'''.*?'{3,5}|"
@@ -35,14 +35,14 @@ class _Section(Record):
 
 
 def read_toml(text: str) -> Any:
-    """The document as values."""
+    """Parse a document."""
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except RecursionError as err:
-        raise PinwardenError("CONFIG_INVALID", "nested more deeply than can be read") from err
+        raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
     except ValueError as err:
-        place = re.search(r"\(at [a-z0-9, ]+\)", str(err))  # the rest of the message may quote a secret
-        raise PinwardenError("CONFIG_INVALID", f"not TOML {place[0] if place else ''}".strip()) from err
+        position = re.search(r"\(at [a-z0-9, ]+\)", str(err))  # the rest of the message may quote a secret
+        raise PinwardenError("CONFIG_INVALID", f"not TOML {position[0] if position else ''}".strip()) from err
 
 
 def put_table(text: str, path: tuple[str, ...], value: dict[str, Any]) -> str:
@@ -68,9 +68,9 @@ def remove_table(text: str, path: tuple[str, ...]) -> str:
 
 
 def basic_string(text: str) -> str:
-    """A string in double quotes as TOML and YAML both read it; what a person cannot see is spelt as an escape."""
+    """A string in double quotes, valid in TOML and YAML, with invisible characters escaped."""
     escaped = "".join(_SHORT_ESCAPES.get(character, character) for character in text)
-    return '"' + INVISIBLE.sub(lambda found: _escape(found[0]), escaped) + '"'
+    return '"' + INVISIBLE.sub(lambda match: _escape(match[0]), escaped) + '"'
 
 
 def _escape(character: str) -> str:
@@ -79,7 +79,7 @@ def _escape(character: str) -> str:
 
 
 def _without(text: str, section: _Section) -> str:
-    """The section goes with the line end after it and, where it stood between two blank lines, one of these."""
+    """Remove a section, its line end, and one of the blank lines if it was between two."""
     before, after = text[: section.start], text[section.end :]
     after = re.sub(r"\A\r?\n", "", after, count=1)
     if not before or re.search(r"\n\r?\n\Z", before):
@@ -90,31 +90,31 @@ def _without(text: str, section: _Section) -> str:
 
 
 def _sections(text: str) -> list[_Section]:
-    found: list[_Section] = []
+    sections: list[_Section] = []
     header: tuple[tuple[str, ...], int] | None = None
     end = 0
     depth = 0
-    statement: int | None = None  # where the statement that is being read began
-    place = 1 if text.startswith("\ufeff") else 0
-    while place < len(text):
-        token = _TOKEN.match(text, place)
+    statement: int | None = None  # the start of the current statement
+    position = 1 if text.startswith("\ufeff") else 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
         if token is None:
-            raise PinwardenError("CONFIG_UNEDITABLE", "the TOML is written in a way that is not understood here")
-        word, start, place = token[0], place, token.end()
+            raise PinwardenError("CONFIG_UNEDITABLE", "the TOML file has a layout that cannot be edited")
+        word, start, position = token[0], position, token.end()
         if word == "\n" and depth == 0:
             statement = None
         elif word[0] not in " \t\r\n#":
             if statement is None and word == "[":
                 if header:
-                    found.append(_Section(path=header[0], start=header[1], end=end))
+                    sections.append(_Section(path=header[0], start=header[1], end=end))
                 header = _header(text, start), start
             statement = start if statement is None else statement
             depth += (word in "[{") - (word in "]}")
         if statement is not None and word[0] not in "\n\r \t":
-            end = place  # a comment on the line of a statement belongs to it
+            end = position  # a comment on the line of a statement belongs to it
     if header:
-        found.append(_Section(path=header[0], start=header[1], end=end))
-    return found
+        sections.append(_Section(path=header[0], start=header[1], end=end))
+    return sections
 
 
 def _header(text: str, start: int) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def _header(text: str, start: int) -> tuple[str, ...]:
 
 
 def _lines(path: tuple[str, ...], value: dict[str, Any]) -> list[str]:
-    """Plain members first, then a table for each member that is a table; empty ones are left out."""
+    """Plain members first, then a table for each member that is a table, without empty ones."""
     lines = [f"[{'.'.join(map(_key, path))}]"]
     lines += [f"{_key(name)} = {_value(item)}" for name, item in value.items() if type(item) is not dict]
     for name, item in value.items():
@@ -154,4 +154,4 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(map(_value, value)) + "]"
     if type(value) is dict:
         return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
-    raise PinwardenError("CONFIG_UNEDITABLE", f"TOML cannot hold a value of type {type(value).__name__}")
+    raise PinwardenError("CONFIG_UNEDITABLE", f"TOML has no values of type {type(value).__name__}")

@@ -1,7 +1,7 @@
-"""YAML read by the rules of version 1.2, and edited as text: one element of a list of named objects at a time.
+"""YAML parsed by the rules of version 1.2, and edited as text: one element of a list of named objects at a time.
 
-Python's YAML reader follows version 1.1, where ``no`` is false; clients follow 1.2, where it is text. So only its
-syntax tree is used, which also knows the place of every node, and values are made from it here.
+PyYAML follows version 1.1, where ``no`` is false; clients follow 1.2, where it is a string. So only its syntax tree is
+used, which also has the position of every node, and this module makes the values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pinwarden.core.text import INVISIBLE, pattern
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node
 
-MAX_CHARACTERS = 1024 * 1024  # reading takes several microseconds for each character
-MAX_NODES = 200_000  # aliases can make a small file stand for a huge value
+MAX_CHARACTERS = 1024 * 1024  # parsing takes several microseconds per character
+MAX_NODES = 200_000  # with aliases, a small file can expand to a huge value
 _STR = "tag:yaml.org,2002:str"
 _NULL = re.compile(r"(?:~|null|Null|NULL)?")
 _TRUE = re.compile(r"true|True|TRUE")
@@ -36,9 +36,9 @@ _NOT_TEXT = re.compile(
 
 
 def read_yaml(text: str, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """The one document of a text as values. Repeated members, merge keys, tags and endless aliases are refused."""
+    """Parse a text with one document. Repeated members, merge keys, tags and expanding aliases are refused."""
     node = _compose(text)
-    return None if node is None else _Values(limits).of(node, 1)
+    return None if node is None else _Values(limits).value(node, 1)
 
 
 def put_named(text: str, member: str, name: str, value: dict[str, Any]) -> str:
@@ -102,54 +102,54 @@ def _compose(text: str) -> Node | None:
     if len(text) > MAX_CHARACTERS:
         raise PinwardenError("CONFIG_INVALID", f"more than {MAX_CHARACTERS} characters of YAML")
     try:
-        # The loader without implicit types: every scalar is text until the rules below say otherwise.
+        # The loader without implicit types: every scalar is a string, and `_scalar` decides its type.
         node: Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
     except RecursionError as err:
-        raise PinwardenError("CONFIG_INVALID", "nested more deeply than can be read") from err
+        raise PinwardenError("CONFIG_INVALID", "nested too deeply") from err
     except yaml.MarkedYAMLError as err:
-        # Neither the snippet nor the problem is quoted: both can hold a secret.
-        place = f" at line {err.problem_mark.line + 1}" if err.problem_mark else ""
-        raise PinwardenError("CONFIG_INVALID", f"not YAML{place}") from err
+        # Neither the snippet nor the problem is quoted: both can contain a secret.
+        where = f" at line {err.problem_mark.line + 1}" if err.problem_mark else ""
+        raise PinwardenError("CONFIG_INVALID", f"not YAML{where}") from err
     except (yaml.YAMLError, ValueError) as err:
         raise PinwardenError("CONFIG_INVALID", "not YAML") from err
     return node
 
 
 class _Values:
-    """Makes values from nodes, and counts them."""
+    """Makes values from nodes, up to a maximum number."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.left = MAX_NODES
 
-    def of(self, node: Node, depth: int) -> Any:
+    def value(self, node: Node, depth: int) -> Any:
         import yaml
 
         self.left -= 1
         if self.left < 0 or depth > self.limits.max_depth:
-            raise PinwardenError("CONFIG_INVALID", "the YAML stands for more, or deeper, values than are read")
+            raise PinwardenError("CONFIG_INVALID", "the YAML expands to too many or too deeply nested values")
         line = node.start_mark.line + 1
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, depth)
         if isinstance(node, yaml.SequenceNode):
-            return [self.of(item, depth + 1) for item in node.value]
+            return [self.value(item, depth + 1) for item in node.value]
         if node.tag != _STR or not isinstance(node, yaml.ScalarNode):
-            raise PinwardenError("CONFIG_INVALID", f"line {line}: a tag gives a value another meaning")
+            raise PinwardenError("CONFIG_INVALID", f"line {line}: tags are not supported")
         return _scalar(node.value) if node.style is None else node.value
 
     def _mapping(self, node: MappingNode, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             name = key.value
             if type(name) is not str:
-                raise PinwardenError("CONFIG_INVALID", f"line {line}: the name of a member is not text")
-            if name == "<<":  # some readers put the members of another object here, others do not
-                raise PinwardenError("CONFIG_INVALID", f"line {line}: a merge key means different things to clients")
-            if name in found:
+                raise PinwardenError("CONFIG_INVALID", f"line {line}: the name of a member is not a string")
+            if name == "<<":  # some parsers merge the members of another object here, others do not
+                raise PinwardenError("CONFIG_INVALID", f"line {line}: merge keys are not supported")
+            if name in members:
                 raise PinwardenError("CONFIG_INVALID", f"line {line}: member {name[:80]!a} occurs more than once")
-            found[name] = self.of(value, depth + 1)
-        return found
+            members[name] = self.value(value, depth + 1)
+        return members
 
 
 def _scalar(text: str) -> Any:
@@ -181,7 +181,7 @@ def _value_of(node: MappingNode, member: str) -> Node | None:
 
 
 def _block_items(node: Node) -> list[Node] | None:
-    """The elements of a list with one dash per element; none if there is no element at all."""
+    """The elements of a list with one dash per element; None if the list is empty."""
     import yaml
 
     if isinstance(node, yaml.ScalarNode) and node.style is None and _NULL.fullmatch(node.value):
@@ -200,7 +200,7 @@ def _name_of(item: Node) -> Any:
 
 
 def _content_end(node: Node) -> int:
-    """Where the text of a node ends; the reader says where the next one begins, after blank lines and comments."""
+    """Where the text of a node ends. PyYAML only says where the next one begins, after blank lines and comments."""
     import yaml
 
     if isinstance(node, yaml.MappingNode) and node.value and not node.flow_style:
@@ -222,10 +222,10 @@ def _dash_column(text: str, item: Node) -> int:
     return len(before) - 2
 
 
-def _line_end(text: str, place: int) -> int:
-    end = text.find("\n", place)
+def _line_end(text: str, position: int) -> int:
+    end = text.find("\n", position)
     end = len(text) if end < 0 else end
-    return end - 1 if end > place and text[end - 1] == "\r" else end
+    return end - 1 if end > position and text[end - 1] == "\r" else end
 
 
 def _element(value: dict[str, Any], column: int) -> list[str]:
@@ -253,7 +253,7 @@ def _list_lines(element: Any, column: int) -> list[str]:
     if type(element) is dict and element:
         return _element(element, column)
     if type(element) is list and element:
-        raise PinwardenError("CONFIG_UNEDITABLE", "a list inside a list is not written")
+        raise PinwardenError("CONFIG_UNEDITABLE", "a list inside a list cannot be written")
     return [" " * column + "- " + _leaf(element)]
 
 
@@ -274,37 +274,37 @@ def _plain(text: str) -> str:
 
 
 _FENCED = pattern(rb"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", 0x18)  # MULTILINE and DOTALL
-_SPEAKS_OF_SERVERS = pattern(
+_MENTIONS_SERVERS = pattern(
     rb"^[ \t]*(?:\{.*|\?[ \t]*)?(?:[\"']?mcp[-_]?servers[\"']?[ \t]*(?::|$)|\"[^\"\n]*\\[^\"\n]*\"[ \t]*:)", 0x0A
-)  # MULTILINE and IGNORECASE: the member, on a line of its own or in braces, or any that is spelt with escapes
+)  # MULTILINE and IGNORECASE: the member, on its own line or in braces, or any member written with escapes
 _MEMBERS = ("mcpServers", "mcp-servers", "mcp_servers")
 
 
 def read_front_matter(data: bytes) -> dict[str, Any]:
-    """The servers of an agent under ``mcpServers``, as other files have them; an empty object if it brings none."""
+    """The servers that an agent's front matter declares, under ``mcpServers``; an empty object if there are none."""
     from pinwarden.clients.jsonc import decode_text
 
     fenced = _FENCED.match(data.removeprefix(b"\xef\xbb\xbf"))
     head = fenced[1] if fenced else b""
-    if b"mcp" not in head.lower() and b"\\" not in head:  # a name may also be spelt with escapes
+    if b"mcp" not in head.lower() and b"\\" not in head:  # a name may be written with escapes
         return {}
     try:
         document = read_yaml(decode_text(head))
     except PinwardenError:
-        if _SPEAKS_OF_SERVERS.search(head):
+        if _MENTIONS_SERVERS.search(head):
             raise
         return {}
     servers: dict[str, Any] = {}
     for member in _MEMBERS:
-        for name, entry in _brought(document.get(member) if type(document) is dict else None):
+        for name, entry in _declared_servers(document.get(member) if type(document) is dict else None):
             if name in servers:
                 raise PinwardenError("CONFIG_INVALID", f"two servers have the name {name[:80]!a}")
             servers[name] = entry
     return {"mcpServers": servers} if servers else {}
 
 
-def _brought(listed: Any) -> Iterator[tuple[str, Any]]:
-    """Name and entry of each server; what is only named is configured elsewhere."""
+def _declared_servers(listed: Any) -> Iterator[tuple[str, Any]]:
+    """Name and entry of each server. One that is only named is configured elsewhere."""
     for item in listed if type(listed) is list else [listed]:
         if type(item) is not dict:
             continue

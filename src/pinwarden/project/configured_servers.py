@@ -21,7 +21,7 @@ from pinwarden.clients.drift import (
     CONFIG_KINDS,
     ENTITY,
     compare_entries,
-    in_usual_words,
+    normalize_placeholders,
     package_of,
     shown_server,
     unknown_entry,
@@ -301,10 +301,10 @@ def target_identity(target: Target) -> ServerIdentity:
     if isinstance(target, HttpTarget):
         # A server with two transports at one address is one server, so the transport does not count.
         headers = {name.lower(): value for name, value in target.headers.items()}
-        return ServerIdentity(starts=("url", in_usual_words(target.url)), values=_values(headers))
+        return ServerIdentity(starts=("url", normalize_placeholders(target.url)), values=_values(headers))
     runs = parse_launch(target)
     package = runs.via or runs
-    folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else in_usual_words(target.cwd or "")
+    folder = None if target.cwd in (None, *_PROJECT_FOLDERS) else normalize_placeholders(target.cwd or "")
     if package.settings is None or package.purl is None or runs.wrappers:
         words = (_plain(word) for word in command_words(target.command))
         return ServerIdentity(starts=("command", *words), values=_values(target.env), folder=folder)
@@ -354,7 +354,7 @@ def _extra(runs: Launch, package: Launch) -> tuple[str, ...]:
 
 def _plain(word: str) -> str:
     """A word of a command with its placeholders in one spelling."""
-    return in_usual_words(_MASKED.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
+    return normalize_placeholders(_MASKED.sub(lambda match: f"${{{variable_name(match[1])}}}", word))
 
 
 def _values(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -367,4 +367,4 @@ def _value(name: str, value: str) -> str:
         return f"${{{variable_name(name)}}}"
     if match := _MASKED.fullmatch(value):
         return f"${{{variable_name(match[1])}}}"
-    return in_usual_words(_INPUT.sub(lambda match: f"${{{variable_name(match[1])}}}", value))
+    return normalize_placeholders(_INPUT.sub(lambda match: f"${{{variable_name(match[1])}}}", value))

@@ -150,7 +150,7 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
         lock_store.update(project.lock, lambda old: lock_store.LockWrite(lock=relock(old, [sealed], options.now)))
         if server is None or raw is None:
             return {**facts, "action": "unchanged" if approved == lock_form else "locked only"}
-        return {**facts, "file": project.shown(server.path), "action": options.edits.exchange(server, raw)}
+        return {**facts, "file": project.shown(server.path), "action": options.edits.replace_entry(server, raw)}
 
 
 def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:

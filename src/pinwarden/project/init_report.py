@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.clients.command_line import parse_launch
 from pinwarden.clients.drift import CONFIG_KINDS
 from pinwarden.clients.findings import FINDING_KINDS, findings_in
-from pinwarden.clients.table import CLIENTS, clients_looked_for
+from pinwarden.clients.table import CLIENTS, supported_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.report import COULD_NOT_CHECK, Report, Row, kind_reasons, plural, row_facts, severity_rank
 from pinwarden.lock.locked_config import uncovered
@@ -138,7 +138,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
         yield f"{written}; accept what is new or different with {names}"
         return
     if not discovery.servers or any(file.fault for file in discovery.files):
-        yield f"searched the configuration files of {', '.join(clients_looked_for())}"
+        yield f"searched the configuration files of {', '.join(supported_client_titles())}"
     if not discovery.servers:
         yield _NO_SERVERS_HINT
     for server in discovery.servers:

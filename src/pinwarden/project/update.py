@@ -394,7 +394,7 @@ class _ReleaseWriter:
 
         self._client = entry.client
         if not is_enforced(entry):
-            edits.exchange(server, server.entry)
+            edits.replace_entry(server, server.entry)
             return
         options = EnforceOptions(project=self._project, servers=(), now=self._lock_options.now, edits=edits)
         enforce_entry(options, locked_entry(self._project, entry.key), server)

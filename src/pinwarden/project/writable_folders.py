@@ -95,7 +95,7 @@ def _forbidden_names(project: Project) -> frozenset[str]:
     """The names that other programs obey, in lower case."""
     lock = project.lock
     own = (lock.name, surfaces_folder(lock), closures_folder(lock), OWN_POLICY.name, TOOLPIN_POLICY.parts[0])
-    places = (place.path for client in CLIENTS.values() for place in client.places)
+    places = (place.path for client in CLIENTS.values() for place in client.locations)
     first = (path.removeprefix(_PROJECT).partition("/")[0] for path in places if path.startswith(_PROJECT))
     exact = (name for name in first if "*" not in name)
     return frozenset(name.casefold() for name in (*REPOSITORY_NAMES, *_CONFIGURATION_NAMES, *own, *exact))

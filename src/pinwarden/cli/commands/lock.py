@@ -243,11 +243,11 @@ def _lock_request(args: Namespace) -> LockRequest:
 
 def _writable_clients(scope: str) -> list[str]:
     """The clients whose configuration of that scope Pinwarden can write."""
-    from pinwarden.clients.table import client_of, installation_place
+    from pinwarden.clients.table import client_of, installation_location
     from pinwarden.lock.entry import LOCK_CLIENTS
 
     named = [client for client in LOCK_CLIENTS if client != "generic"]
-    return [client for client in named if installation_place(client_of(client), scope)]
+    return [client for client in named if installation_location(client_of(client), scope)]
 
 
 def _lock_writing(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pinwarden.clients.table import clients_looked_for
+from pinwarden.clients.table import supported_client_titles
 from pinwarden.core.errors import EXIT_CLEAN, EXIT_REFUSED, EXIT_UNCHECKED
 from pinwarden.core.record import Record, field, replace
 from pinwarden.core.report import (
@@ -101,7 +101,7 @@ def gate_report(projects: Sequence[ProjectCheck]) -> Report:
             "unchecked": [row_facts(row) for row in unchecked],
             "remarks": [row_facts(row) for row in rows if row.severity in ("warning", "info")],
             "notes": list(notes),
-            "clientsLookedFor": list(clients_looked_for()),
+            "clientsLookedFor": list(supported_client_titles()),
             "projects": [
                 {
                     "lock": checked.subject,
@@ -218,7 +218,7 @@ def _has_live_pin(entry: Entry) -> bool:
 def _coverage_notes(lock: Lock, options: GateOptions, in_vain: _Names) -> Iterator[str]:
     """What was checked and what was not; ``in_vain`` are the names a check failed for."""
     if options.configs:
-        yield f"searched the configuration files of {len(clients_looked_for())} clients (--format json lists them)"
+        yield f"searched the configuration files of {len(supported_client_titles())} clients (--format json lists them)"
     unpinned = hashed = 0
     for entry in lock.entries:
         extension = extension_of(entry)
