@@ -20,16 +20,16 @@ from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits, encode_json_file
 
 FORMAT = "pinwarden-surface/1"
 SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
-_MAX_RAW = 4096  # how much of an undigestable item's text is kept for the reader
-_MAX_DEPTH = 150  # of one item; the file puts it a few levels deeper, and what is written must be read back
+_MAX_RAW = 4096  # how much of an undigestable item's text is kept for display
+_MAX_DEPTH = 150  # of one item; the surface file nests it a few levels deeper and must stay parseable
 _KNOWN = frozenset({"format", "observed", "server", "digests", "undigestable", "integrity"})
 
 
 class ItemKind(Record):
-    """One of the four lists a server offers."""
+    """One of the four lists that a server offers."""
 
     entity: str
-    """What one item is called in changes and findings."""
+    """The name of one item in changes and findings."""
     member: str
     """The member of the list result and of the surface document."""
     method: str
@@ -52,14 +52,14 @@ class Item(Record):
 
     kind: ItemKind
     value: Any
-    """The whole item; for an undigestable one what could be read of it, or None."""
+    """The complete item. If it is undigestable, the part that could be parsed, or None."""
     digest: Digest | None
     problem: str | None = None
     """Why the item cannot be digested."""
 
     @classmethod
     def from_value(cls, kind: ItemKind, value: Any) -> Item:
-        """An item from a value that was read strictly."""
+        """An item from a strictly parsed value."""
         key = value.get(kind.key) if isinstance(value, dict) else None
         if not isinstance(key, str) or not key:
             return cls(kind=kind, value=_shown(kind, value), digest=None, problem=f"it has no {kind.key}")
@@ -74,7 +74,7 @@ class Item(Record):
 
     @classmethod
     def from_json_text(cls, kind: ItemKind, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Item:
-        """An item from its own JSON text; text that cannot be read strictly becomes an undigestable item."""
+        """An item from its JSON text. Text that is not strict JSON becomes an undigestable item."""
         try:
             return cls.from_value(kind, strict_json.parse_json(data, limits))
         except PinwardenError as err:
@@ -82,18 +82,18 @@ class Item(Record):
 
     @property
     def key(self) -> str:
-        """What identifies the item in its list: the name, or the address of a resource."""
+        """The identifier of the item in its list: the name, or the address of a resource."""
         key = self.value.get(self.kind.key) if isinstance(self.value, dict) else None
         return key if isinstance(key, str) else ""
 
     @property
     def name(self) -> str:
-        """What people call the item."""
+        """The name for display."""
         name = self.value.get("name") if isinstance(self.value, dict) else None
         return name if isinstance(name, str) and name else self.key
 
     def field_digests(self) -> dict[str, str]:
-        """The digest of each member on its own."""
+        """The digest of each member."""
         return {name: str(Digest.of_bytes(canonicalize(member))) for name, member in self.value.items()}
 
 
@@ -101,12 +101,12 @@ class Surface(Record):
     """The result of one probe. ``observed`` describes the probe and is not compared."""
 
     server: Mapping[str, Any] | None
-    """Those of serverInfo, capabilities and instructions that were sent; None if that answer was not recorded."""
+    """The sent ones of serverInfo, capabilities and instructions; None if that response was not recorded."""
     items: Mapping[str, tuple[Item, ...]]
     """The items of each list by its member name, in the order sent. A list that is not offered is absent."""
     observed: Mapping[str, Any]
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Members of the file that this release does not know; they survive."""
+    """Members of the file that this release does not know. They are kept."""
 
     def items_of_kind(self, kind: ItemKind) -> tuple[Item, ...]:
         """The items of one kind; none if the list is not offered."""
@@ -124,7 +124,7 @@ class Surface(Record):
 
     @property
     def server_problem(self) -> str | None:
-        """Why what the server says of itself cannot be digested, if it cannot."""
+        """Why the server's description of itself has no digest; None if it has one."""
         try:
             canonicalize(dict(self.server or {}))
         except PinwardenError as err:
@@ -137,12 +137,12 @@ class Surface(Record):
         for item in self.undigestable:
             return f"{item.kind.entity} {item.key[:80]!a}: {item.problem}"
         if (problem := self.server_problem) is not None:
-            return f"what the server says of itself: {problem}"
+            return f"the server's description of itself: {problem}"
         return None
 
     @property
     def digest(self) -> Digest | None:
-        """One digest over everything compared, whatever the order of items; None if a part of it has none."""
+        """One digest over everything that is compared, independent of the order of items; None if a part has none."""
         if self.problem is not None:
             return None
         lists = {
@@ -154,7 +154,7 @@ class Surface(Record):
 
 
 def encode_surface(surface: Surface) -> bytes:
-    """The surface as a file: items in order of their keys, digests beside them, and one over the whole file."""
+    """The surface as a file: items sorted by key, their digests, and a digest of the file."""
     document: dict[str, Any] = {**surface.extra, "format": FORMAT, "observed": dict(surface.observed)}
     if surface.server is not None:
         document["server"] = dict(surface.server)
@@ -181,7 +181,7 @@ def encode_surface(surface: Surface) -> bytes:
 
 
 def parse_surface(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
-    """Read a surface file. A digest in it that does not belong to its text is an error, never a warning."""
+    """Parse a surface file. Raises if a digest in it does not match its content."""
     document = strict_json.parse_json(data, limits)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _corrupt(f"not a surface document of format {FORMAT}")
@@ -194,18 +194,18 @@ def parse_surface(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     extra = {name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS}
     surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed, extra=extra)
     if strict_json.parse_json(encode_surface(surface), limits) != document:
-        _corrupt("its digests do not belong to its text")
+        _corrupt("its digests do not match its content")
     return surface
 
 
 def surface_from_listing(listing: Any) -> Surface:
     """A surface from a plain object with any of serverInfo, capabilities, instructions and the four lists.
 
-    The first three come in one answer: if none of them is there, that answer was not recorded, and they are not
-    compared. A recording with ``initialize`` has them inside it.
+    The first three are in one response: if all are missing, that response was not recorded, and they are not compared.
+    A recording with ``initialize`` has them there.
     """
     if not isinstance(listing, dict):
-        _corrupt("a listing is an object")
+        _corrupt("the listing is not an object")
     facts = listing.get("initialize", listing)
     if not isinstance(facts, dict):
         _corrupt("initialize is not an object")
@@ -214,13 +214,13 @@ def surface_from_listing(listing: Any) -> Surface:
 
 
 def parse_surface_or_listing(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
-    """Read a surface document or a plain listing. A file of another kind is an error, never an empty listing."""
+    """Parse a surface document or a plain listing. Raises for other files, which are not empty listings."""
     document = strict_json.parse_json(data, limits)
     if isinstance(document, dict) and "format" in document:
         return parse_surface(data, limits)
     surface = surface_from_listing(document)
     if surface.server is None and not surface.items:
-        _corrupt("it holds none of the members of a surface or listing")
+        _corrupt("it has no member of a surface or listing")
     return surface
 
 
@@ -254,7 +254,7 @@ def _order(item: Item) -> tuple[str, str]:
 
 
 def _shown(kind: ItemKind, value: Any) -> dict[str, Any]:
-    """What is kept of an item that cannot be digested: its key and name where they are clean, and its text, cut off."""
+    """What is kept of an undigestable item: its key and name if they are valid, and the beginning of its text."""
     from json import dumps
 
     try:
@@ -266,7 +266,7 @@ def _shown(kind: ItemKind, value: Any) -> dict[str, Any]:
 
 
 def _shown_text(kind: ItemKind, data: bytes) -> dict[str, Any]:
-    """The same for an item that could not even be read."""
+    """Like `_shown`, for an item that could not be parsed."""
     members: list[tuple[str, Any]] = []
     try:
         for name, text in object_members(data):

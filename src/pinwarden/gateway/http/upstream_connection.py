@@ -286,7 +286,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def pending_bytes(self) -> int:
         """Bytes of the incomplete response."""
-        return len(self._body) + (0 if self._events is None else self._events.held)
+        return len(self._body) + (0 if self._events is None else self._events.buffered_bytes)
 
     def overflow(self) -> None:
         """The shared budget is exceeded, and this response is the largest."""

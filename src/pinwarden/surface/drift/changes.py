@@ -263,6 +263,6 @@ def _text_of(value: Any) -> str | None:
 
 
 def stderr_tail(err: PinwardenError) -> str | None:
-    """The end of the stderr of a server that could not be asked."""
+    """The end of the stderr of a server whose probe failed."""
     said = err.data.get("stderr")
     return said if isinstance(said, str) and said else None

@@ -32,7 +32,7 @@ from pinwarden.surface.surface import ITEM_KINDS, PROMPT, TOOL, Item, ItemKind, 
 __all__ = ["ABSENT", "Change", "blocked_by_default", "compare"]
 
 _CALLED_BY_NAME = (TOOL, PROMPT)
-_ENOUGH_TO_BE_A_HABIT = 3  # closed input schemas that must lose the member together
+_MIN_CLOSED_SCHEMAS = 3  # that must lose the member together, to look like a new schema generator
 _MAX_SHOWN_NAME = 80
 
 
@@ -48,13 +48,13 @@ def compare(before: Surface, after: Surface) -> tuple[Change, ...]:
 
 
 def _list_changes(kind: ItemKind, before: Surface, after: Surface) -> Iterator[Change]:
-    # 1. Say which item is which.
+    # 1. Match the items of both lists.
     pairing = pair_items(before.items_of_kind(kind), after.items_of_kind(kind))
-    # 2. Compare those that are in both lists.
+    # 2. Compare items that are in both lists.
     unstated = kind is TOOL and bool(pairing.changed) and _unstated_everywhere(before, after)
     for old, new in pairing.changed:
         yield from item_changes(old, new, unstated_everywhere=unstated)
-    # 3. Judge those that are in one of them.
+    # 3. Report items that are in only one list.
     yield from _removed(pairing)
     yield from _added(kind, pairing, before, after)
     # 4. Report duplicate and unreadable items.
@@ -109,16 +109,16 @@ def _one_added(item: Item, old: Item | None, double: str | None, within_release:
 
 
 def _kind_of_rename(old: Item, new: Item, within_release: bool) -> str:
-    """Within one release no name has a reason to change. A new release may rename, if nothing else looks bad."""
+    """Within one release, there is no reason to rename. A new release may, unless another change is critical."""
     if within_release or any(change.severity == CRITICAL for change in item_changes(old, new)):
         return "renamed"
     return "renamed_in_release"
 
 
 def _unstated_everywhere(before: Surface, after: Surface) -> bool:
-    """Whether the input schemas that were closed have all lost the member that closed them, and are more than a few.
+    """Whether all closed input schemas, if there are several, lost ``additionalProperties``.
 
-    That is what a new schema generator does. Who opens one tool for a new argument leaves the others alone.
+    A new schema generator does that. An attacker who opens one tool for a new argument does not change the others.
     """
     now = {item.key: item.value.get("inputSchema") for item in after.items_of_kind(TOOL) if item.digest is not None}
     closed = [
@@ -126,7 +126,7 @@ def _unstated_everywhere(before: Surface, after: Surface) -> bool:
         for item in before.items_of_kind(TOOL)
         if item.digest is not None and item.key in now and is_closed(item.value.get("inputSchema"))
     ]
-    return len(closed) >= _ENOUGH_TO_BE_A_HABIT and all(
+    return len(closed) >= _MIN_CLOSED_SCHEMAS and all(
         isinstance(now[key], dict) and "additionalProperties" not in now[key] for key in closed
     )
 
@@ -154,7 +154,7 @@ _VERSION_PART = re.compile(r"[0-9A-Za-z]+")
 
 
 def server_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Change]:
-    """Every change of the server's own members; if an answer was not recorded, only new text that a model follows."""
+    """Changes of the server's own members. If the approved ones were not recorded, only new text for the model."""
     if after is None:
         return
     if before is None:
@@ -199,7 +199,7 @@ def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Cha
 
 
 def _capability_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
-    """Down to the first member that appeared, went or changed."""
+    """Descend to the first member that was added, removed or changed."""
     if json_equal(old, new):
         return
     if location.member in _NOTICES and all(side is ABSENT or type(side) is bool for side in (old, new)):
@@ -249,7 +249,7 @@ def _version_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[C
 
 
 def _is_version(value: Any) -> bool:
-    """Whether a value is a version and not a sentence in its place: short, numbers first, hardly a word."""
+    """Whether a value is a version and not a sentence: short, numbers first, at most two words."""
     if not isinstance(value, str) or len(value) > _MAX_VERSION or not is_exact(value):
         return False
     words = [part for part in _VERSION_PART.findall(value) if part.isalpha()]

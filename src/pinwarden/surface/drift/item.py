@@ -1,4 +1,4 @@
-"""Changes inside one item: a tool, prompt, resource or template compared with its approved self, member by member."""
+"""Changes inside one item: a tool, prompt, resource or template compared with its approved version, by member."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)")
-# Schemes under which the part after // is a machine. Elsewhere (notes://index) it is just a name.
+# Schemes for which the part after // is a host. With others (notes://index) it is only a name.
 _NETWORK_SCHEMES = frozenset(
     {
         "http",
@@ -41,14 +41,14 @@ _DATE = re.compile(
     r"(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 _PICTURE_SCHEMES = frozenset({"https", "http", "data"})
-# An address is a destination by nature, and a picture inside a data: address is encoded by nature.
+# Every address is a destination, and an image in a data: address is always encoded.
 _ORDINARY_IN_ADDRESSES = frozenset({"destination", "encoded_payload"})
 
 MemberRule = Callable[[ChangeLocation, Any, Any], Iterator[Change]]
 
 
 def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False) -> Iterator[Change]:
-    """Every change between an approved item and the one now in its place."""
+    """Every change between an approved item and its current version."""
     approved = ApprovedText(before.value)
     silent = True
     for member in before.value | after.value:
@@ -62,7 +62,7 @@ def item_changes(before: Item, after: Item, *, unstated_everywhere: bool = False
             silent = False
             yield change
     if silent:
-        # The digests differ, so something does. No rule may let it pass unseen.
+        # The digests differ, but no rule found a change: report it anyway.
         location = ChangeLocation(entity=before.kind.entity, name=before.name, field="", approved=approved)
         yield location.change("changed", before.value, after.value)
 
@@ -88,18 +88,18 @@ def _other_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Cha
 
 def _address_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
     """The address of a resource, or the template of one."""
-    kind = "address_changed" if _leads_to(old) == _leads_to(new) else "address_moved"
+    kind = "address_changed" if _scheme_and_host(old) == _scheme_and_host(new) else "address_moved"
     yield location.change(kind, old, new, ignored=_ORDINARY_IN_ADDRESSES)
 
 
-def _leads_to(address: Any) -> tuple[str, str]:
-    """Scheme and, where it is one, machine of an address."""
+def _scheme_and_host(address: Any) -> tuple[str, str]:
+    """Scheme of an address, and its host if the scheme has one."""
     scheme = _SCHEME.match(address) if isinstance(address, str) else None
     if scheme is None:
         return "", ""
     name = scheme[1].lower()
-    machine = _AUTHORITY.match(address.strip()) if name in _NETWORK_SCHEMES else None
-    return name, machine[1].lower() if machine else ""
+    host = _AUTHORITY.match(address.strip()) if name in _NETWORK_SCHEMES else None
+    return name, host[1].lower() if host else ""
 
 
 def picture_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
@@ -134,8 +134,8 @@ def _is_unsafe(address: Any) -> bool:
 
 
 def _scheme(address: Any) -> str:
-    found = _SCHEME.match(address) if isinstance(address, str) else None
-    return found[1].lower() if found else ""
+    match = _SCHEME.match(address) if isinstance(address, str) else None
+    return match[1].lower() if match else ""
 
 
 def _media_type_changes(location: ChangeLocation, old: Any, new: Any) -> Iterator[Change]:
@@ -154,7 +154,7 @@ def _content_annotation_changes(location: ChangeLocation, old: Any, new: Any) ->
 
 
 def _is_date(value: Any) -> bool:
-    """Whether a value is a date as ISO 8601 writes it, or none; any other text is a text."""
+    """Whether a value is absent or an ISO 8601 date, not other text."""
     return value is ABSENT or (isinstance(value, str) and _DATE.fullmatch(value) is not None)
 
 
@@ -202,17 +202,17 @@ def _argument_member(location: ChangeLocation, old: Any, new: Any) -> Iterator[C
 
 
 def _by_name(arguments: Any) -> dict[str, tuple[int, dict[str, Any]]] | None:
-    """Arguments with their positions by name; None if they are no list of objects with a name each."""
+    """Arguments with their indexes by name; None if they are not a list of objects with distinct names."""
     if arguments is ABSENT:
         return {}
     if not isinstance(arguments, list):
         return None
     named: dict[str, tuple[int, dict[str, Any]]] = {}
-    for number, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         name = argument.get("name") if isinstance(argument, dict) else None
         if not isinstance(name, str) or name in named:
             return None
-        named[name] = number, argument
+        named[name] = index, argument
     return named
 
 
@@ -226,11 +226,11 @@ MEMBER_RULES: dict[str, MemberRule] = {
     "icons": picture_changes,
     "annotations": _content_annotation_changes,
 }
-"""How the members are compared that mean the same in every kind of item; any other is compared value by value."""
+"""Rules for members that mean the same in every kind of item. Other members are compared value by value."""
 
 
 HARMLESS_VALUE = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-"""For each hint the value that makes a tool look less dangerous; the protocol's default is the other one."""
+"""By hint, the value that makes a tool look less dangerous. The protocol's default is the opposite."""
 
 
 def annotation_changes(location: ChangeLocation, before: Any, after: Any) -> Iterator[Change]:
@@ -271,7 +271,7 @@ def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
         return False
     if _states_hazard(hint, old.get(hint, ABSENT)):
         return True
-    # A tool that was stated to destroy and now also claims to read only: hosts look at the second hint first.
+    # A tool that was declared destructive now also claims to be read-only, which hosts check first.
     return (
         hint == "readOnlyHint"
         and not _looks_harmless(hint, old.get(hint, ABSENT))
@@ -280,7 +280,7 @@ def _denies_hazard(hint: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _looks_harmless(hint: str, value: Any) -> bool:
-    """Read as a careless host does: anything that counts as true is true."""
+    """Whether a lenient host, which accepts any truthy value as true, considers the tool harmless."""
     return value is not ABSENT and bool(value) is HARMLESS_VALUE[hint]
 
 

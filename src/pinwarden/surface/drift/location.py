@@ -29,7 +29,7 @@ KNOWN_DIALECTS = frozenset(
     }
 )
 NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose members are named by the author, so that a member's name is no keyword."""
+"""Keywords whose members are named by the author, so that these names are not keywords."""
 _DATA = frozenset({"enum", "const", "default", "examples", "example"})
 _ORDINARY_IN_NEW_ITEMS = frozenset(CUE_ORDER) - ATTACK_CODES
 _BEFORE_HOST = re.compile(r"^(?:[a-z][a-z0-9+.\-]*://)?(?:[^/?#\s]*@)?", re.IGNORECASE)
@@ -47,12 +47,12 @@ class ApprovedText:
 
     @property
     def cue_codes(self) -> frozenset[str]:
-        """The classes of cues in it."""
+        """The codes of its cues."""
         return self._read()[0]
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The destinations in it."""
+        """The hosts it names."""
         return self._read()[1]
 
     @property
@@ -62,19 +62,19 @@ class ApprovedText:
 
     def _read(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         if self._seen is None:
-            found = list(_cues_in(strings_in(self._value), mentioned=True))
+            cues = list(_cues_in(strings_in(self._value), mentioned=True))
             self._seen = (
-                frozenset(code for code, _ in found),
-                frozenset(host for code, host in found if code == "destination"),
+                frozenset(code for code, _ in cues),
+                frozenset(host for code, host in cues if code == "destination"),
                 frozenset(_remote_references(self._value)),
             )
         return self._seen
 
 
 def new_cues(texts: Iterable[str], approved: ApprovedText, ignored: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The classes of cues in ``texts`` that the approved text has not, worst first."""
-    found = {(code, host) for code, host in _cues_in(texts, mentioned=True) if code not in ignored}
-    fresh = {code for code, host in found if _is_news(code, host, approved)}
+    """The codes of cues in ``texts`` that the approved text does not have, most severe first."""
+    cues = {(code, host) for code, host in _cues_in(texts, mentioned=True) if code not in ignored}
+    fresh = {code for code, host in cues if _is_news(code, host, approved)}
     return tuple(code for code in CUE_ORDER if code in fresh)
 
 
@@ -84,14 +84,14 @@ def new_item_cues(value: Any) -> tuple[str, ...]:
     A new item is pending review in any case. Addresses alone and keys alone are ordinary in tools; both together are
     not.
     """
-    found = {code for code, _ in _cues_in(strings_in(value), mentioned=False)}
-    if found <= _ORDINARY_IN_NEW_ITEMS and found != _ORDINARY_IN_NEW_ITEMS:
+    codes = {code for code, _ in _cues_in(strings_in(value), mentioned=False)}
+    if codes <= _ORDINARY_IN_NEW_ITEMS and codes != _ORDINARY_IN_NEW_ITEMS:
         return ()
-    return tuple(code for code in CUE_ORDER if code in found)
+    return tuple(code for code in CUE_ORDER if code in codes)
 
 
 def schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
-    """The kinds of change that new schema parts amount to by themselves: remote references, exposed headers."""
+    """The kinds of change that new schema parts always are: remote references, exposed headers."""
     kinds: list[str] = []
     if any(reference not in approved.references for reference in _remote_references(value)):
         kinds.append("remote_reference")
@@ -101,7 +101,7 @@ def schema_alarms(value: Any, approved: ApprovedText) -> tuple[str, ...]:
 
 
 def is_remote(reference: Any) -> bool:
-    """Whether a reference leaves the document: anything but a fragment of it does."""
+    """Whether a reference points outside the document, that is, is not a fragment."""
     return isinstance(reference, str) and not reference.startswith("#")
 
 
@@ -115,7 +115,7 @@ def _is_news(code: str, host: str, approved: ApprovedText) -> bool:
 
 
 def _cues_in(texts: Iterable[str], *, mentioned: bool) -> Iterator[tuple[str, str]]:
-    """Each cue's class, and for a destination its host; phrases that are only talked about, if asked for."""
+    """The code of each cue, with the host for destinations. ``mentioned`` includes phrases that are only quoted."""
     for text in dict.fromkeys(texts):
         for cue in _cues_of_short_text(text) if len(text) <= _SHORT else find_cues(text):
             if cue.mentioned and not mentioned:
@@ -126,7 +126,7 @@ def _cues_in(texts: Iterable[str], *, mentioned: bool) -> Iterator[tuple[str, st
                 yield cue.code, _host(text[cue.start : cue.end])
 
 
-# The names of keywords, parameters and types come by again and again.
+# Names of keywords, parameters and types occur many times.
 _SHORT = 60
 _cues_of_short_text = lru_cache(maxsize=16_384)(find_cues)
 
@@ -142,7 +142,7 @@ def _remote_references(value: Any) -> Iterator[str]:
 
 
 def _keywords_in(value: Any, named: bool = False) -> Iterator[tuple[str, Any]]:
-    """Every keyword in schemas inside a value. Names that an author chose and plain data are no keywords."""
+    """Every keyword in schemas inside a value. Names chosen by the author and plain data are not keywords."""
     if type(value) is dict:
         for name, member in value.items():
             if not named:
@@ -158,29 +158,29 @@ _SCHEMAS = frozenset({"inputSchema", "outputSchema"})
 
 
 class ChangeLocation(Record):
-    """Where in which item, and what that item was approved to say."""
+    """A location in an item, with the approved text of the item."""
 
     entity: str
     name: str
     field: str
     path: str = ""
     member: str = ""
-    """The last step of the path, if it is the name of a member."""
+    """The last token of the path, if it is the name of a member."""
     approved: ApprovedText
 
     def child(self, token: str | int) -> ChangeLocation:
-        """One level further down."""
+        """The location one level deeper."""
         return replace(self, path=child_pointer(self.path, token), member=token if isinstance(token, str) else "")
 
     def change(self, kind: str, before: Any, after: Any, *, ignored: frozenset[str] = frozenset()) -> Change:
-        """The change of that kind at this location, raised to critical if what is new there looks like an attack.
+        """A change of this kind at this location, raised to critical if the new text looks like an attack.
 
-        ``ignored`` are the classes of cues that are ordinary at such a location.
+        ``ignored`` are the codes of cues that are normal at such a location.
         """
         return self.change_with(kind, before, after, self._alarms(before, after, ignored))
 
     def change_with(self, kind: str, before: Any, after: Any, alarms: Iterable[str] = (), note: str = "") -> Change:
-        """The change at this location with the kinds that raise it. The first critical one gives the kind."""
+        """A change at this location. The first critical one of ``kind`` and ``alarms`` is its kind."""
         kinds = list(dict.fromkeys([kind, *alarms]))
         chosen = next((row for row in map(CHANGE_KINDS.__getitem__, kinds) if row.severity == CRITICAL), None)
         row = chosen or CHANGE_KINDS[kind]
@@ -217,8 +217,8 @@ def value_changes(location: ChangeLocation, before: Any, after: Any, kind: str) 
         for name in before | after:
             yield from value_changes(location.child(name), before.get(name, ABSENT), after.get(name, ABSENT), kind)
     elif type(before) is list and type(after) is list and len(before) == len(after):
-        for number, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from value_changes(location.child(number), old, new, kind)
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from value_changes(location.child(index), old, new, kind)
     else:
         yield location.change(kind, before, after)
 

@@ -1,4 +1,4 @@
-"""Which item of the approved list is which item of the list now, whatever their order."""
+"""Match the items of the approved list with those of the current list, independent of their order."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pinwarden.surface.surface import RESOURCE, TEMPLATE, Item
 
 
 class Pairing(Record):
-    """Two lists of one kind, sorted out."""
+    """The matched items of two lists of one kind."""
 
     changed: list[tuple[Item, Item]] = field(default_factory=list)
     """Pairs of an approved item and its changed current version."""
     duplicates: list[tuple[Item | None, Item]] = field(default_factory=list)
-    """Further items under a name that is taken, each with the approved item of that name, approved twice or not."""
+    """Further items with a name that another item has, each with the approved item of that name, if any."""
     removed: list[Item] = field(default_factory=list)
     added: list[Item] = field(default_factory=list)
     undigestable: list[tuple[Item | None, Item]] = field(default_factory=list)
-    """Items now that have no digest, each with the approved item that it may be."""
+    """Current items without a digest, each with the approved item that has the same key, if any."""
 
 
 def pair_items(before: Sequence[Item], after: Sequence[Item]) -> Pairing:
-    """Match by name, or by address and then by name; among items of one name an exact copy goes first."""
+    """Match by key, resources also by name. Among items with the same key, exact copies are matched first."""
     pairing = Pairing()
     approved, offered = _by_key(before), _by_key(after)
     for key, items in offered.items():
@@ -61,20 +61,20 @@ def _pair_group(pairing: Pairing, approved: list[Item], offered: list[Item]) -> 
     twins: dict[bytes, list[Item]] = {}
     for item in approved:
         twins.setdefault(_raw(item), []).append(item)
-    settled: list[Item] = []
-    left: list[Item] = []
+    copies: list[Item] = []
+    remaining: list[Item] = []
     for item in offered:
         exact = twins.get(_raw(item))
         if exact:
             exact.pop()
-            settled.append(item)
+            copies.append(item)
         else:
-            left.append(item)
+            remaining.append(item)
     unmatched = [item for items in twins.values() for item in items]
-    pairs = min(len(unmatched), len(left))
-    pairing.changed.extend(zip(unmatched[:pairs], left[:pairs], strict=True))
-    # Which of several a host calls depends on their order, so that even those that were approved are reported.
-    further = [*settled, *left][1:]
+    pairs = min(len(unmatched), len(remaining))
+    pairing.changed.extend(zip(unmatched[:pairs], remaining[:pairs], strict=True))
+    # Which of several a host calls depends on their order, so even approved duplicates are reported.
+    further = [*copies, *remaining][1:]
     pairing.duplicates.extend((approved[0], item) for item in further)
     pairing.removed.extend(unmatched[pairs:])
 
@@ -84,7 +84,7 @@ def _raw(item: Item) -> bytes:
 
 
 def _settle_undigestable(pairing: Pairing, gone: dict[str, list[Item]], after: Sequence[Item]) -> None:
-    """An approved item that can no longer be digested is not gone: it is there and cannot be judged."""
+    """An approved item that can no longer be digested is not removed; it is present but cannot be compared."""
     for item in after:
         if item.digest is None:
             approved = gone.pop(item.key, None) if item.key else None
@@ -92,33 +92,33 @@ def _settle_undigestable(pairing: Pairing, gone: dict[str, list[Item]], after: S
 
 
 def _pair_moved(pairing: Pairing) -> None:
-    """A resource whose address changed keeps its name, if only one on each side has that name."""
-    old, new = _only_bearers(pairing.removed), _only_bearers(pairing.added)
+    """Match resources whose address changed by name, if the name is unique on each side."""
+    old, new = _by_unique_name(pairing.removed), _by_unique_name(pairing.added)
     moved = old.keys() & new.keys()
     pairing.changed.extend((old[name], new[name]) for name in sorted(moved))
     pairing.removed[:] = [item for item in pairing.removed if item.name not in moved]
     pairing.added[:] = [item for item in pairing.added if item.name not in moved]
 
 
-def _only_bearers(items: Iterable[Item]) -> dict[str, Item]:
-    bearers: dict[str, list[Item]] = {}
+def _by_unique_name(items: Iterable[Item]) -> dict[str, Item]:
+    by_name: dict[str, list[Item]] = {}
     for item in items:
-        bearers.setdefault(item.name, []).append(item)
-    return {name: items[0] for name, items in bearers.items() if len(items) == 1}
+        by_name.setdefault(item.name, []).append(item)
+    return {name: items[0] for name, items in by_name.items() if len(items) == 1}
 
 
-_LIKE_ENOUGH = 0.6
-_TELLING_WORDS = 3  # a shorter description fits many tools
+_MIN_SIMILARITY = 0.6
+_MIN_WORDS = 3  # a shorter description fits many tools
 _MAX_WORDS = 60  # of a description; the first sentences say what a tool does
 _MAX_LOOKUPS = 8  # words of one new item that are looked up
-_MAX_BEARERS = 16  # approved items that one word may lead to
-_MAX_CANDIDATES = 6  # approved items that one new item is compared with in full
+_MAX_ITEMS_PER_WORD = 16  # approved items that are considered for one word
+_MAX_CANDIDATES = 6  # approved items that one new item is compared with completely
 _DESCRIPTION_WORD = re.compile(r"\w{3,}")
 _TRIGRAM = 3
 
 
 class _Traits(Record):
-    """What an item is recognised by."""
+    """The features by which a renamed item is recognised."""
 
     bare_name: str
     name: frozenset[str]
@@ -127,10 +127,10 @@ class _Traits(Record):
     words: frozenset[str]
     parameters: frozenset[str]
     body: bytes
-    """Everything but the name; empty if that is too little to know an item by."""
+    """Everything but the name; empty if that is too little to recognise an item."""
 
     def marks(self) -> set[str]:
-        """The keys under which an item is found again; the prefix keeps a name from meeting a description."""
+        """Index keys of the item; prefixes keep words of names and descriptions apart."""
         return {
             *(f"n:{word}" for word in self.name),
             *(f"w:{word}" for word in self.words),
@@ -139,39 +139,39 @@ class _Traits(Record):
 
 
 def find_renames(gone: Sequence[Item], fresh: Sequence[Item]) -> list[tuple[Item, Item]]:
-    """Pairs of an approved item that is gone and the new one that replaces it; each item is in one pair at most."""
+    """Pairs of a removed approved item and the new item that replaces it. Each item is in at most one pair."""
     if not gone or not fresh:
         return []
     old = dict(enumerate(map(_traits, gone)))
     new = dict(enumerate(map(_traits, fresh)))
-    # 1. The same name in other dress, then the same item under another name.
+    # 1. The same name in another spelling, then the same content with another name.
     pairs = _equal_pairs(old, new, lambda traits: traits.bare_name)
     pairs += _equal_pairs(old, new, lambda traits: traits.body)
-    # 2. Of those that are left, the most alike.
+    # 2. Of the others, the most similar.
     index = _index(old)
     scored: list[tuple[float, int, int]] = []
-    for number, traits in new.items():
+    for position, traits in new.items():
         for candidate in _candidates(traits, index):
-            likeness = _likeness(old[candidate], traits)
-            if likeness >= _LIKE_ENOUGH:
-                scored.append((-likeness, candidate, number))
+            similarity = _similarity(old[candidate], traits)
+            if similarity >= _MIN_SIMILARITY:
+                scored.append((-similarity, candidate, position))
     pairs += _best_pairs(scored)
-    return [(gone[candidate], fresh[number]) for candidate, number in pairs]
+    return [(gone[candidate], fresh[position]) for candidate, position in pairs]
 
 
 def _equal_pairs(
     old: dict[int, _Traits], new: dict[int, _Traits], trait: Callable[[_Traits], str | bytes]
 ) -> list[tuple[int, int]]:
-    """Pairs with an equal trait, taken out of both sides. An empty trait tells nothing."""
-    bearers: dict[str | bytes, deque[int]] = {}
-    for number, traits in old.items():
-        bearers.setdefault(trait(traits), deque()).append(number)
+    """Pairs with an equal trait, removed from both sides. Empty traits do not match."""
+    by_trait: dict[str | bytes, deque[int]] = {}
+    for position, traits in old.items():
+        by_trait.setdefault(trait(traits), deque()).append(position)
     pairs: list[tuple[int, int]] = []
-    for number, traits in list(new.items()):
-        alike = bearers.get(trait(traits)) if trait(traits) else None
+    for position, traits in list(new.items()):
+        alike = by_trait.get(trait(traits)) if trait(traits) else None
         if alike:
-            pairs.append((alike.popleft(), number))
-            del old[pairs[-1][0]], new[number]
+            pairs.append((alike.popleft(), position))
+            del old[pairs[-1][0]], new[position]
     return pairs
 
 
@@ -180,19 +180,19 @@ def _best_pairs(scored: list[tuple[float, int, int]]) -> list[tuple[int, int]]:
     taken_old: set[int] = set()
     taken_new: set[int] = set()
     pairs: list[tuple[int, int]] = []
-    for _, candidate, number in sorted(scored):
-        if candidate not in taken_old and number not in taken_new:
+    for _, candidate, position in sorted(scored):
+        if candidate not in taken_old and position not in taken_new:
             taken_old.add(candidate)
-            taken_new.add(number)
-            pairs.append((candidate, number))
+            taken_new.add(position)
+            pairs.append((candidate, position))
     return pairs
 
 
 def _index(all_traits: dict[int, _Traits]) -> dict[str, list[int]]:
     index: dict[str, list[int]] = {}
-    for number, traits in all_traits.items():
+    for position, traits in all_traits.items():
         for mark in traits.marks():
-            index.setdefault(mark, []).append(number)
+            index.setdefault(mark, []).append(position)
     return index
 
 
@@ -200,15 +200,15 @@ def _candidates(traits: _Traits, index: dict[str, list[int]]) -> list[int]:
     known = sorted((mark for mark in traits.marks() if mark in index), key=lambda mark: (len(index[mark]), mark))
     votes: dict[int, float] = {}
     for mark in known[:_MAX_LOOKUPS]:
-        weight = 1 / len(index[mark])  # a word that few have says more
-        for number in index[mark][:_MAX_BEARERS]:
-            votes[number] = votes.get(number, 0.0) + weight
+        weight = 1 / len(index[mark])  # rare words count more
+        for position in index[mark][:_MAX_ITEMS_PER_WORD]:
+            votes[position] = votes.get(position, 0.0) + weight
     ranked = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
-    return [number for number, _ in ranked[:_MAX_CANDIDATES]]
+    return [position for position, _ in ranked[:_MAX_CANDIDATES]]
 
 
-def _likeness(old: _Traits, new: _Traits) -> float:
-    """From 0 to 1. Names, descriptions and parameters count by how much they tell; what neither has does not."""
+def _similarity(old: _Traits, new: _Traits) -> float:
+    """From 0 to 1: the weighted similarity of names, descriptions and parameters that at least one of them has."""
     name = max(_overlap(old.name, new.name), _overlap(old.pieces, new.pieces))
     parts = [(0.4, name)]
     if old.words or new.words:
@@ -236,7 +236,7 @@ def _traits(item: Item) -> _Traits:
         pieces=frozenset(bare[start : start + _TRIGRAM] for start in range(max(1, len(bare) - _TRIGRAM + 1))),
         words=frozenset(words),
         parameters=_parameters(value),
-        body=json_identity(rest) if len(words) >= _TELLING_WORDS else b"",
+        body=json_identity(rest) if len(words) >= _MIN_WORDS else b"",
     )
 
 
@@ -260,29 +260,29 @@ _NAME_WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 
 
 def name_skeleton(name: str) -> str:
-    """What is left of a name without case, separators, invisible characters and disguised letters."""
+    """A name without case, separators, invisible characters and look-alike letters."""
     return _SEPARATORS.sub("", fold_word(name)).translate(_DIGITS_LIKE_LETTERS)
 
 
 def find_look_alike_names(fresh: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """For each of the ``fresh`` names that reads like a different ``present`` one, that other name."""
+    """For each ``fresh`` name that looks like a different ``present`` name, that other name."""
     suspects = {name: name_skeleton(name) for name in fresh}
     if not suspects:
         return {}
     wanted = set(suspects.values())
-    bearers: dict[str, list[str]] = {}
+    by_skeleton: dict[str, list[str]] = {}
     for name in present:
         bare = name_skeleton(name)
         if bare in wanted:
-            bearers.setdefault(bare, []).append(name)
-    found: dict[str, str] = {}
+            by_skeleton.setdefault(bare, []).append(name)
+    look_alikes: dict[str, str] = {}
     for name, bare in suspects.items():
-        others = [other for other in bearers.get(bare, ()) if other != name]
+        others = [other for other in by_skeleton.get(bare, ()) if other != name]
         if others:
-            found[name] = min(others)
-    return found
+            look_alikes[name] = min(others)
+    return look_alikes
 
 
 def name_words(name: str) -> frozenset[str]:
-    """The words a name is put together from, whichever way they are joined."""
+    """The words of a name: ``read_file``, ``read-file`` and ``readFile`` have the same."""
     return frozenset(word.lower() for word in _NAME_WORD.findall(name))

@@ -1,7 +1,7 @@
-"""What a changed JSON Schema means: which values it lets through now that it did not, and what new text it shows.
+"""Changes of a JSON Schema by their effect: which values it newly accepts or refuses, and which text is new.
 
-Both schemas are walked together; equal parts are skipped. Under ``not`` the directions are reversed. A part that is
-new as a whole is one change, and all its texts are searched.
+Both schemas are walked together; equal parts are skipped. Under ``not``, the directions are reversed. A completely new
+part is one change, and all its text is checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pinwarden.surface.drift.schema_keywords import (
 def schema_changes(
     location: ChangeLocation, before: Any, after: Any, *, inputs: bool, unstated_everywhere: bool = False
 ) -> Iterator[Change]:
-    """Every change between two schemas; ``inputs`` if they describe a call's arguments and not a result."""
+    """Every change between two schemas. ``inputs``: they describe the arguments of a call, not its result."""
     if json_equal(before, after):
         return
     if before is ABSENT or after is ABSENT:
@@ -60,20 +60,20 @@ def _schemas(position: SchemaPosition, before: Any, after: Any) -> Iterator[Chan
 def _boolean_schemas(position: SchemaPosition, before: Any, after: Any) -> Change:
     if not isinstance(before, dict | bool) or not isinstance(after, dict | bool):
         return position.neutral("keyword_changed", before, after)
-    if _takes_all(before) and _takes_all(after):
+    if _accepts_all(before) and _accepts_all(after):
         return position.neutral("same_meaning", before, after)
     if after is False:
         return position.narrower("schema_tightened", before, after)
-    if _takes_all(before):
+    if _accepts_all(before):
         return position.narrower("schema_tightened" if is_silent(after) else "subschema_added", before, after)
     return position.wider("schema_loosened", before, after, silent=is_silent(after))
 
 
-def _takes_all(schema: Any) -> bool:
+def _accepts_all(schema: Any) -> bool:
     return schema is ABSENT or schema is True or schema == {}
 
 
-# Keywords that hold schemas
+# Keywords that contain schemas
 
 
 def _properties(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
@@ -106,21 +106,21 @@ def _named(position: SchemaPosition, old: Any, new: Any, kinds: tuple[str, str])
 
 
 def _one_schema(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A keyword with one schema, whose absence lets everything through."""
+    """A keyword with one schema. Without it, every value is accepted."""
     old, new = keyword_values(position, before, after)
     if old is not ABSENT and new is not ABSENT:
         yield from _items_as_list(position, old, new) if isinstance(old, list) else _schemas(position, old, new)
     elif new is ABSENT:
-        kind = "same_meaning" if _takes_all(old) else "subschema_removed"
-        yield position.neutral(kind, old, new) if _takes_all(old) else position.wider(kind, old, new)
-    elif _takes_all(new):
+        kind = "same_meaning" if _accepts_all(old) else "subschema_removed"
+        yield position.neutral(kind, old, new) if _accepts_all(old) else position.wider(kind, old, new)
+    elif _accepts_all(new):
         yield position.neutral("same_meaning", old, new)
     else:
         yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
 
 
 def _items_as_list(position: SchemaPosition, old: list[Any], new: Any) -> Iterator[Change]:
-    """``items`` with a list, as the older dialects write ``prefixItems``."""
+    """``items`` with a list, which is ``prefixItems`` in older dialects."""
     if isinstance(new, list):
         yield from _positions(position, old, new)
     else:
@@ -138,24 +138,24 @@ def _prefix_items(position: SchemaPosition, before: Schema, after: Schema) -> It
 def _positions(position: SchemaPosition, old: list[Any], new: list[Any]) -> Iterator[Change]:
     if not old and not new:
         yield position.neutral("same_meaning", old, new)
-    for number in range(max(len(old), len(new))):
-        inner = position.child(number)
-        if number >= len(old):
-            yield inner.neutral("subschema_added", ABSENT, new[number])
-        elif number >= len(new):
-            yield inner.neutral("subschema_removed", old[number], ABSENT)
+    for index in range(max(len(old), len(new))):
+        inner = position.child(index)
+        if index >= len(old):
+            yield inner.neutral("subschema_added", ABSENT, new[index])
+        elif index >= len(new):
+            yield inner.neutral("subschema_removed", old[index], ABSENT)
         else:
-            yield from _schemas(inner, old[number], new[number])
+            yield from _schemas(inner, old[index], new[index])
 
 
 def _rest(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """What becomes of members or elements that the schema does not name; absent means that all are taken."""
+    """Keywords for members or elements that the schema does not name; if absent, all are accepted."""
     old, new = keyword_values(position, before, after)
-    if _takes_all(old) and _takes_all(new):
+    if _accepts_all(old) and _accepts_all(new):
         yield position.neutral("same_meaning", old, new)
-    elif new is False and (_takes_all(old) or isinstance(old, dict)):
+    elif new is False and (_accepts_all(old) or isinstance(old, dict)):
         yield position.narrower(_closed(position, old, after), old, new)
-    elif _takes_all(old) and isinstance(new, dict):
+    elif _accepts_all(old) and isinstance(new, dict):
         yield position.narrower("schema_tightened" if is_silent(new) else "subschema_added", old, new)
     elif old is False and new is ABSENT and position.unstated_everywhere:
         yield position.wider("additional_properties_unstated", old, new)
@@ -166,14 +166,14 @@ def _rest(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[C
 
 
 def _closed(position: SchemaPosition, old: Any, after: Schema) -> str:
-    """The kind of change by which a schema refuses what it does not name.
+    """The kind of the change if a schema now refuses members that it does not name.
 
-    A tool without parameters takes no arguments either way. Any other object or list that names nothing can now only be
-    empty, so its content is no longer the model's choice; nor is it where the schema described what it did not name.
+    A tool without parameters accepts no arguments either way. Any other object or list without named members can now
+    only be empty, so the model no longer chooses its content. The same holds if unnamed members had a schema before.
     """
     whole_call = position.location.path == "/inputSchema/additionalProperties"
     named = position.location.member.endswith("Properties") and bool(after.get("properties"))
-    mechanical = _takes_all(old) and (whole_call or named)
+    mechanical = _accepts_all(old) and (whole_call or named)
     return "additional_properties_closed" if mechanical or not position.inputs else "schema_tightened"
 
 
@@ -200,7 +200,7 @@ def _any_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator
 
 
 def _one_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    # A value that two branches took was refused; without one of them it is let through.
+    # A value that two branches accept is refused; without one of them it is accepted.
     yield from _branches(position, before, after, ("alternative_added", "subschema_removed"))
 
 
@@ -229,24 +229,24 @@ def _branch_changes(
     pairs = min(len(gone), len(fresh))
     for left, right in zip(gone[:pairs], fresh[:pairs], strict=True):
         yield from _schemas(position.child(right), old[left], new[right])
-    for number in fresh[pairs:]:
-        yield position.child(number).wider(kinds[0], ABSENT, new[number], silent=is_silent(new[number]))
-    for number in gone[pairs:]:
-        inner = position.child(number)
+    for index in fresh[pairs:]:
+        yield position.child(index).wider(kinds[0], ABSENT, new[index], silent=is_silent(new[index]))
+    for index in gone[pairs:]:
+        inner = position.child(index)
         judge = inner.narrower if kinds[1] == "alternative_removed" else inner.wider
-        yield judge(kinds[1], old[number], ABSENT)
+        yield judge(kinds[1], old[index], ABSENT)
 
 
 def _unmatched(these: list[Any], those: list[Any]) -> list[int]:
-    """The numbers of the entries that have no equal on the other side."""
+    """The indexes of the entries that have no equal on the other side."""
     equals = Counter(map(json_identity, those))
-    left: list[int] = []
-    for number, key in enumerate(map(json_identity, these)):
+    unmatched: list[int] = []
+    for index, key in enumerate(map(json_identity, these)):
         if equals[key]:
             equals[key] -= 1
         else:
-            left.append(number)
-    return left
+            unmatched.append(index)
+    return unmatched
 
 
 def _dependent_required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:

@@ -1,12 +1,12 @@
-"""Changes of one schema keyword that holds no schema: bounds, types, values, texts.
+"""Changes of one schema keyword that contains no schema: bounds, types, values, texts.
 
-Each rule knows which direction lets more values through. For the arguments of a call both directions are for review:
+Each rule knows which direction accepts more values. For the arguments of a call, both directions need review:
 a wider schema accepts values that were not approved, and a narrower one makes a choice that was the model's or the
 user's (one value left of an enum, a higher minimum, null no longer accepted). Two kinds of narrowing leave the choice
 of the value as it was and are information: a maximum size of free text or of a list (``size_limited``), and the
 refusal of members that the schema does not name (``additional_properties_closed``).
 
-A narrower schema of a result promises more and asks for nothing, so it is information (``result_narrowed``).
+A narrower schema of a result promises more and demands nothing, so it is information (``result_narrowed``).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pinwarden.surface.drift.location import ChangeLocation, is_known_dialect, i
 Schema = dict[str, Any]
 _ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
 _TYPE_NAMES = {type(None): "null", bool: "boolean", dict: "object", list: "array", str: "string", int: "integer"}
-_LEAST_SIZES = frozenset({"minLength", "minItems", "minProperties"})
-_LEAST_OF_GREATEST = {"maxLength": "minLength", "maxItems": "minItems", "maxProperties": "minProperties"}
+_MINIMUM_SIZES = frozenset({"minLength", "minItems", "minProperties"})
+_MINIMUM_OF_MAXIMUM = {"maxLength": "minLength", "maxItems": "minItems", "maxProperties": "minProperties"}
 """Keywords for a maximum size, and the keyword for the minimum size of the same thing."""
 _FREE_TEXT_OR_LIST = frozenset({"type", "title", "description", "$comment", "default", "examples", "example", "items"})
-"""Keywords beside which a maximum size excludes no value for what it says."""
+"""If a schema has only these keywords, a maximum size does not select values by their content."""
 _MAX_EXACT_INTEGER = 2**53 - 1  # RFC 8259, section 6; generators state it as the bound of every integer
 _NARROWING = frozenset(
     {
@@ -41,9 +41,9 @@ _NARROWING = frozenset(
         "type_narrowed",
     }
 )
-"""Kinds of change that only take values away; of a result each is ``result_narrowed``."""
+"""Kinds of change that only exclude values; for a result, each of them is ``result_narrowed``."""
 _DESTINATION = frozenset({"destination"})
-# Keywords that only limit values, by what they hold. A least size is not among them: it demands something.
+# Keywords that only limit values. Minimum sizes are not included, because they demand something.
 _SILENT_BOUNDS = frozenset(
     {
         "minimum",
@@ -70,18 +70,18 @@ _SILENT_SCHEMAS = frozenset(
 
 
 class SchemaPosition(Record):
-    """Where in a schema we are and which way is wider there."""
+    """A location in a schema, and which direction accepts more values there."""
 
     location: ChangeLocation
     sense: int = 1
-    """1: more values here, more values in all. -1: under 'not', the reverse. 0: in a condition, unknown."""
+    """1: more values here are more values in total. -1: under 'not', the reverse. 0: in a condition, unknown."""
     inputs: bool
-    """The schema of a call's arguments, in contrast to that of a result."""
+    """Whether it is the schema of a call's arguments, not of a result."""
     unstated_everywhere: bool = False
     """All closed input schemas of the server lost ``additionalProperties`` together."""
 
     def child(self, token: str | int) -> SchemaPosition:
-        """One level further down."""
+        """The position one level deeper."""
         return replace(self, location=self.location.child(token))
 
     def with_sense(self, by: int) -> SchemaPosition:
@@ -89,14 +89,14 @@ class SchemaPosition(Record):
         return replace(self, sense=self.sense * by)
 
     def neutral(self, kind: str, before: Any, after: Any) -> Change:
-        """A change that means the same whichever way is wider."""
+        """A change whose kind does not depend on the direction."""
         return self.location.change(kind, before, after)
 
     def wider(self, kind: str, before: Any, after: Any, *, silent: bool = False) -> Change:
-        """A change after which this part of the schema takes more values.
+        """A change after which this part of the schema accepts more values.
 
-        ``silent`` if what it adds holds nothing that a model could follow, which goes without saying for numbers,
-        flags and what is gone. Under 'not' only that is information: text is read there as anywhere else.
+        ``silent``: the added part has no text that a model could follow; numbers, booleans and removals never have.
+        Under 'not', only a silent change is information, because text there is read like any other.
         """
         silent = silent or after is ABSENT or type(after) is bool or is_number(after)
         excluded = "negation_tightened" if self.inputs else "result_narrowed"
@@ -104,7 +104,7 @@ class SchemaPosition(Record):
         return self.location.change(kinds[self.sense], before, after)
 
     def narrower(self, kind: str, before: Any, after: Any) -> Change:
-        """A change after which this part of the schema takes fewer values."""
+        """A change after which this part of the schema accepts fewer values."""
         if not self.inputs and kind in _NARROWING:
             kind = "result_narrowed"
         kinds = {1: kind, -1: "negation_loosened", 0: "condition_changed"}
@@ -112,18 +112,18 @@ class SchemaPosition(Record):
 
 
 Rule = Callable[[SchemaPosition, Schema, Schema], Iterator[Change]]
-"""How one keyword of two schemas is compared; the position stands on the keyword, whose values differ."""
+"""Compares one keyword of two schemas. The position is that of the keyword, whose values differ."""
 
 
 def keyword_values(position: SchemaPosition, before: Schema, after: Schema) -> tuple[Any, Any]:
-    """The two values of the keyword that the position stands on."""
+    """The two values of the keyword at the position."""
     return before.get(position.location.member, ABSENT), after.get(position.location.member, ABSENT)
 
 
 def is_silent(schema: Any) -> bool:
     """Whether a schema, or each of a list, only limits values, without a name, text or value that a model could follow.
 
-    What does not belong under a keyword is not silent there: text in place of a number is read all the same.
+    A value of the wrong type for its keyword is not silent: a model reads text even if it is in place of a number.
     """
     if isinstance(schema, dict):
         return all(_is_silent_keyword(keyword, value) for keyword, value in schema.items())
@@ -175,7 +175,7 @@ def identifier(position: SchemaPosition, before: Schema, after: Schema) -> Itera
 
 
 def reference(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """``$ref``: within the document, or out of it."""
+    """``$ref``: inside or outside the document."""
     old, new = keyword_values(position, before, after)
     if is_remote(new) and new not in position.location.approved.references:
         yield position.location.change("remote_reference", old, new, ignored=_DESTINATION)
@@ -190,12 +190,12 @@ def header(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[
 
 
 def upper_bound(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A greatest value or size."""
+    """A maximum value or size."""
     yield _bound(position, before, after, sign=1)
 
 
 def lower_bound(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A least value or size."""
+    """A minimum value or size."""
     yield _bound(position, before, after, sign=-1)
 
 
@@ -203,7 +203,7 @@ def _bound(position: SchemaPosition, before: Schema, after: Schema, sign: int) -
     old, new = keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
         return position.neutral("keyword_changed", old, new)
-    least_size = position.location.member in _LEAST_SIZES
+    least_size = position.location.member in _MINIMUM_SIZES
     if least_size and (old is ABSENT or old <= 0) and (new is ABSENT or new <= 0):
         return position.neutral("same_meaning", old, new)
     if new is ABSENT:
@@ -218,21 +218,21 @@ def _bound(position: SchemaPosition, before: Schema, after: Schema, sign: int) -
 
 
 def _leaves_the_choice(keyword: str, schema: Schema, limit: Any) -> bool:
-    """Whether a limit leaves the choice of the value: it excludes only large sizes, or integers that JSON cannot carry.
+    """Whether a limit leaves the choice of the value: it excludes only large sizes, or integers beyond 2**53.
 
-    Beside an enum, a pattern or a format a maximum size can single out a value, and so can one that leaves no size
-    but the smallest.
+    Together with an enum, a pattern or a format, a maximum size can select one value. So can a maximum that allows
+    only the smallest size.
     """
-    least = _LEAST_OF_GREATEST.get(keyword)
+    least = _MINIMUM_OF_MAXIMUM.get(keyword)
     if least is None:
         return bool(limit >= _MAX_EXACT_INTEGER)
-    free = schema.keys() <= _FREE_TEXT_OR_LIST | _LEAST_OF_GREATEST.keys() | _LEAST_SIZES
+    free = schema.keys() <= _FREE_TEXT_OR_LIST | _MINIMUM_OF_MAXIMUM.keys() | _MINIMUM_SIZES
     smallest = schema.get(least, 0)
     return free and is_number(smallest) and bool(limit > max(1, smallest))
 
 
 def multiple_of(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """A step between accepted numbers: a multiple of it is tighter."""
+    """The step between accepted numbers. A multiple of the old step is tighter."""
     old, new = keyword_values(position, before, after)
     if not all(side is ABSENT or is_number(side) for side in (old, new)):
         yield position.neutral("keyword_changed", old, new)
@@ -255,13 +255,13 @@ def unique_items(position: SchemaPosition, before: Schema, after: Schema) -> Ite
     elif was == is_now:
         yield position.neutral("same_meaning", old, new)
     elif is_now:
-        # Where several elements are demanded, their being different can leave one set of them.
-        yield position.narrower("bound_added" if _demands_several(after) else "size_limited", old, new)
+        # If several elements are required and must differ, only one set of them may be left.
+        yield position.narrower("bound_added" if _requires_several(after) else "size_limited", old, new)
     else:
         yield position.wider("bound_removed", old, new)
 
 
-def _demands_several(schema: Schema) -> bool:
+def _requires_several(schema: Schema) -> bool:
     least = schema.get("minItems", 0)
     return not is_number(least) or bool(least > 1)
 
@@ -309,7 +309,7 @@ def _was_a_choice(before: Schema, value: Any) -> bool:
 
 
 def pattern(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """How a string looks: pattern, format, encoding, media type."""
+    """The format of a string: pattern, format, encoding, media type."""
     old, new = keyword_values(position, before, after)
     if old is ABSENT:
         yield position.narrower("values_prescribed", old, new)
@@ -342,7 +342,7 @@ def types(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[C
 
 
 def _all_of_types(schema: Schema, names: frozenset[str]) -> bool:
-    """Whether a schema listed its values, and all of them are of these types: then the types exclude none."""
+    """Whether a schema lists its values and all of them have these types, so that the types exclude none."""
     values = schema.get("enum")
     return isinstance(values, list) and bool(values) and all(_TYPE_NAMES.get(type(value)) in names for value in values)
 
@@ -359,7 +359,7 @@ def _type_set(value: Any) -> frozenset[str] | None:
 
 
 def required(position: SchemaPosition, before: Schema, after: Schema) -> Iterator[Change]:
-    """Which members must be there. Those of properties that went away went with them."""
+    """Required members. If a property was removed, its requirement is not reported separately."""
     old, new = keyword_values(position, before, after)
     was, is_now = _name_set(old), _name_set(new)
     if was is None or is_now is None:
@@ -377,7 +377,7 @@ def required(position: SchemaPosition, before: Schema, after: Schema) -> Iterato
     elif gained and position.inputs:
         yield position.narrower("parameter_required", old, new)
     elif gained:
-        # A name that no property has is not a promise but a text.
+        # A name without a property is text, not a promise.
         yield position.narrower("result_promised" if gained <= _names_of(after) else "required_changed", old, new)
 
 
@@ -429,4 +429,4 @@ KEYWORD_RULES: dict[str, Rule] = {
     "type": types,
     "required": required,
 }
-"""Every keyword without schemas in it that we can judge; any other is ``unknown_keyword``."""
+"""Rules for keywords without schemas in them; all others use ``unknown_keyword``."""

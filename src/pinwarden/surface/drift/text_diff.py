@@ -1,7 +1,7 @@
-"""Two texts side by side, word by word, with everything that a person cannot see spelt out.
+"""The difference of two texts, word by word, with invisible characters shown.
 
-The shortest edit script (Myers, 1986) costs time in proportion to the length times the number of differences. Both
-are bounded: texts that differ too much are shown as one text gone and one text new, which is what they are.
+The shortest edit script (Myers, 1986) takes time proportional to the length times the number of differences. Both are
+limited: texts that differ too much are shown as one deleted and one inserted text.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pinwarden.core.text import show_invisible
 
 Operation = Literal["equal", "delete", "insert"]
 MAX_DIFFERENCES = 400
-"""Words gone plus words new that are still sorted out one by one. No reader follows more."""
+"""Deleted plus inserted words up to which the difference is shown word by word. More are not readable."""
 MAX_WORDS = 20_000
-"""Words of each text that are compared one by one, after what both begin and end with."""
+"""Words of each text that are compared, without the common beginning and end."""
 
-_WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that the pieces put together are the text
+_WORD = re.compile(r"\s*\S+|\s+")  # a word with the space before it, so that joining all pieces gives the text
 
 
 class DiffPiece(NamedTuple):
-    """A stretch of text that both sides have, or only the first (delete), or only the second (insert)."""
+    """A piece of text that is on both sides, only on the first (delete), or only on the second (insert)."""
 
     operation: Operation
     text: str
@@ -54,14 +54,14 @@ _COMMON = 120  # characters around a difference that say where it is
 
 
 def shorten_middle(text: str, longest: int) -> str:
-    """A text that has at most about so many characters: its beginning and its end, and how much is between them."""
+    """A text of about ``longest`` characters at most: its beginning, the number of omitted characters, and its end."""
     return text if len(text) <= longest else _ends(text, longest)
 
 
 def _ends(text: str, longest: int) -> str:
     half = longest // 2
-    left_out = len(text) - 2 * half
-    return text if left_out <= half else f"{text[:half]}… ({left_out} more characters) …{text[-half:]}"
+    omitted = len(text) - 2 * half
+    return text if omitted <= half else f"{text[:half]}… ({omitted} more characters) …{text[-half:]}"
 
 
 def _shown(operation: Operation, text: str) -> str:
@@ -70,7 +70,7 @@ def _shown(operation: Operation, text: str) -> str:
 
 
 def _merged(steps: Iterator[DiffPiece]) -> Iterator[DiffPiece]:
-    """Neighbours of one operation as one piece; between two equal stretches what is gone stands before what is new."""
+    """Merge neighbours with the same operation. Between two equal pieces, deleted text comes before inserted text."""
     gone: list[str] = []
     new: list[str] = []
     equal: list[str] = []
@@ -103,11 +103,11 @@ def _joined(
 
 def _steps(before: str, after: str) -> Iterator[DiffPiece]:
     old, new = _WORD.findall(before), _WORD.findall(after)
-    # 1. What both begin and end with needs no search.
+    # 1. The common beginning and end need no search.
     start = _common(old, new)
     end = min(_common(old[::-1], new[::-1]), len(old) - start, len(new) - start)
     yield DiffPiece("equal", "".join(old[:start]))
-    # 2. The shortest script between, unless it is out of bounds.
+    # 2. The shortest script between them, unless it exceeds the limits.
     inner_old, inner_new = old[start : len(old) - end], new[start : len(new) - end]
     script = _script(inner_old, inner_new) if max(len(inner_old), len(inner_new)) <= MAX_WORDS else None
     if script is None:
@@ -129,7 +129,7 @@ def _common(old: list[str], new: list[str]) -> int:
 
 def _script(old: list[str], new: list[str]) -> list[DiffPiece] | None:
     """The shortest edit script, or None if it has more than ``MAX_DIFFERENCES`` steps."""
-    reach = {1: 0}  # by diagonal (words of old minus words of new), how far into old one gets
+    reach = {1: 0}  # by diagonal (words of old minus words of new), the furthest position in old
     history: list[dict[int, int]] = []
     for differences in range(min(len(old) + len(new), MAX_DIFFERENCES) + 1):
         history.append(dict(reach))

@@ -16,21 +16,21 @@ class Event(Record):
 
 
 class EventParser:
-    """Reads a stream of events as the WHATWG HTML standard, section 9.2.6, describes it."""
+    """Parses an event stream as in the WHATWG HTML standard, section 9.2.6."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max = max_event_bytes
         self._line = bytearray()
         self._data: bytearray | None = None
-        # Not lists of their parts: those may take twenty times what is in them.
+        # Byte arrays, because a list of small parts can take twenty times their size.
         self._name = ""
         self._size = 0
         self._begun = False
         self._after_return = False
 
     @property
-    def held(self) -> int:
-        """Bytes of an event that is not complete."""
+    def buffered_bytes(self) -> int:
+        """The size of the incomplete event."""
         return len(self._line) + (0 if self._data is None else len(self._data))
 
     def feed(self, chunk: bytes) -> list[Event]:

@@ -1,4 +1,4 @@
-"""MCP over Streamable HTTP: each message is a POST, answered with JSON or with a stream of events."""
+"""MCP over Streamable HTTP (each message is a POST, answered with JSON or with events) and over the older HTTP+SSE."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "app
 _EVENTS = "text/event-stream"
 _MAX_SESSION_ID = 1024
 _GOODBYE_SECONDS = 2.0
-_OVER = NoMessage(reason="ended", detail="the server's answer ended without a message")
+_OVER = NoMessage(reason="ended", detail="the server's response ended without a message")
 _HUNG_UP = NoMessage(reason="ended", detail="the server closed the connection before its answer was complete")
-_QUIET = NoMessage(reason="quiet", detail="the server said nothing")
+_QUIET = NoMessage(reason="quiet", detail="the server sent nothing")
 
 
-class StreamableWire:
+class StreamableHttpTransport:
     """One MCP endpoint. The session id of the older revisions stays inside this class."""
 
-    transport = "streamable-http"
+    name = "streamable-http"
     line_based = False
 
-    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
-        self._allowance = allowance
-        self._client = HttpClient(options, allowance)
+    def __init__(self, options: HttpOptions, budget: ProbeBudget) -> None:
+        self._budget = budget
+        self._client = HttpClient(options, budget)
         self._session: dict[str, str] = {}
         self._version: Mapping[str, str] = {}
         self._messages: Iterator[bytes] = iter(())
@@ -38,41 +38,41 @@ class StreamableWire:
         self._silence = _OVER
 
     def send(
-        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+        self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
-        """Post one message. The answer to a question is then ready to be received."""
-        if expects_answer:
+        """Post one message. If a response is expected, ``receive`` returns it."""
+        if expects_response:
             self._let_go()
         sent = {**_ACCEPT, **self._session, **headers}
         request = HttpRequest(method="POST", address=self._client.address, headers=sent, body=message, wait=wait)
         try:
             response = self._client.request(request)
-            if expects_answer:
+            if expects_response:
                 self._remember(response, headers)
                 self._expect(response)
             else:
                 response.close()
         except NoResponse as unanswered:
-            if expects_answer:
+            if expects_response:
                 self._silence = _HUNG_UP if unanswered.hung_up else _QUIET
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The next message of the answer to the last question."""
-        del wait  # the question was sent with it
+        """The next message of the response to the last request."""
+        del wait  # the request was sent with it
         try:
             return next(self._messages, self._silence)
         except NoResponse as unanswered:
             return _HUNG_UP if unanswered.hung_up else _QUIET
 
     def restart(self) -> None:
-        """Forget the last answer."""
+        """Discard the last response and the session."""
         self._let_go()
         self._session = {}
 
     def close(self) -> None:
-        """End the session, if there is one, and let go of all connections."""
+        """End the session, if there is one, and close all connections."""
         self._let_go()
-        if self._session and not self._allowance.is_expired:
+        if self._session and not self._budget.is_expired:
             with suppress(PinwardenError, NoResponse):
                 headers = {**self._session, **self._version}
                 address = self._client.address
@@ -96,14 +96,14 @@ class StreamableWire:
             self._response = response
             self._messages = self._events(response)
             return
-        body = response.body(self._allowance.limits.max_message_bytes).strip()
+        body = response.body(self._budget.limits.max_message_bytes).strip()
         if body.startswith(b"{") or (response.status < 300 and body):
             self._messages = iter((body,))
         else:
             self._silence = NoMessage(reason="refused", detail=f"HTTP status {response.status}", status=response.status)
 
     def _events(self, response: HttpResponse) -> Iterator[bytes]:
-        parser = EventParser(self._allowance.limits.max_message_bytes)
+        parser = EventParser(self._budget.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from (event.data for event in parser.feed(chunk) if event.name == "message")
 
@@ -118,23 +118,23 @@ class StreamableWire:
 _MAX_REPLY = 1 << 16
 
 
-class SseWire:
-    """The stream is opened with the first message; its first event says where to post."""
+class SseTransport:
+    """HTTP+SSE: the stream is opened with the first message, and its first event is the address to post to."""
 
-    transport = "sse"
+    name = "sse"
     line_based = False
 
-    def __init__(self, options: HttpOptions, allowance: ProbeBudget) -> None:
-        self._allowance = allowance
-        self._client = HttpClient(options, allowance)
+    def __init__(self, options: HttpOptions, budget: ProbeBudget) -> None:
+        self._budget = budget
+        self._client = HttpClient(options, budget)
         self._response: HttpResponse | None = None
         self._events: Iterator[Event] = iter(())
         self._endpoint: HttpAddress | None = None
 
     def send(
-        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+        self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
-        """Post one message; its answer comes on the stream."""
+        """Post one message. The response arrives on the stream."""
         if self._endpoint is None:
             self._response = self._open()
             self._events = self._read(self._response)
@@ -144,16 +144,16 @@ class SseWire:
         try:
             response = self._client.request(request)
         except NoResponse as unanswered:
-            raise probe_failed("ended", "the server did not take a message") from unanswered
-        if response.status >= 400 and expects_answer:
+            raise probe_failed("ended", "the server did not accept a message") from unanswered
+        if response.status >= 400 and expects_response:
             response.close()
             raise probe_failed("refused", f"HTTP status {response.status} for a message", {"status": response.status})
-        with suppress(NoResponse):  # what a server says beside the stream does not matter
+        with suppress(NoResponse):  # the body of this response is not used
             response.body(_MAX_REPLY)
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
         """The next message of the stream."""
-        del wait  # nothing else could be tried meanwhile
+        del wait  # there is nothing else to try in the meantime
         with suppress(NoResponse):
             for event in self._events:
                 if event.name == "message":
@@ -161,7 +161,7 @@ class SseWire:
         return NoMessage(reason="ended", detail="the server ended its stream")
 
     def restart(self) -> None:
-        """Nothing to begin afresh: the stream is the session."""
+        """Do nothing: the stream is the session."""
 
     def close(self) -> None:
         """End the stream."""
@@ -178,15 +178,15 @@ class SseWire:
             headers = {"Accept": "text/event-stream"}
             response = self._client.request(HttpRequest(method="GET", address=self._client.address, headers=headers))
         except NoResponse as unanswered:
-            raise probe_failed("ended", "the server did not open its stream of events") from unanswered
+            raise probe_failed("ended", "the server did not open its event stream") from unanswered
         if response.status != 200 or response.content_type != "text/event-stream":
             response.close()
             details = {"status": response.status}
-            raise probe_failed("refused", f"no stream of events there: HTTP status {response.status}", details)
+            raise probe_failed("refused", f"no event stream: HTTP status {response.status}", details)
         return response
 
     def _read(self, response: HttpResponse) -> Iterator[Event]:
-        parser = EventParser(self._allowance.limits.max_message_bytes)
+        parser = EventParser(self._budget.limits.max_message_bytes)
         for chunk in response.chunks():
             yield from parser.feed(chunk)
 
@@ -194,17 +194,17 @@ class SseWire:
         try:
             event = next(self._events, None)
         except NoResponse as unanswered:
-            raise probe_failed("ended", "the stream of events ended before it began") from unanswered
+            raise probe_failed("ended", "the event stream ended before its first event") from unanswered
         if event is None or event.name != "endpoint":
-            raise probe_failed("protocol", "the stream of events does not begin with the endpoint")
+            raise probe_failed("protocol", "the event stream does not begin with the endpoint")
         base = self._client.address
         text = event.data.decode("utf-8", "replace")
         try:
             endpoint = HttpAddress.parse(urljoin(f"{base.scheme}://{base.host_header}{base.path}", text))
         except (PinwardenError, ValueError) as err:
-            raise probe_failed("protocol", "the endpoint that the server names is not a web address") from err
+            raise probe_failed("protocol", "the endpoint of the event stream is not a web address") from err
         if endpoint.origin != base.origin:
-            # Our headers would go to whomever the server likes.
+            # The server could redirect our headers to any host.
             raise PinwardenError(
                 "ADDRESS_REFUSED", "the endpoint is on another host than its stream", data={"reason": "endpoint"}
             )

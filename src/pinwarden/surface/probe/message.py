@@ -17,16 +17,16 @@ _UNREAD = frozenset({"result", "params"})  # members that are cut out and judged
 
 
 class Message(Record):
-    """A request, notification or answer from the server."""
+    """A request, notification or response from the server."""
 
     members: dict[str, Any]
-    """The members of the envelope; of those that could not be read strictly, only the text."""
+    """The members of the envelope; members that are not strict JSON as bytes."""
     problem: PinwardenError | None
-    """Why the message as a whole cannot be read strictly; then ``result`` and ``params`` are bytes."""
+    """Why the message is not strict JSON; then ``result`` and ``params`` are bytes."""
 
     @property
     def is_call(self) -> bool:
-        """Whether the server asks or tells something, instead of answering."""
+        """Whether it is a request or notification, not a response."""
         return isinstance(self.members.get("method"), str)
 
 
@@ -38,7 +38,7 @@ class ListPage(Record):
 
 
 def parse_message(text: bytes, limits: Limits) -> Message:
-    """Read a message. One whose envelope is ambiguous is refused, whatever it holds."""
+    """Parse a message. Raises if its envelope is ambiguous."""
     try:
         members = strict_json.parse_json(text, limits)
     except PinwardenError as err:
@@ -49,40 +49,39 @@ def parse_message(text: bytes, limits: Limits) -> Message:
 
 
 def parse_result(message: Message) -> dict[str, Any]:
-    """The result of an answer that must be readable as a whole."""
+    """The result of a response that must be strict JSON."""
     if message.problem is not None:
-        raise probe_failed(
-            "protocol", f"the server's answer has no single meaning: {message.problem}"
-        ) from message.problem
+        raise probe_failed("protocol", f"the server's response is ambiguous: {message.problem}") from message.problem
     return _result_object(message.members.get("result"))
 
 
-def parse_page(message: Message, kind: ItemKind, limits: Limits, most: int | None = None) -> ListPage:
-    """The items of one list answer, ``most`` at most; one that cannot be read strictly is kept as undigestable."""
+def parse_page(message: Message, kind: ItemKind, limits: Limits, max_items: int | None = None) -> ListPage:
+    """The items of one list response. Raises for more than ``max_items``; invalid items are kept as undigestable."""
     if message.problem is None:
         result = _result_object(message.members.get("result"))
         values = _member(result, kind)
         if not isinstance(values, list):
-            raise probe_failed("protocol", f"the server's answer to {kind.method} has no list of {kind.member}")
-        _check_count(values, kind, most)
+            raise probe_failed("protocol", f"the server's response to {kind.method} has no list of {kind.member}")
+        _check_count(values, kind, max_items)
         return ListPage(items=[Item.from_value(kind, value) for value in values], cursor=_cursor(result, kind))
     texts = _members(message.members.get("result", b""), limits, message.problem, cut=kind.member)
     values = _member(texts, kind)
     elements = _elements(values, message.problem)
-    _check_count(elements, kind, most)
+    _check_count(elements, kind, max_items)
     items = [Item.from_json_text(kind, element, limits) for element in elements]
     return ListPage(items=items, cursor=_cursor(texts, kind))
 
 
-def _check_count(items: list[Any], kind: ItemKind, most: int | None) -> None:
-    if most is not None and len(items) > most:
+def _check_count(items: list[Any], kind: ItemKind, max_items: int | None) -> None:
+    if max_items is not None and len(items) > max_items:
         raise PinwardenError(
-            "PROBE_LIMIT", f"the server's answer to {kind.method} has {len(items)} items; {most} are read"
+            "PROBE_LIMIT",
+            f"the server's response to {kind.method} has {len(items)} items; at most {max_items} are read",
         )
 
 
 def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | None = None) -> dict[str, Any]:
-    """The members of an object that is not strict JSON somewhere inside. Its own structure must be strict."""
+    """The members of an object with a member that is not strict JSON. The object itself must be strict."""
     try:
         parts = object_members(text)
     except PinwardenError as err:
@@ -91,7 +90,7 @@ def _members(text: bytes, limits: Limits, problem: PinwardenError, cut: str | No
     for name, part in parts:
         if name in members:
             raise probe_failed(
-                "protocol", f"the server's answer has the member {name[:80]!a} more than once"
+                "protocol", f"the server's response has the member {name[:80]!a} more than once"
             ) from problem
         members[name] = part if name == cut or (cut is None and name in _UNREAD) else _small(part, limits)
     return members
@@ -101,42 +100,42 @@ def _small(part: bytes, limits: Limits) -> Any:
     try:
         return strict_json.parse_json(part, limits)
     except PinwardenError as err:
-        raise probe_failed("protocol", f"the server's answer has no single meaning: {err}") from err
+        raise probe_failed("protocol", f"the server's response is ambiguous: {err}") from err
 
 
 def _elements(text: Any, problem: PinwardenError) -> list[bytes]:
     try:
         return array_elements(text)
     except PinwardenError as err:
-        raise probe_failed("protocol", f"the server sent a list that cannot be taken apart: {problem}") from err
+        raise probe_failed("protocol", f"the server sent a list that cannot be split into items: {problem}") from err
 
 
 def _result_object(result: Any) -> dict[str, Any]:
     if not isinstance(result, dict):
-        raise probe_failed("protocol", "the server's answer has no result object")
+        raise probe_failed("protocol", "the server's response has no result object")
     return result
 
 
 def _member(result: dict[str, Any], kind: ItemKind) -> Any:
     if result.get("resultType", "complete") != "complete":
-        raise probe_failed("protocol", f"the server wants something before it answers {kind.method}")
+        raise probe_failed("protocol", f"the server requests input before it responds to {kind.method}")
     if kind.member not in result:
-        raise probe_failed("protocol", f"the server's answer to {kind.method} has no member {kind.member}")
+        raise probe_failed("protocol", f"the server's response to {kind.method} has no member {kind.member}")
     return result[kind.member]
 
 
 def _cursor(result: dict[str, Any], kind: ItemKind) -> str | None:
     cursor = result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
-        raise probe_failed("protocol", f"the server's answer to {kind.method} has a nextCursor that is not a string")
+        raise probe_failed("protocol", f"the server's response to {kind.method} has a nextCursor that is not a string")
     return cursor
 
 
 class NoMessage(Record):
-    """No message came. Which kind of silence decides whether another era or transport is worth a try."""
+    """No message was received. The reason decides whether another protocol era or transport is tried."""
 
     reason: Literal["quiet", "refused", "ended"]
-    """Nothing within the wait; an HTTP status instead of an answer; or the stream is over."""
+    """Nothing within the wait, an HTTP error status, or the end of the stream."""
     detail: str
     status: int | None = None
 
@@ -144,23 +143,23 @@ class NoMessage(Record):
 class ProbeTransport(Protocol):
     """One connection to one server."""
 
-    transport: str
+    name: str
     line_based: bool
-    """One stream of lines each way: lines that are no message may come between, and questions need not wait."""
+    """Messages are lines in both directions: other lines may come between them, and requests can overlap."""
 
     def send(
-        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+        self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
-        """Send one message. The headers matter to HTTP only."""
+        """Send one message. Only HTTP uses the headers."""
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
-        """The text of the next message; without ``wait``, for as long as the probe may take."""
+        """The text of the next message within ``wait`` seconds, or else within the time of the probe."""
 
     def restart(self) -> None:
-        """Begin afresh after the server ended."""
+        """Start again after the server ended."""
 
     def close(self) -> None:
-        """Let go of everything, politely."""
+        """End the session and release all resources."""
 
     def abort(self) -> None:
-        """Let go of everything, now, from any thread."""
+        """Release all resources immediately, from any thread."""

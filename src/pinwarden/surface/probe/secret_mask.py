@@ -1,4 +1,4 @@
-"""Keeps secrets out of what people and files get to see, also where a server echoes them."""
+"""Keep secrets out of output and files, even if a server echoes them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.surface.surface import Surface
 from pinwarden.system.masking import is_safe_to_show
 
-_SHORTEST = 4  # shorter values are no secrets, and masking them would make every text unreadable
-_SHORTEST_REPEATED = 8  # shorter ones occur by chance
+_SHORTEST = 4  # shorter values are not secrets, and masking them would make text unreadable
+_SHORTEST_REPEATED = 8  # shorter values occur by chance
 _MASK = "***"
 
 
 class SecretMask:
-    """Knows the secrets of one probe and removes them from text."""
+    """Masks the secrets of one probe in text."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        # "Bearer abc" is a secret as a whole, and so is what follows the name of the scheme.
+        # Both "Bearer abc" and "abc" are secrets.
         parts = {part for secret in secrets for part in (secret, *secret.split()[1:])}
         self._secrets = sorted((part for part in parts if len(part) >= _SHORTEST), key=len, reverse=True)
 
     def text(self, text: str) -> str:
-        """The text without any of the secrets."""
+        """The text with all secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, _MASK)
         return text
 
     def error(self, err: PinwardenError, details: Mapping[str, object]) -> PinwardenError:
-        """The same error with more details and without secrets."""
+        """The error with more details, and with all secrets masked."""
         data = {name: self._value(value) for name, value in {**err.data, **details}.items()}
         return PinwardenError(err.code, self.text(err.message), hint=err.hint, data=data)
 
@@ -46,8 +46,8 @@ def refuse_echoed_secrets(surface: Surface, given: Iterable[tuple[str, str]]) ->
     refuse_echoed_secrets_in([surface.server, [item.value for item in surface.all_items()]], given)
 
 
-def refuse_echoed_secrets_in(answers: Any, given: Iterable[tuple[str, str]]) -> None:
-    """The same for anything else that a server says."""
+def refuse_echoed_secrets_in(responses: Any, given: Iterable[tuple[str, str]]) -> None:
+    """Like `refuse_echoed_secrets`, for any response of a server."""
     wanted = {
         part: name
         for name, value in given
@@ -57,25 +57,25 @@ def refuse_echoed_secrets_in(answers: Any, given: Iterable[tuple[str, str]]) -> 
     }
     if not wanted:
         return
-    spelt = {json.dumps(part)[1:-1]: name for part, name in wanted.items()} | wanted
-    text = "\n".join(_texts(answers))
-    names = sorted({name for part, name in spelt.items() if part in text})
+    spellings = {json.dumps(part)[1:-1]: name for part, name in wanted.items()} | wanted
+    text = "\n".join(_texts(responses))
+    names = sorted({name for part, name in spellings.items() if part in text})
     if names:
         raise PinwardenError(
             "SECRET_REPEATED",
-            f"the server's answers repeat a value that it was given: {', '.join(names)[:200]}",
+            f"the server's responses repeat a value that it was given: {', '.join(names)[:200]}",
             data={"names": names},
         )
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, the names of members included."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, Mapping):
-            waiting += [*each.keys(), *each.values()]
-        elif isinstance(each, list | tuple):
-            waiting += each
+    """Every string in a value, including member names."""
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, str):
+            yield current
+        elif isinstance(current, Mapping):
+            pending += [*current.keys(), *current.values()]
+        elif isinstance(current, list | tuple):
+            pending += current

@@ -1,7 +1,6 @@
-"""The MCP conversation of a probe: find the era, ask for every list to its last page, be polite, stay bounded.
+"""The MCP session of a probe: find the protocol era, read every page of every list, within limits.
 
-It speaks JSON-RPC itself, because the models of the SDKs drop the members they do not know, and those are exactly
-the members that must be seen.
+It has its own JSON-RPC code, because the models of the SDKs drop unknown members, and exactly these must be visible.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MAX_ID = 200  # characters of a server's request id that are sent back
 
 
 class ClientIdentity(Record):
-    """Who asks. Servers may answer clients differently, so a probe can ask as a real client would."""
+    """The client that a probe poses as, because servers may respond differently to different clients."""
 
     name: str = "pinwarden"
     version: str = __version__
@@ -57,22 +56,22 @@ class Opening(Record):
 
 
 class Listing(Record):
-    """One list, complete."""
+    """One complete list."""
 
     items: tuple[Item, ...]
     pages: int
 
 
 class Session:
-    """One conversation over one wire."""
+    """One session over one transport."""
 
-    def __init__(self, wire: ProbeTransport, client: ClientIdentity, allowance: ProbeBudget) -> None:
+    def __init__(self, transport: ProbeTransport, client: ClientIdentity, budget: ProbeBudget) -> None:
         self.noise_lines = 0
-        self._wire = wire
+        self._transport = transport
         self._client = client
-        self._allowance = allowance
-        self._limits = allowance.limits
-        self._json_limits = allowance.limits.json
+        self._budget = budget
+        self._limits = budget.limits
+        self._json_limits = budget.limits.json
         self._last_id = 0
         self._strays = 0
         self._server_requests = 0
@@ -80,62 +79,62 @@ class Session:
         self._stateless = False
         self._version_header: dict[str, str] = {}
         self._initialize_id: int | None = None
-        self._initialize_answer: Message | None = None
+        self._initialize_response: Message | None = None
 
     def open(self, *, discover: bool) -> Opening | NoMessage:
-        """Find the era. A silence says that ``initialize`` met no MCP server on this transport."""
+        """Find the protocol era. `NoMessage` means that no MCP server responded to ``initialize`` on this transport."""
         opening = self._discover() if discover else None
         return self._initialize() if opening is None else opening
 
     def lists(self, opening: Opening) -> tuple[dict[ItemKind, Listing], list[str]]:
-        """Every list that is offered, and the names of those that went on changing while they were read."""
+        """Every offered list, and the names of lists that kept changing while they were read."""
         offered = [kind for kind in ITEM_KINDS if _offers(opening.server["capabilities"], kind)]
-        found: dict[ItemKind, Listing] = {}
-        wanted = offered
+        listings: dict[ItemKind, Listing] = {}
+        pending = offered
         for _ in range(self._limits.max_rounds):
             self._changed.clear()
-            for kind in wanted:
+            for kind in pending:
                 listing = self._list(kind)
                 if listing is not None:
-                    found[kind] = listing
-            wanted = [kind for kind in found if kind in self._changed]
-            if not wanted:
+                    listings[kind] = listing
+            pending = [kind for kind in listings if kind in self._changed]
+            if not pending:
                 break
-        return found, [kind.member for kind in wanted]
+        return listings, [kind.member for kind in pending]
 
     def _discover(self) -> Opening | None:
-        """The era without a handshake, if the server speaks it."""
-        wait = min(self._limits.max_discovery_seconds, self._allowance.seconds / 3)
+        """Open the era without a handshake, if the server supports it."""
+        wait = min(self._limits.max_discovery_seconds, self._budget.seconds / 3)
         self._stateless = True
-        wanted = self._send("server/discover", {}, wait)
+        discover_id = self._send("server/discover", {}, wait)
         self._stateless = False
-        answer = self._answer({wanted}, wait)
-        if isinstance(answer, NoMessage) and answer.reason == "quiet" and self._wire.line_based:
-            # Some old servers ignore what they do not know. One that is merely slow answers the first question first.
-            self._initialize_id = self._send("initialize", self._hello())
-            answer = self._answer({wanted, self._initialize_id}, None)
-        if isinstance(answer, NoMessage):
-            if answer.status in (401, 403):
-                raise no_answer("server/discover", answer)
-            if answer.reason == "ended":
-                self._wire.restart()  # some old servers die of what they do not know
+        response = self._receive_response({discover_id}, wait)
+        if isinstance(response, NoMessage) and response.reason == "quiet" and self._transport.line_based:
+            # Some old servers ignore unknown requests. A server that is only slow responds to the first request first.
+            self._initialize_id = self._send("initialize", self._initialize_params())
+            response = self._receive_response({discover_id, self._initialize_id}, None)
+        if isinstance(response, NoMessage):
+            if response.status in (401, 403):
+                raise no_response("server/discover", response)
+            if response.reason == "ended":
+                self._transport.restart()  # some old servers exit on an unknown request
                 self._initialize_id = None
             return None
-        if _is_id(answer, self._initialize_id):
-            self._initialize_answer = answer
+        if _is_id(response, self._initialize_id):
+            self._initialize_response = response
             return None
-        opening = self._discovered(answer)
+        opening = self._discovered(response)
         self._stateless = opening is not None
         return opening
 
-    def _discovered(self, answer: Message) -> Opening | None:
-        error = answer.members.get("error")
+    def _discovered(self, response: Message) -> Opening | None:
+        error = response.members.get("error")
         if error is not None:
             supported = _supported_versions(error)
             if supported and not set(supported) & {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
-                raise probe_failed("protocol", "the server speaks no protocol version that is known here")
+                raise probe_failed("protocol", "the server supports no protocol version that Pinwarden supports")
             return None
-        result = parse_result(answer)
+        result = parse_result(response)
         versions = result.get("supportedVersions")
         if not isinstance(versions, list) or STATELESS_VERSIONS[0] not in versions:
             return None
@@ -146,23 +145,21 @@ class Session:
 
     def _initialize(self) -> Opening | NoMessage:
         if self._initialize_id is None:
-            self._initialize_id = self._send("initialize", self._hello())
-        answer = self._initialize_answer or self._answer({self._initialize_id}, None)
-        if isinstance(answer, NoMessage):
-            return answer
-        _refuse_error("initialize", answer)
-        result = parse_result(answer)
+            self._initialize_id = self._send("initialize", self._initialize_params())
+        response = self._initialize_response or self._receive_response({self._initialize_id}, None)
+        if isinstance(response, NoMessage):
+            return response
+        _refuse_error("initialize", response)
+        result = parse_result(response)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_VERSIONS:
-            raise probe_failed(
-                "protocol", f"the server chose the protocol version {str(version)[:40]!a}, which is not known"
-            )
+            raise probe_failed("protocol", f"the server chose the unknown protocol version {str(version)[:40]!a}")
         self._version_header = {"MCP-Protocol-Version": version}
-        self._tell(INITIALIZED)
+        self._notify(INITIALIZED)
         info = {"serverInfo": result["serverInfo"]} if "serverInfo" in result else {}
         return Opening(era="initialize", version=version, server={**info, **_facts(result)})
 
-    def _hello(self) -> dict[str, Any]:
+    def _initialize_params(self) -> dict[str, Any]:
         return {
             "protocolVersion": HANDSHAKE_VERSIONS[0],
             "capabilities": dict(self._client.capabilities),
@@ -174,14 +171,14 @@ class Session:
         cursors: set[str] = set()
         params: dict[str, Any] = {}
         for page_number in range(1, self._limits.max_pages + 1):
-            wanted = self._send(kind.method, params)
-            answer = self._answer({wanted}, None)
-            if isinstance(answer, NoMessage):
-                raise no_answer(kind.method, answer)
-            if page_number == 1 and _error_code(answer) == METHOD_NOT_FOUND:
+            request_id = self._send(kind.method, params)
+            response = self._receive_response({request_id}, None)
+            if isinstance(response, NoMessage):
+                raise no_response(kind.method, response)
+            if page_number == 1 and _error_code(response) == METHOD_NOT_FOUND:
                 return None
-            _refuse_error(kind.method, answer)
-            page = parse_page(answer, kind, self._json_limits)
+            _refuse_error(kind.method, response)
+            page = parse_page(response, kind, self._json_limits)
             items.extend(page.items)
             if len(items) > self._limits.max_items:
                 raise probe_limit_exceeded(kind.member, self._limits.max_items)
@@ -203,7 +200,7 @@ class Session:
             headers = {"MCP-Protocol-Version": STATELESS_VERSIONS[0], "Mcp-Method": method}
         if params:
             call["params"] = params
-        self._wire.send(_encode(call), headers, expects_answer=True, wait=wait)
+        self._transport.send(_encode(call), headers, expects_response=True, wait=wait)
         return self._last_id
 
     def _request_meta(self) -> dict[str, Any]:
@@ -213,15 +210,15 @@ class Session:
             CAPABILITIES_META: dict(self._client.capabilities),
         }
 
-    def _tell(self, method: str) -> None:
+    def _notify(self, method: str) -> None:
         message = _encode({"jsonrpc": "2.0", "method": method})
-        self._wire.send(message, self._version_header, expects_answer=False)
+        self._transport.send(message, self._version_header, expects_response=False)
 
-    def _answer(self, wanted: set[int | None], wait: float | None) -> Message | NoMessage:
-        """The answer to one of the requests; whatever else comes before it is counted and dealt with."""
+    def _receive_response(self, request_ids: set[int | None], wait: float | None) -> Message | NoMessage:
+        """The response to one of the requests. Other messages before it are counted and handled."""
         end = None if wait is None else monotonic() + wait
         while True:
-            received = self._wire.receive(None if end is None else max(end - monotonic(), 0))
+            received = self._transport.receive(None if end is None else max(end - monotonic(), 0))
             if isinstance(received, NoMessage):
                 return received
             message = self._read(received)
@@ -229,20 +226,20 @@ class Session:
                 continue
             if message.is_call:
                 self._respond(message)
-            elif any(_is_id(message, number) for number in wanted) or _is_lost_error(message):
+            elif any(_is_id(message, request_id) for request_id in request_ids) or _is_lost_error(message):
                 return message
             else:
                 self._count_stray()
 
     def _read(self, text: bytes) -> Message | None:
-        """The message, or None for a line that is none."""
+        """The message, or None for a line that is not a message."""
         if not text.lstrip().startswith(b"{"):
-            if not self._wire.line_based:
-                raise probe_failed("protocol", "the server answered with something that is not a JSON-RPC message")
+            if not self._transport.line_based:
+                raise probe_failed("protocol", "the server's response is not a JSON-RPC message")
             self._count_noise()
             return None
         message = parse_message(text, self._json_limits)
-        if "jsonrpc" not in message.members and self._wire.line_based:
+        if "jsonrpc" not in message.members and self._transport.line_based:
             self._count_noise()  # a log line that happens to be JSON
             return None
         return message
@@ -256,17 +253,17 @@ class Session:
         self._server_requests += 1
         if self._server_requests > self._limits.max_server_requests:
             raise probe_limit_exceeded("requests of its own", self._limits.max_server_requests)
-        number = call.members["id"]
-        if not isinstance(number, int | str) or len(str(number)) > _MAX_ID:
-            raise probe_failed("protocol", "the server sent a request with an id that is not usable")
-        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
+        request_id = call.members["id"]
+        if not isinstance(request_id, int | str) or len(str(request_id)) > _MAX_ID:
+            raise probe_failed("protocol", "the server sent a request with an invalid id")
+        response: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id}
         if method == "ping":
-            answer["result"] = {}
+            response["result"] = {}
         elif method == "roots/list" and "roots" in self._client.capabilities:
-            answer["result"] = {"roots": []}
+            response["result"] = {"roots": []}
         else:
-            answer["error"] = {"code": METHOD_NOT_FOUND, "message": "this client only lists"}
-        self._wire.send(_encode(answer), self._version_header, expects_answer=False)
+            response["error"] = {"code": METHOD_NOT_FOUND, "message": "this client only lists"}
+        self._transport.send(_encode(response), self._version_header, expects_response=False)
 
     def _count_stray(self) -> None:
         self._strays += 1
@@ -276,30 +273,30 @@ class Session:
     def _count_noise(self) -> None:
         self.noise_lines += 1
         if self.noise_lines > self._limits.max_noise_lines:
-            raise probe_failed("protocol", "the server writes text instead of messages to its standard output")
+            raise probe_failed("protocol", "the server writes text instead of messages to stdout")
 
 
-def no_answer(method: str, silence: NoMessage) -> PinwardenError:
-    """The error for a question that met silence."""
+def no_response(method: str, outcome: NoMessage) -> PinwardenError:
+    """The error for a request without a response."""
     details: dict[str, object] = {"method": method}
-    if silence.status is not None:
-        details["status"] = silence.status
-    return probe_failed(silence.reason, f"no answer to {method}: {silence.detail}", details)
+    if outcome.status is not None:
+        details["status"] = outcome.status
+    return probe_failed(outcome.reason, f"no response to {method}: {outcome.detail}", details)
 
 
-def _refuse_error(method: str, answer: Message) -> None:
-    error = answer.members.get("error")
+def _refuse_error(method: str, response: Message) -> None:
+    error = response.members.get("error")
     if error is None:
         return
     text = error.get("message") if isinstance(error, dict) else None
     shown = f": {show_invisible(text[:200])}" if isinstance(text, str) else ""
     raise probe_failed(
-        "error", f"the server answered {method} with error {_error_code(answer)}{shown}", {"method": method}
+        "error", f"the server answered {method} with error {_error_code(response)}{shown}", {"method": method}
     )
 
 
-def _error_code(answer: Message) -> int | None:
-    error = answer.members.get("error")
+def _error_code(response: Message) -> int | None:
+    error = response.members.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) else None
 
@@ -310,19 +307,19 @@ def _supported_versions(error: Any) -> list[str]:
     return [version for version in supported if isinstance(version, str)] if isinstance(supported, list) else []
 
 
-def _is_id(message: Message, number: int | None) -> bool:
-    found = message.members.get("id")
-    return number is not None and type(found) is int and found == number
+def _is_id(message: Message, request_id: int | None) -> bool:
+    message_id = message.members.get("id")
+    return request_id is not None and type(message_id) is int and message_id == request_id
 
 
 def _is_lost_error(message: Message) -> bool:
-    """An error without an id belongs to the only question that is open (JSON-RPC 2.0, section 5)."""
+    """An error without an id belongs to the only open request (JSON-RPC 2.0, section 5)."""
     return message.members.get("id") is None and message.members.get("error") is not None
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(result.get("capabilities"), dict):
-        raise probe_failed("protocol", "the server does not say what it is capable of")
+        raise probe_failed("protocol", "the server's response has no capabilities")
     return {member: result[member] for member in ("capabilities", "instructions") if member in result}
 
 
@@ -331,10 +328,9 @@ def _offers(capabilities: Mapping[str, Any], kind: ItemKind) -> bool:
 
 
 def _stamped_info(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Without a handshake, the server's name and version come as a stamp on the result."""
+    """Without a handshake, the server's name and version are in the ``_meta`` of the result."""
     meta = result.get("_meta")
-    stamp = SERVER_META
-    return {"serverInfo": meta[stamp]} if isinstance(meta, dict) and stamp in meta else {}
+    return {"serverInfo": meta[SERVER_META]} if isinstance(meta, dict) and SERVER_META in meta else {}
 
 
 def _encode(message: Mapping[str, Any]) -> bytes:

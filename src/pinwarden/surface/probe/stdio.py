@@ -19,37 +19,37 @@ from pinwarden.system.probe_budget import ProbeBudget, probe_failed, probe_limit
 from pinwarden.system.processes import ProcessTree
 
 _CHUNK = 1 << 16
-_QUEUED_CHUNKS = 64  # then the server has to wait until what it sent was looked at
+_QUEUED_CHUNKS = 64  # when the queue is full, the server has to wait
 _CAN_POLL = hasattr(select, "poll")
-_LAST_WORDS_SECONDS = 0.5  # to read what the ended server still wrote; only a process that got away takes longer
+_LAST_OUTPUT_SECONDS = 0.5  # to read the last output of an ended server; only an escaped process needs longer
 
 
-class Launch(Record):
-    """What is run, with everything filled in."""
+class StdioCommand(Record):
+    """A command with all placeholders expanded."""
 
-    command: Sequence[str]
+    words: Sequence[str]
     environment: Mapping[str, str]
     cwd: str | None
 
 
-class StdioWire:
-    """Runs the command. Both output streams are read by a thread each, so that the server never blocks on one."""
+class StdioTransport:
+    """Runs the command. One thread per output stream reads it, so that the server never blocks on one of them."""
 
-    transport = "stdio"
+    name = "stdio"
     line_based = True
 
-    def __init__(self, launch: Launch, allowance: ProbeBudget) -> None:
-        self._launch = launch
-        self._allowance = allowance
+    def __init__(self, command: StdioCommand, budget: ProbeBudget) -> None:
+        self._command = command
+        self._budget = budget
         self._aborted = False
         self._closing = Lock()
-        self._child = _Child(launch, allowance)
+        self._child = _Child(command, budget)
 
     def send(
-        self, message: bytes, headers: Mapping[str, str], *, expects_answer: bool, wait: float | None = None
+        self, message: bytes, headers: Mapping[str, str], *, expects_response: bool, wait: float | None = None
     ) -> None:
         """Write one line."""
-        del headers, expects_answer, wait
+        del headers, expects_response, wait
         self._child.write(message + b"\n")
 
     def receive(self, wait: float | None = None) -> bytes | NoMessage:
@@ -62,15 +62,15 @@ class StdioWire:
         with self._closing:
             if self._aborted:
                 raise probe_failed("ended", "the probe was stopped")
-            self._child = _Child(self._launch, self._allowance)
+            self._child = _Child(self._command, self._budget)
 
     def stderr_tail(self) -> str:
-        """The end of what the server wrote to its standard error."""
+        """The end of the server's stderr."""
         return self._child.stderr_tail.decode("utf-8", "backslashreplace")
 
     def close(self) -> None:
-        """End the server: politely if there is time, and in any case completely."""
-        self._child.close(at_once=self._allowance.is_expired or self._aborted)
+        """End the server and its descendants, with a grace period if there is time."""
+        self._child.close(at_once=self._budget.is_expired or self._aborted)
 
     def abort(self) -> None:
         """End the server now, from any thread."""
@@ -82,9 +82,9 @@ class StdioWire:
 class _Child:
     """One run of the command."""
 
-    def __init__(self, launch: Launch, allowance: ProbeBudget) -> None:
-        self._allowance = allowance
-        self._limits = allowance.limits
+    def __init__(self, command: StdioCommand, budget: ProbeBudget) -> None:
+        self._budget = budget
+        self._limits = budget.limits
         self.stderr_tail = b""
         self._stderr_bytes = 0
         self._line: list[bytes] = []
@@ -97,7 +97,7 @@ class _Child:
         self._threads: list[Thread] = []
         self._wake_read, self._wake_write = os.pipe()
         try:
-            self._process = _start(launch)
+            self._process = _start(command)
         except BaseException:
             os.close(self._wake_read)
             os.close(self._wake_write)
@@ -119,7 +119,7 @@ class _Child:
         self._threads.append(thread)
 
     def write(self, data: bytes) -> None:
-        """Write all of it, or give up in time on a server that does not read. One that ended is met when reading."""
+        """Write all data. Raises a timeout if the server does not read; ``next_line`` reports a server that ended."""
         view = memoryview(data)
         while view:
             try:
@@ -127,7 +127,7 @@ class _Child:
             except BlockingIOError:
                 writable = select.poll()
                 writable.register(self._stdin, select.POLLOUT)
-                writable.poll(self._allowance.remaining() * 1000)
+                writable.poll(self._budget.remaining() * 1000)
             except OSError:
                 return
 
@@ -139,9 +139,9 @@ class _Child:
                 return NoMessage(reason="ended", detail=self._how_it_ended())
             left = None if end is None else end - monotonic()
             if left is not None and left <= 0:
-                return NoMessage(reason="quiet", detail="the server said nothing")
+                return NoMessage(reason="quiet", detail="the server sent nothing")
             try:
-                chunk = self._chunks.get(timeout=self._allowance.remaining(left))
+                chunk = self._chunks.get(timeout=self._budget.remaining(left))
             except Empty:
                 continue
             if isinstance(chunk, PinwardenError):
@@ -160,7 +160,7 @@ class _Child:
         try:
             self._discard()
             self.tree.end(self._limits.grace_seconds, immediately=at_once)
-            self._join(_LAST_WORDS_SECONDS)
+            self._join(_LAST_OUTPUT_SECONDS)
         finally:
             self._stopping = True
             os.close(self._wake_write)
@@ -175,7 +175,7 @@ class _Child:
                 thread.join(0.02)
 
     def _discard(self) -> None:
-        """Makes room, so that neither the reading thread nor the ending server waits for us."""
+        """Empty the queue, so that neither the reading thread nor the ending server waits for it."""
         with suppress(Empty):
             while True:
                 self._chunks.get_nowait()
@@ -184,7 +184,7 @@ class _Child:
         if not chunk:
             self._ended = True
             return
-        self._allowance.count_bytes(len(chunk))
+        self._budget.count_bytes(len(chunk))
         *ended, rest = chunk.split(b"\n")
         lines: list[bytes] = []
         for end in ended:
@@ -205,7 +205,7 @@ class _Child:
             code = self._process.wait(self._limits.grace_seconds)
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             return f"the server {how}{' in the middle of a message' if any(self._line) else ''}"
-        return "the server closed its standard output"
+        return "the server closed its stdout"
 
     def _read(self, stream: IO[bytes], deliver: Callable[[bytes], None]) -> None:
         chunk = b"-"
@@ -216,7 +216,7 @@ class _Child:
     def _read_chunk(self, stream: IO[bytes]) -> bytes:
         try:
             if _CAN_POLL:
-                # A process that left the tree could keep the stream open for ever, so the wait can be woken.
+                # A process that left the tree could keep the stream open forever, so ``close`` can end the wait.
                 readable = select.poll()
                 readable.register(stream, select.POLLIN)
                 readable.register(self._wake_read, select.POLLIN)
@@ -235,21 +235,21 @@ class _Child:
             self._chunks.put(probe_limit_exceeded("bytes on standard error", self._limits.max_stderr_bytes))
 
 
-def _start(launch: Launch) -> subprocess.Popen[bytes]:
+def _start(command: StdioCommand) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(  # noqa: S603  running it is what the caller consented to; there is no shell
-            list(launch.command),
+        return subprocess.Popen(  # noqa: S603  the caller consented to run it; there is no shell
+            list(command.words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(launch.environment),
-            cwd=launch.cwd,
+            env=dict(command.environment),
+            cwd=command.cwd,
             bufsize=0,
             start_new_session=True,
         )
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise probe_failed("start", f"{launch.command[0]} could not be started: {reason}") from err
+        raise probe_failed("start", f"{command.words[0]} could not be started: {reason}") from err
 
 
 def _streams(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
