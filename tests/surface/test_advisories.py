@@ -149,14 +149,14 @@ def test_address_or_secret_by_itself_is_a_note_and_no_warning() -> None:
     assert {(finding.code, finding.severity) for finding in findings} == {("destination", "info"), ("secret", "info")}
 
 
-def test_phrase_that_is_talked_about_is_a_note_and_no_warning() -> None:
+def test_quoted_phrase_is_informational_and_not_a_warning() -> None:
     (finding,) = [
         finding
         for finding in scan(surface(tool("guard", "Detects prompts that say 'forget your prior instructions'.")))
         if finding.code in OURS
     ]
     assert (finding.code, finding.severity) == ("agent_instruction", "info")
-    assert finding.message.endswith("as something talked about")
+    assert finding.message.endswith("but only as a quotation")
 
 
 def test_earnest_order_is_not_covered_up_by_a_mention_before_it() -> None:

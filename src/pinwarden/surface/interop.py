@@ -45,11 +45,11 @@ class ToolPinHashes(Record):
     tool_manifest_hash: Digest
     tool_surface_hash: Digest
     locale_dependent: bool
-    """The first two sort by locale, and the order of these names could only be approximated: they may differ from
-    what ToolPin computed. The third never depends on a locale."""
+    """Whether the first two, which ToolPin sorts by locale, may differ from ToolPin's, because the order of these
+    names could only be approximated. The third never depends on a locale."""
 
     def to_json(self) -> dict[str, str | bool]:
-        """The hashes as ToolPin spells them: bare hex under its own names."""
+        """The hashes as ToolPin writes them: hex under its names."""
         return {
             "toolDescriptionHash": self.tool_description_hash.hex,
             "toolManifestHash": self.tool_manifest_hash.hex,
@@ -59,7 +59,7 @@ class ToolPinHashes(Record):
 
 
 def toolpin_hashes(tools: Iterable[Mapping[str, Any]]) -> ToolPinHashes:
-    """ToolPin's hashes of tools in the order sent, which decides between tools of the same name."""
+    """ToolPin's hashes of tools in the order sent, which matters for tools with the same name."""
     listed = list(tools)
     if not all(isinstance(tool.get("name"), str) for tool in listed):
         raise PinwardenError("TOOL_INVALID", "a tool has no name")
@@ -93,41 +93,41 @@ def _schema_or_empty(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fusion_input_schema_digest(tool: Mapping[str, Any]) -> Digest:
-    """Fusion's ``inputSchemaDigest`` of a tool. Fusion has no tool without a schema, so that is an error."""
+    """Fusion's ``inputSchemaDigest`` of a tool. Raises if the tool has no schema; in Fusion every tool has one."""
     if "inputSchema" not in tool:
         raise PinwardenError("TOOL_INVALID", "the tool has no inputSchema")
     return Digest.of_bytes(canonicalize(tool["inputSchema"], "fusion"))
 
 
 def surface_digests(surface: Surface) -> dict[str, Any]:
-    """All digests of a surface by name, ready for JSON.
+    """All digests of a surface by name, as JSON.
 
-    What cannot be computed is None, and ``unavailable`` says why, in rows of digest, item (None for the whole list)
-    and reason. A name that two items share has no digest of its own.
+    A digest that cannot be computed is None, and ``unavailable`` has the reason, in rows of digest, item (None for the
+    complete list) and reason. If two items share a name, it has no digest.
     """
     missed = _Missed()
     return {
         "pinwarden": {
             "surface": missed.unless("pinwarden", None, lambda: _whole(surface)),
-            **{member: _each("pinwarden", items, _own, missed) for member, items in surface.items.items()},
+            **{member: _digest_items("pinwarden", items, _own, missed) for member, items in surface.items.items()},
         },
         "api-surface": missed.unless("api-surface", None, lambda: _api_surface(surface)),
-        "hangar-1.2": _each("hangar-1.2", surface.items_of_kind(TOOL), _hangar("hangar-1.2"), missed),
-        "hangar": _each("hangar", surface.items_of_kind(TOOL), _hangar("hangar"), missed),
+        "hangar-1.2": _digest_items("hangar-1.2", surface.items_of_kind(TOOL), _hangar("hangar-1.2"), missed),
+        "hangar": _digest_items("hangar", surface.items_of_kind(TOOL), _hangar("hangar"), missed),
         "toolpin": missed.unless("toolpin", None, lambda: toolpin_hashes(_all_tools(surface)).to_json()),
-        "fusion": _each("fusion", surface.items_of_kind(TOOL), fusion_input_schema_digest, missed),
+        "fusion": _digest_items("fusion", surface.items_of_kind(TOOL), fusion_input_schema_digest, missed),
         "unavailable": missed.rows,
     }
 
 
 class _Missed:
-    """What could not be computed, and why: a digest that is not there must not look like one that was not asked for."""
+    """Digests that could not be computed, with the reason."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str | None]] = []
 
     def unless(self, digest: str, item: str | None, compute: Callable[[], _Result]) -> _Result | None:
-        """The computed value, or None with its reason noted."""
+        """The computed value, or None with the reason recorded."""
         try:
             return compute()
         except PinwardenError as err:
@@ -135,7 +135,9 @@ class _Missed:
             return None
 
 
-def _each(name: str, items: Iterable[Item], digest: Callable[[Any], Digest], missed: _Missed) -> dict[str, str | None]:
+def _digest_items(
+    name: str, items: Iterable[Item], digest: Callable[[Any], Digest], missed: _Missed
+) -> dict[str, str | None]:
     by_key: dict[str, list[Item]] = {}
     for item in items:
         by_key.setdefault(item.key, []).append(item)
@@ -185,12 +187,12 @@ _LIST_TAG = b'["pinwarden:api-surface:v1",'
 
 
 def api_surface_hash(tools: Iterable[Any]) -> Digest:
-    """The API surface hash of all tools of a server, given as values that were read strictly."""
+    """The API surface hash of all tools of a server, given as strictly parsed values."""
     return hash_of_leaves(api_surface_leaves(tools))
 
 
 def hash_of_leaves(leaves: Mapping[str, Digest]) -> Digest:
-    """The hash from the leaf digests. With the leaves, a caller can name the tool that changed."""
+    """The hash over the leaf digests. With the leaves, a caller can find the tool that changed."""
     pairs = [[name, str(leaves[name])] for name in sorted(leaves, key=_utf16)]
     return Digest.of_bytes(_LIST_TAG + canonicalize(pairs) + b"]")
 
@@ -198,7 +200,7 @@ def hash_of_leaves(leaves: Mapping[str, Digest]) -> Digest:
 def api_surface_leaves(tools: Iterable[Any]) -> dict[str, Digest]:
     """The leaf digest of every tool, by name in the order of the hash.
 
-    The steps are in this order, so that the error does not depend on the order in which tools were sent:
+    The checks run in this order, so that the error does not depend on the order in which tools were sent:
     1. every tool is an object with a name (TOOL_INVALID);
     2. no name occurs twice (TOOL_NAME_DUPLICATE);
     3. every covered member has a canonical form (JSON_CANONICALIZATION_ERROR).
@@ -211,11 +213,11 @@ def api_surface_leaves(tools: Iterable[Any]) -> dict[str, Digest]:
 
 
 def leaf_preimage(tool: Mapping[str, Any]) -> bytes:
-    """The bytes whose SHA-256 is the leaf digest of a tool. An absent member is absent here as well."""
+    """The bytes whose SHA-256 is the leaf digest of a tool. Absent members are omitted."""
     covered = {member: tool[member] for member in COVERED_MEMBERS if member in tool}
     if "inputSchema" in covered:
         covered["inputSchema"] = _normal_schema(covered["inputSchema"], JITER_DEPTH)
-    # Put together from canonical parts, which is the same as the canonical form of the array.
+    # Composed from canonical parts, which equals the canonical form of the array.
     return _TOOL_TAG + canonicalize(covered) + b"]"
 
 
@@ -237,13 +239,13 @@ def _refuse_duplicates(names: list[str]) -> None:
 
 
 def _utf16(name: str) -> bytes:
-    # A lone surrogate may pass here: it is refused where the name is written.
+    # Lone surrogates are refused later, when the name is encoded.
     return name.encode("utf-16-be", "surrogatepass")
 
 
-# The order of ``required`` and of a ``type`` array says nothing, but only where they are keywords. The walk enters
-# the places where JSON Schema (draft 4 to 2020-12) puts a schema, and no other: a property named "required" is a
-# name, and whatever is inside enum, const, default, examples or an unknown keyword is data.
+# The order of ``required`` and of a ``type`` array has no meaning, but only if they are keywords. The walk descends only
+# to schemas in the sense of JSON Schema (draft 4 to 2020-12): a property named "required" is a name, and the content of
+# enum, const, default, examples or an unknown keyword is data.
 
 
 def _normal_schema(schema: Any, depth: int) -> Any:
@@ -270,7 +272,7 @@ def _map(value: Any, depth: int) -> Any:
 
 
 def _string_set(value: Any, _depth: int) -> Any:
-    """Sorted if it is an array of strings; repeated strings stay, and anything else is not ours to understand."""
+    """Sorted if it is an array of strings, with repeated strings; other values are unchanged."""
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         return value
     return sorted(value, key=_utf16)
@@ -296,7 +298,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 class Advisory(Record):
-    """What one of the codes says."""
+    """One of the advisory codes with its message."""
 
     code: str
     severity: str
@@ -345,10 +347,10 @@ _PATTERNS = (
 _CALL = _pattern(r"\b(?:call|use|invoke|run) ")
 _LOWER_CALL = re.compile(rf"(?:call|use|invoke|run){_SPACE}+")  # no boundary and no case: the engine can skip ahead
 CALL_GATE = frozenset((b"call", b"use", b"invoke", b"run"))
-"""Words without which text cannot command the use of a tool."""
+"""Text without any of these words cannot command the use of a tool."""
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_HEAD = 4  # letters by which names are filed
-_MAX_NAME = 256  # MCP asks for 128 at most; a longer name is not looked for in other texts
+_HEAD = 4  # letters by which names are indexed
+_MAX_NAME = 256  # MCP allows 128; longer names are not searched for in other texts
 
 
 def advisories_of(text: str) -> Iterator[tuple[Advisory, int, int]]:
@@ -357,13 +359,13 @@ def advisories_of(text: str) -> Iterator[tuple[Advisory, int, int]]:
     if hidden:
         yield HIDDEN_CHARACTERS, *hidden.span()
     for advisory, _, pattern in _PATTERNS:
-        found = pattern.search(text)
-        if found:
-            yield advisory, *found.span()
+        match = pattern.search(text)
+        if match:
+            yield advisory, *match.span()
 
 
-def may_earn_advisories(text: str, has: Callable[[frozenset[bytes]], bool]) -> bool:
-    """Whether any part of ``text`` can earn one; False is certain. ``has`` tells whether one of some words is there."""
+def may_have_advisories(text: str, has: Callable[[frozenset[bytes]], bool]) -> bool:
+    """Whether any part of ``text`` can have an advisory; False is certain. ``has`` checks the text for words."""
     if (not text.isascii() or text.encode().translate(None, _PRINTABLE)) and _HIDDEN.search(text):
         return True
     if "required to" in text.lower():  # not a gate word: schemas are full of "required"
@@ -384,10 +386,10 @@ def cross_tool(name: str) -> Advisory:
 
 
 class ToolNames:
-    """Names of tools, looked for after ``call``, ``use``, ``invoke`` and ``run``.
+    """Names of tools, searched for after ``call``, ``use``, ``invoke`` and ``run``.
 
-    The time depends on the text and on how many lengths names with the same beginning have, and not on how many
-    names there are.
+    The time depends on the text and on the number of different lengths of names with the same beginning, not on the
+    number of names.
     """
 
     __slots__ = ("_by_fold", "_lengths")
@@ -404,7 +406,7 @@ class ToolNames:
         self._lengths = {head: sorted(known) for head, known in lengths.items()}
 
     def commanded_in(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Each name that ``text`` commands to use, and where it does so first."""
+        """Each name that ``text`` commands to use, with its first span."""
         known: set[str] = set()
         for begin, start in _calls(text):
             for length in self._possible_lengths(_upper(text[start : start + _HEAD])):
@@ -414,30 +416,30 @@ class ToolNames:
                         yield name, begin, start + length
 
     def _possible_lengths(self, head: str) -> Iterator[int]:
-        for size in range(1, len(head) + 1):  # names shorter than the head are filed under themselves
+        for size in range(1, len(head) + 1):  # names shorter than the head are indexed as a whole
             for length in self._lengths.get(head[:size], ()):
                 if size in (_HEAD, length):
                     yield length
 
 
 def _calls(text: str) -> Iterator[tuple[int, int]]:
-    """Where a command to use something begins, and where what it names does."""
+    """Start of each command to use something, and start of the name in it."""
     if not text.isascii():
-        for found in _CALL.finditer(text):
-            yield found.span()
+        for match in _CALL.finditer(text):
+            yield match.span()
         return
-    for found in _LOWER_CALL.finditer(text.lower()):
-        if not found.start() or text[found.start() - 1] not in _WORD:
-            yield found.span()
+    for match in _LOWER_CALL.finditer(text.lower()):
+        if not match.start() or text[match.start() - 1] not in _WORD:
+            yield match.span()
 
 
-def _is_boundary(text: str, place: int) -> bool:
-    after = text[place] if place < len(text) else ""
-    return (text[place - 1] in _WORD) != (after in _WORD)
+def _is_boundary(text: str, position: int) -> bool:
+    after = text[position] if position < len(text) else ""
+    return (text[position - 1] in _WORD) != (after in _WORD)
 
 
 def _upper(text: str) -> str:
-    """Upper case where it keeps the length, as JavaScript compares without regard to case."""
+    """Upper case if it keeps the length, as in JavaScript's case-insensitive comparison."""
     if text.isascii():
         return text.upper()
     return "".join(upper if len(upper := character.upper()) == 1 else character for character in text)

@@ -1,7 +1,7 @@
-"""Cues: places in model-visible text that look like an attack.
+"""Cues: parts of model-visible text that look like an attack.
 
-Ordinary text pays for one pass over its words. Only where a word is found that some rule needs are the rules that
-need it tried, on a plain form of the text that the usual disguises do not survive.
+Ordinary text costs one pass over its words. A rule is tried only if the text has a word that the rule needs, and it is
+tried on the plain form of the text, in which the usual disguises are undone.
 """
 
 from __future__ import annotations
@@ -45,57 +45,57 @@ CUE_CODES = (
     "secret",
     "destination",
 )
-"""Every code that a cue can carry."""
+"""The codes of all cues."""
 
 ATTACK_CODES = frozenset(CUE_CODES) - {"secret", "destination"}
-"""The codes that are suspicious on their own. Honest text names addresses and key files too."""
+"""The codes that are suspicious by themselves. Legitimate text also names addresses and key files."""
 
 MAX_TEXT = 131_072
-"""How many characters are examined. The longest ``instructions`` of 8,235 live servers had 68,669."""
+"""The number of characters that are checked. The longest ``instructions`` of 8,235 live servers had 68,669."""
 
 _MAX_EXCERPT = 120
 
 
 class Cue(Record):
-    """One place in a text. ``start`` and ``end`` count characters of the text as it was sent."""
+    """A suspicious part of a text. ``start`` and ``end`` are positions in the text as sent."""
 
     code: str
     start: int
     end: int
     excerpt: str
-    """The text there, unescaped and cut off: escape it before showing it."""
+    """The text, shortened but not escaped: escape it for output."""
     mentioned: bool = False
-    """Whether the text seems to talk about the phrase (a guard, a test fixture) and not to use it."""
+    """Whether the text seems to quote the phrase (a guard, a test fixture) and not to use it."""
 
 
 def find_cues(text: str) -> tuple[Cue, ...]:
-    """Every cue in ``text``, in the order of their places; at most one per code and place."""
+    """Every cue in ``text``, by position; at most one per code and position."""
     length = len(text)
     examined = text if length <= MAX_TEXT else text[:MAX_TEXT]
-    found = _found(examined)
-    if length > MAX_TEXT:  # what is not examined is not innocent
-        found[("oversized_text", MAX_TEXT)] = (length, False)
+    matches = _longest_matches(examined)
+    if length > MAX_TEXT:  # text that was not checked is suspicious
+        matches[("oversized_text", MAX_TEXT)] = (length, False)
     return tuple(
         Cue(code=code, start=start, end=end, excerpt=text[start : min(end, start + _MAX_EXCERPT)], mentioned=mentioned)
-        for (code, start), (end, mentioned) in sorted(found.items(), key=lambda item: (item[0][1], item[0][0]))
+        for (code, start), (end, mentioned) in sorted(matches.items(), key=lambda item: (item[0][1], item[0][0]))
     )
 
 
-# Letters and digits stay, in lower case, and so does + (base64); all else parts words.
+# Letters and digits stay, in lower case, and so does + (base64); all other characters separate words.
 _TO_WORDS = bytes(
     ord(chr(byte).lower()) if chr(byte).isascii() and (chr(byte).isalnum() or byte == 0x2B) else 0x20
     for byte in range(256)
 )
 _PRINTABLE = bytes(range(0x20, 0x7F)) + b"\t\n"
-_LONG_VOCABULARY = frozenset((b"additionalproperties",))  # of schemas; the only word of theirs that is so long
-_LONG_WORD = 18  # shorter than any wrapped command worth its trouble
+_LONG_VOCABULARY = frozenset((b"additionalproperties",))  # the only schema keyword that is so long
+_LONG_WORD = 18  # every encoded command of interest is longer
 _SHORTEST = 4  # no cue is shorter than .env
-_SINGLE_LETTERS = frozenset((b"o", b"r", b"l"))  # one of them stands alone in any spaced-out phrase
+_SINGLE_LETTERS = frozenset((b"o", b"r", b"l"))  # every phrase with spaced letters has one of these
 _HOST = re.compile(r"\.(?:\d{1,3}\.\d|(?i:com|net|org|io|xyz|onion|site|info|tld|example|ru|cn|tk|top)\b)")
 
 
 class Words:
-    """The words of a text, made once for all that ask for them. What is not ASCII parts words."""
+    """The words of a text, split once for all checks. Characters outside ASCII separate words."""
 
     __slots__ = ("known", "longest", "words")
 
@@ -103,16 +103,16 @@ class Words:
         words = text.encode("ascii", "replace").translate(_TO_WORDS).split()
         self.words = frozenset(words)
         self.known = _GATES & self.words
-        """Those that some rule waits for."""
+        """The words that some rule needs."""
         self.longest = max(map(len, self.words - _LONG_VOCABULARY), default=0)
 
     def have(self, some: frozenset[bytes]) -> bool:
-        """Whether one of ``some`` is among them."""
+        """Whether the text has one of these words."""
         return not self.words.isdisjoint(some)
 
 
 def may_hold_cues(texts: str, words: Words) -> bool:
-    """Whether any of ``texts``, which double quotes part, can hold a cue; False is certain, True is not."""
+    """Whether any of ``texts``, separated by double quotes, can have a cue. False is certain, True is not."""
     if len(texts) > MAX_TEXT or not texts.isascii() or texts.encode().translate(None, _PRINTABLE):
         return True
     if _names_destination(texts) or ("<" in texts and any(find_unseen_text(texts))):
@@ -121,36 +121,36 @@ def may_hold_cues(texts: str, words: Words) -> bool:
         return True
     if (not _is_flat(texts) or _has_single_letters(words)) and any(_payloads(texts)):
         return True
-    turns = _turns_for(words.known)
+    rules = _rules_for(words.known)
     stealing = _may_hold_theft(words.known)
     lower = texts.lower()
-    turned = _may_be_turned(lower, words)
-    if not turns and not stealing and not turned:
+    rotated = _may_be_rotated(lower, words)
+    if not rules and not stealing and not rotated:
         return False
     flat = " ".join(lower.split())
-    if turned and _is_turned(flat, words):
+    if rotated and _is_rotated(flat, words):
         return True
     shown = [text for text in flat.split('"') if len(text) >= _SHORTEST]
-    return any(_hold_turn(shown, turn, words) for turn in turns) or (stealing and _hold_theft(shown, words))
+    return any(_matches_rule(shown, rule, words) for rule in rules) or (stealing and _hold_theft(shown, words))
 
 
-def _hold_turn(texts: list[str], turn: PhraseRule, words: Words) -> bool:
-    gate = [word for word in turn.gates[0] if word.encode() in words.known]
+def _matches_rule(texts: list[str], rule: PhraseRule, words: Words) -> bool:
+    gate = [word for word in rule.gates[0] if word.encode() in words.known]
     candidates = [text for text in texts if any(word in text for word in gate)]
-    return any(compile_phrase(pattern).search(text) for pattern in turn.patterns for text in candidates)
+    return any(compile_phrase(pattern).search(text) for pattern in rule.patterns for text in candidates)
 
 
 def _hold_theft(texts: list[str], words: Words) -> bool:
     rare = [word.decode() for word in words.known & _THEFT_RARE]
     return any(
-        (any(_secrets(text)) or any(theft.thefts(text)))
+        (any(_secrets(text)) or any(theft.find_thefts(text)))
         for text in texts
         if any(word in text for word in rare) or (" " in text and _may_hold_theft(Words(text).known))
     )
 
 
 def _is_flat(text: str) -> bool:
-    """Whether text has none of the marks by which single characters are written as numbers."""
+    """Whether text has no escapes of single characters, such as ``\\x41`` or ``&#65;``."""
     if "\\" in text and ("\\x" in text or "\\u" in text):
         return False
     return text.count("%") < 6 and not ("&" in text and "&#" in text)
@@ -172,39 +172,37 @@ def _may_hold_theft(words: frozenset[bytes]) -> bool:
     return any(not any(gate.isdisjoint(words) for gate in gates) for gates in _THEFT_PAIRED)
 
 
-_Found = dict[tuple[str, int], tuple[int, bool]]
-
-
-def _found(text: str) -> _Found:
-    found: _Found = {}
-    for code, start, end, mentioned in _places(text):
+def _longest_matches(text: str) -> dict[tuple[str, int], tuple[int, bool]]:
+    """By code and start, the end of the longest match and whether it is only mentioned."""
+    matches: dict[tuple[str, int], tuple[int, bool]] = {}
+    for code, start, end, mentioned in _matches(text):
         key = (code, start)
-        known = found.get(key)
+        known = matches.get(key)
         if known is None or known[0] < end:
-            found[key] = (end, mentioned if known is None else mentioned and known[1])
-    return found
+            matches[key] = (end, mentioned if known is None else mentioned and known[1])
+    return matches
 
 
-def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
+def _matches(text: str) -> Iterator[tuple[str, int, int, bool]]:
     if len(text) < _LONG_WORD and text.isalnum() and text.isascii():
-        return  # one plain word, as most strings of a schema are
-    # 1. What the characters themselves give away.
+        return  # one plain word, like most strings of a schema
+    # 1. Suspicious characters.
     if not text.isascii() or text.encode().translate(None, _PRINTABLE):
         yield from _odd_characters(text)
-    # 2. What the words say once the disguises are off.
+    # 2. Phrases in the plain form.
     plain_text = plain(text)
     words = Words(plain_text.text)
     for code, start, end, mentioned in _phrases(text, plain_text, words.known):
         yield (code, *plain_text.original_span(start, end), mentioned)
-    # 3. What markup keeps from a reader.
+    # 3. Text that markup hides from a reader.
     if "<" in text:
         yield from (("hidden_characters", start, end, False) for start, end in find_unseen_text(text))
     if "://" in text:
         yield from (("exfiltration", start, end, False) for start, end in find_filled_urls(text))
-    # 4. What is wrapped.
+    # 4. Encoded text.
     if words.longest >= _LONG_WORD or not _is_flat(text) or _has_single_letters(Words(text)):
         yield from _payloads(text)
-    if _is_turned(plain_text.text, words):
+    if _is_rotated(plain_text.text, words):
         yield "encoded_payload", 0, len(text), False
 
 
@@ -219,41 +217,41 @@ def _odd_characters(text: str) -> Iterator[tuple[str, int, int, bool]]:
 
 def _phrases(text: str, plain_text: PlainText, words: frozenset[bytes]) -> Iterator[tuple[str, int, int, bool]]:
     shown = plain_text.text
-    for turn in _turns_for(words):
-        for found in chain.from_iterable(compile_phrase(pattern).finditer(shown) for pattern in turn.patterns):
-            start, end = found.span()
+    for rule in _rules_for(words):
+        for match in chain.from_iterable(compile_phrase(pattern).finditer(shown) for pattern in rule.patterns):
+            start, end = match.span()
             if start and shown[start].isalnum() and shown[start - 1].isalnum():
                 continue  # inside a word
-            if turn.shouted and not _is_shouted(text, plain_text, found[0], start):
+            if rule.shouted and not _is_shouted(text, plain_text, match[0], start):
                 continue
-            if turn.negatable and _NEGATED.search(shown, max(0, start - 40), start):
+            if rule.negatable and _NEGATED.search(shown, max(0, start - 40), start):
                 continue
-            yield turn.code, start, end, _is_mentioned(shown, start)
+            yield rule.code, start, end, _is_mentioned(shown, start)
     if _may_hold_theft(words):
-        for code, start, end in theft.thefts(shown):
+        for code, start, end in theft.find_thefts(shown):
             yield code, start, end, _is_mentioned(shown, start, labels=False)
         for start, end in _secrets(shown):
             if not _NEGATED.search(shown, max(0, start - 40), start):
                 yield "secret", start, end, False
-    for found in _DESTINATION.finditer(shown) if _names_destination(shown) else ():
-        yield "destination", found.start(), found.end(), False
+    for match in _DESTINATION.finditer(shown) if _names_destination(shown) else ():
+        yield "destination", match.start(), match.end(), False
 
 
 def _secrets(shown: str) -> Iterator[tuple[int, int]]:
-    for part in theft.secret_places(shown):
+    for part in theft.find_secret_paths(shown):
         yield part.start, part.end
-    for found in compile_phrase(_NAMED_SECRET).finditer(shown):
-        yield found.span()
+    for match in compile_phrase(_NAMED_SECRET).finditer(shown):
+        yield match.span()
 
 
-def _turns_for(words: frozenset[bytes]) -> list[PhraseRule]:
-    if words.isdisjoint(_TURN_GATES):
+def _rules_for(words: frozenset[bytes]) -> list[PhraseRule]:
+    if words.isdisjoint(_RULE_GATES):
         return []
-    numbers = {number for word in words & _TURN_GATES.keys() for number in _TURN_GATES[word]}
+    indexes = {index for word in words & _RULE_GATES.keys() for index in _RULE_GATES[word]}
     return [
-        PHRASE_RULES[number]
-        for number in sorted(numbers)
-        if not any(gate.isdisjoint(words) for gate in _FURTHER_GATES[number])
+        PHRASE_RULES[index]
+        for index in sorted(indexes)
+        if not any(gate.isdisjoint(words) for gate in _FURTHER_GATES[index])
     ]
 
 
@@ -261,25 +259,25 @@ def _encoded(words: Iterable[str]) -> frozenset[bytes]:
     return frozenset(word.encode() for word in words)
 
 
-def _turn_gates() -> dict[bytes, tuple[int, ...]]:
+def _rule_gates() -> dict[bytes, tuple[int, ...]]:
     gates: dict[bytes, list[int]] = {}
-    for number, turn in enumerate(PHRASE_RULES):
-        for word in turn.gates[0]:
-            gates.setdefault(word.encode(), []).append(number)
+    for index, rule in enumerate(PHRASE_RULES):
+        for word in rule.gates[0]:
+            gates.setdefault(word.encode(), []).append(index)
     return {word: tuple(numbers) for word, numbers in gates.items()}
 
 
-_TURN_GATES = _turn_gates()
-_FURTHER_GATES = tuple(tuple(map(_encoded, turn.gates[1:])) for turn in PHRASE_RULES)
+_RULE_GATES = _rule_gates()
+_FURTHER_GATES = tuple(tuple(map(_encoded, rule.gates[1:])) for rule in PHRASE_RULES)
 _THEFT_RARE = _encoded(theft.RARE_GATE)
 _THEFT_PAIRED = tuple(tuple(map(_encoded, gates)) for gates in theft.PAIRED_GATES)
 _THEFT_PAIRED_FIRST = frozenset[bytes]().union(*(gates[0] for gates in _THEFT_PAIRED))
-_TURNED = _encoded(ROTATED_WORDS)
+_ROTATED = _encoded(ROTATED_WORDS)
 _GATES = frozenset().union(
-    _TURN_GATES,
+    _RULE_GATES,
     _THEFT_RARE,
     _SINGLE_LETTERS,
-    _TURNED,
+    _ROTATED,
     *(gate for gates in (*_FURTHER_GATES, *_THEFT_PAIRED) for gate in gates),
 )
 
@@ -298,12 +296,12 @@ _DESTINATION = re.compile(
 )
 
 
-# A denial right before a phrase, with at most two words between.
+# A negation right before a phrase, with at most two words between them.
 _NEGATED = re.compile(
     r"\b(?:do not|don't|dont|never|not|no|without|cannot|can't|won't|doesn't|does not|must not|should not|avoid"
     r"|refuses? to|prevents?)[ ](?!hesitate|forget|fail|only|just|wait|stop|longer)(?:[\w']{1,16}[ ]){0,2}$"
 )
-_BEFORE = 160  # how far back the words that frame a phrase can stand
+_BEFORE = 160  # characters before a phrase that are searched for its context
 _SENTENCE_START = re.compile(r"[.!?][ ]")
 _LABEL = re.compile(
     r"\b(?:sample|expected|mock(?:ed)?|canned|dummy|fake|test|fixture|illustrative|training|returned|placeholder|stub"
@@ -327,7 +325,7 @@ _COMMAND_AGAIN = re.compile(r"(?:\b(?:and|then|but|so|also|now|please|you must|m
 
 
 def _is_mentioned(shown: str, start: int, *, labels: bool = True) -> bool:
-    """Whether the words before a phrase make it a thing that is talked about."""
+    """Whether the words before a phrase show that it is only quoted."""
     lead = _SENTENCE_START.split(shown[max(0, start - _BEFORE) : start])[-1]
     if labels and _LABEL.search(lead):
         return True
@@ -343,43 +341,43 @@ def _is_shouted(text: str, plain_text: PlainText, phrase: str, start: int) -> bo
 
 def _payloads(text: str) -> Iterator[tuple[str, int, int, bool]]:
     for start, end, content in find_encoded_texts(text):
-        if is_command(content) or _speaks(content):
+        if is_command(content) or _has_phrase(content):
             yield "encoded_payload", start, end, False
     for start, end, letters in spaced_letters(text):
         if _SPACED_OUT.search(letters):
             yield "encoded_payload", start, end, False
 
 
-def _may_be_turned(lower: str, words: Words) -> bool:
-    return not words.known.isdisjoint(_TURNED) or has_digits_for_letters(lower)
+def _may_be_rotated(lower: str, words: Words) -> bool:
+    return not words.known.isdisjoint(_ROTATED) or has_digits_for_letters(lower)
 
 
-def _is_turned(shown: str, words: Words) -> bool:
-    """Whether lower-case text contains an instruction after its letter rotation is undone."""
-    if not words.known.isdisjoint(_TURNED) and any(map(_speaks, undo_rotations(shown))):
+def _is_rotated(shown: str, words: Words) -> bool:
+    """Whether lower-case text has an instruction with rotated or reversed letters, or with digits for letters."""
+    if not words.known.isdisjoint(_ROTATED) and any(map(_has_phrase, undo_rotations(shown))):
         return True
     return has_digits_for_letters(shown) and _gives_orders(with_letters_for_digits(shown), shown)
 
 
 def _gives_orders(content: str, shown: str) -> bool:
     """Whether reading digits as letters reveals an attack."""
-    before = {code for code, _, _, _ in _unwrapped(shown)}
-    return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _unwrapped(content))
+    before = {code for code, _, _, _ in _phrases_in_decoded(shown)}
+    return any(code in ATTACK_CODES and code not in before for code, _, _, _ in _phrases_in_decoded(content))
 
 
-def _speaks(content: str) -> bool:
-    """Whether unwrapped text says anything but an address."""
-    return any(code != "destination" for code, _, _, _ in _unwrapped(content))
+def _has_phrase(content: str) -> bool:
+    """Whether decoded text has any cue other than an address."""
+    return any(code != "destination" for code, _, _, _ in _phrases_in_decoded(content))
 
 
-def _unwrapped(content: str) -> Iterator[tuple[str, int, int, bool]]:
-    """The phrases in unwrapped text; what is wrapped twice is not unwrapped again."""
+def _phrases_in_decoded(content: str) -> Iterator[tuple[str, int, int, bool]]:
+    """The phrases in decoded text. Text that was encoded twice is not decoded again."""
     plain_text = plain(content)
     known = Words(plain_text.text).known
     return _phrases(content, plain_text, known)
 
 
-# A phrase with a gap after every letter has lost its words' ends; these stems need none.
+# A phrase with a gap after every letter has no word boundaries, so these stems need none.
 _SPACED_OUT = re.compile(
     r"ignore(?:all|any|the|prev|prior|above|your|system)|disregard|instruction|donottell|donttell|nevertell|secretly"
     r"|silently|password|credential|exfiltrat|systemprompt|apikey|idrsa"
@@ -387,11 +385,11 @@ _SPACED_OUT = re.compile(
 
 
 def _tag_text(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    """Text written in tag characters says in the open what it would have said unseen."""
-    for found in _TAGS.finditer(text):
-        content = "".join(chr(ord(character) - 0xE0000) for character in found[0])
-        for code, _, _, mentioned in _unwrapped(content):
-            yield code, found.start(), found.end(), mentioned
+    """The phrases in text that is written in invisible tag characters."""
+    for match in _TAGS.finditer(text):
+        content = "".join(chr(ord(character) - 0xE0000) for character in match[0])
+        for code, _, _, mentioned in _phrases_in_decoded(content):
+            yield code, match.start(), match.end(), mentioned
 
 
 _TAGS = re.compile("[\U000e0020-\U000e007e]{4,}")

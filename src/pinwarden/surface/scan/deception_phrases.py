@@ -1,7 +1,7 @@
-"""Turns of phrase by which a text sets itself between the agent and everything else that it trusts.
+"""Phrases by which text undermines what an agent trusts.
 
-The user who is talked round, the tools of others that are run down or listened in on, the words of a tool that are
-to count as the words of a master.
+It manipulates the user, discredits or intercepts the tools of others, or claims that a tool has the authority of the
+user or the system.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pinwarden.surface.scan.hidden_text import WORDS_2, WORDS_4, PhraseRule, phr
 _WORDS_2 = r"(?:[\w'/]{1,20} ){0,2}"
 _WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"
 _MODEL = r"(?:ai|llms?|agents?|assistants?|(?:language )?models?|chatbots?|bots?)"
-_MASTER = r"(?:users?|humans?|developers?|system|operators?|owners?|administrators?|admins?)"
-_CROWN_JEWEL = (
+_OWNER = r"(?:users?|humans?|developers?|system|operators?|owners?|administrators?|admins?)"
+_CREDENTIAL = (
     r"(?:master password|recovery (?:phrase|key|words)|seed (?:phrase|words)|mnemonic|private keys?|wallet keys?"
     r"|card (?:number|security code)|cvv|cvc|social security number)"
 )
 
-_OTHER_MASTERS = (
+_FALSE_AUTHORITY = (
     phrase_rule(
         "agent_instruction",
         "longer & bound limited restricted obliged subject constrained required held tied",
@@ -29,7 +29,7 @@ _OTHER_MASTERS = (
         "obey follow trust treat execute regard & if & came come comes were was is are",
         rf"(?:obey|follow|trust|treat|execute|regard) (?:[\w'/]{{1,20}} ){{1,9}}as if (?:it|they|this|these) "
         rf"(?:came|come|comes|were|was|had been|is|are) (?:\w{{1,12}} ){{0,2}}(?:from|by|of) (?:the |your "
-        rf"|its )?{_MASTER}\b",
+        rf"|its )?{_OWNER}\b",
     ),
     phrase_rule(
         "agent_instruction",
@@ -64,17 +64,17 @@ _PRESSURE = (
         "agent_instruction",
         "overrides override overrule overrules overruled & operator user system developer administrator admin",
         r"(?:overrides?|overrules?) (?:what|anything|everything|whatever) (?:that )?(?:the |your |its )?"
-        rf"{_MASTER}\b",
-        rf"{_MASTER}\b (?:\w{{1,16}} ){{0,2}}(?:must|should|shall|has to|have to) be (?:overruled|overridden"
+        rf"{_OWNER}\b",
+        rf"{_OWNER}\b (?:\w{{1,16}} ){{0,2}}(?:must|should|shall|has to|have to) be (?:overruled|overridden"
         rf"|ignored)\b",
     ),
     phrase_rule(
         "agent_instruction",
         "followed obeyed treated handled treat coming & user system developer administrator operator admin",
-        rf"(?:followed|obeyed|treated|executed) (?:like|as) (?:a |the |an )?{_MASTER} (?:input|instructions?|messages?"
+        rf"(?:followed|obeyed|treated|executed) (?:like|as) (?:a |the |an )?{_OWNER} (?:input|instructions?|messages?"
         r"|prompts?|commands?|requests?)\b",
         rf"treat (?:[\w'/#]{{1,20}} ){{1,9}}as (?:coming|sent|written|given) (?:from|by) (?:the |your "
-        rf"|its )?{_MASTER}\b",
+        rf"|its )?{_OWNER}\b",
     ),
     phrase_rule(
         "agent_instruction",
@@ -165,7 +165,7 @@ _TOOLS_OF_OTHERS = (
     ),
 )
 
-_USER_TALKED_ROUND = (
+_USER_MANIPULATED = (
     phrase_rule(
         "agent_instruction",
         "convince persuade trick pressure coax mislead deceive fool lull & user users human person customer victim",
@@ -178,7 +178,7 @@ _USER_TALKED_ROUND = (
         "master recovery seed mnemonic private wallet card cvv cvc social & ask prompt request urge tell have get "
         "make & user users them",
         rf"(?:ask|prompt|request|urge|tell|have|get|make) (?:the |your )?(?:users?|them) (?:for|to (?:enter|type|give"
-        rf"|provide|paste|share|reveal|disclose|confirm|send|tell|input)) {_WORDS_4}{_CROWN_JEWEL}\b",
+        rf"|provide|paste|share|reveal|disclose|confirm|send|tell|input)) {_WORDS_4}{_CREDENTIAL}\b",
     ),
     phrase_rule(
         "concealment",
@@ -203,7 +203,7 @@ _USER_TALKED_ROUND = (
     ),
 )
 
-_WHAT_TO_FILL_IN = (
+_DEMANDED_INPUTS = (
     phrase_rule(
         "exfiltration",
         "secret secrets password passwords token tokens key keys credential credentials & whenever when if time soon "
@@ -244,11 +244,11 @@ _WHAT_TO_FILL_IN = (
 )
 
 AUTHORITY_PHRASES: tuple[PhraseRule, ...] = (
-    *_OTHER_MASTERS,
+    *_FALSE_AUTHORITY,
     *_PRESSURE,
     *_TOOLS_OF_OTHERS,
-    *_USER_TALKED_ROUND,
-    *_WHAT_TO_FILL_IN,
+    *_USER_MANIPULATED,
+    *_DEMANDED_INPUTS,
 )
 
 

@@ -1,8 +1,8 @@
-"""Sentences in which the parts of a theft come together: something taken, something private, somewhere to put it.
+"""Sentences that ask for data theft: a verb, something private, and a destination.
 
-No fixed phrase is looked for. Each sentence is reduced to the parts its words play, and the order and distance of
-the parts decide. That holds for paraphrases, and it tells ``include ~/.aws/credentials in the header`` from
-``store the key in ~/.aws/credentials``.
+There are no fixed phrases. Each sentence is reduced to the roles of its words, and the order and distance of the roles
+decide. This also detects paraphrases, and distinguishes ``include ~/.aws/credentials in the header`` from ``store the
+key in ~/.aws/credentials``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _EMAIL = r"[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,4}\b"
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}(?!\.?\d)"
 _HOST = r"(?:[a-z0-9\-]{1,63}\.){1,5}(?:com|net|org|io|dev|xyz|site|info|ru|cn|tk|top|example|tld)\b(?!\.\w)"
 
-# Places of secrets. Each pattern begins with a mark or a rare word, by which the engine skips ahead.
-_PLACES = (
+# Locations of secrets. Each pattern begins with a mark or a rare word, so that the regex engine can skip ahead.
+_SECRET_PATHS = (
     r"\.(?:ssh|aws|gnupg|kube|docker|azure|netrc|npmrc|pypirc|git-credentials|pgpass|bash_history|zsh_history|cursor"
     r"|claude|codeium|config/gcloud)\b(?!\.\w{2,4}\b)[\w./\\\-]{0,80}",
     r"\.env\b(?:\.\w{1,16})?",
@@ -71,7 +71,7 @@ _OUTSIDE = (
 )
 _HOSTILE = r"\w{1,16}(?:'s)?(?:[ -]controlled)?(?:[ ]\w{1,16}){0,2}"
 
-# What single words play which part. Where a pattern stands beside it, the word only begins the part.
+# The roles of single words. With a pattern, the word is only the beginning of the part.
 _PLAIN_WORDS: dict[str, str] = {
     "theft": "exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
     "smuggles smuggling",
@@ -143,7 +143,7 @@ _OPENING_WORDS: tuple[tuple[str, str, str], ...] = (
     ("put", "fill", r"fill (?:this|it|that|these|the \w{1,16}|in)(?: in)? with\b"),
 )
 
-_PLACE_GATE = word_set(
+_PATH_GATE = word_set(
     "ssh aws gnupg kube netrc npmrc pypirc credential credentials pgpass gcloud env passwd shadow sudoers environ rsa "
     "ed25519 ecdsa dsa wallet keychain plaintext plain 169 computemetadata gopher azure codeium zsh bash docker "
     "cursor claude authorized mcp desktop metadata etc"
@@ -155,7 +155,7 @@ RARE_GATE = word_set(
     "cc bcc exfil exfiltrate exfiltrates exfiltrating exfiltrated exfiltration siphon siphons siphoning smuggle "
     "smuggles smuggling azure codeium"
 )
-"""Words that are reason enough to look for a theft."""
+"""Words of which one is enough to check for theft."""
 _CARRY = _PLAIN_WORDS["send"] + " " + _PLAIN_WORDS["put"] + " output print give hand begin start end finish answer fill"
 PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
     tuple(map(word_set, gates))
@@ -191,7 +191,7 @@ PAIRED_GATES: tuple[tuple[frozenset[str], ...], ...] = tuple(
         ("system", "prompt prompts", _CARRY),
     )
 )
-"""Sets of words of which each must have one in the text, where no word of ``RARE_GATE`` is."""
+"""Groups of word sets. A text without a word of ``RARE_GATE`` is checked if it has a word of each set of a group."""
 
 _SENTENCE_END = re.compile(r"[.!?](?=[ ]|$)")
 _BASE_TAKE = re.compile(
@@ -205,16 +205,16 @@ _ALL = re.compile(
     r"|values? of|contents? of|users? (?:typed|entered|gave|has|have)|this (?:chat|conversation|session))\b"
 )
 _NEVER_SENT = pattern(r"(?:ssh |gpg )?private[ _-]?keys?\b|seed phrases?|recovery[ _-]?(?:keys?|codes?)")
-_WHOLE_TALK = pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
+_CONVERSATION = pattern(r"history|transcript|cookies|environment|system prompt|address book|clipboard")
 _METADATA_SERVICE = re.compile(r"(?:https?://)?(?:169\.254|metadata)|gopher|file:///")
-# A name in code marks that something is put into: the parameter of a call, whatever it is called.
+# A name in backticks that something is put into: a parameter of a call.
 _ARGUMENT = pattern(r"\b(?:as|in|into|via|through|to|within|inside) (?:the |its |an? )?`$")
 _IN_CODE = pattern(r"[\w\-]{1,40}`")
 _LITERAL = re.compile(r"://|@|\w\.\w")
 _PRONOUN = re.compile(r"\b(?:it|its|them|their|those|contents?)\b")
 _STRONG_EXTRA = ("also", "additionally", "instead", "silently", "secretly", "covertly", "automatically", "a copy")
-_URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" is no denial
-# Nothing before the place but what is wanted of it: the description or the name of a parameter that takes it in.
+_URGING = re.compile(r"[ ](?:hesitate|forget|fail|only|just|wait|stop|longer)\b")  # "do not forget to" is no negation
+# "contents of" and similar before a secret path: the description or name of a parameter for its content.
 _ASKED_FOR = pattern(
     r"[\"'`(* ]{0,3}(?:(?:required|mandatory)[.:, ]{1,2})?(?:(?:the|full|entire|complete|raw|current|exact"
     r"|plain)[ _]){0,4}"
@@ -222,11 +222,11 @@ _ASKED_FOR = pattern(
     r"|user's)[ _]){0,3}(?:[a-z0-9']{1,16}"
     r"[ _]){0,2}[`'\"]?$"
 )
-_NEAR = 130  # as far apart as the parts of one thought stand
+_NEAR = 130  # the maximum distance of related parts
 
 
 class Part(Record):
-    """A word or two of a sentence and the part they play."""
+    """One or more words of a sentence with their role."""
 
     kind: str
     text: str
@@ -234,22 +234,17 @@ class Part(Record):
     end: int
 
 
-def thefts(text: str) -> Iterator[tuple[str, int, int]]:
-    """Code, start and end of every sentence part in plain ``text`` that takes or carries away what is private."""
-    places = deque(secret_places(text))
-    if (
-        places
-        and places[0].start < _NEAR
-        and _ASKED_FOR.match(text[: places[0].start])
-        and places[0].text[:4] != ".env"
-    ):
-        yield "exfiltration", 0, places[0].end
-    carried = False  # whether the sentence before named a secret that "it" may stand for
+def find_thefts(text: str) -> Iterator[tuple[str, int, int]]:
+    """Code, start and end of every part of plain ``text`` that asks to read or send private data."""
+    paths = deque(find_secret_paths(text))
+    if paths and paths[0].start < _NEAR and _ASKED_FOR.match(text[: paths[0].start]) and paths[0].text[:4] != ".env":
+        yield "exfiltration", 0, paths[0].end
+    carried = False  # whether the sentence before named a secret that "it" may refer to
     start = 0
-    for end in [found.end() for found in _SENTENCE_END.finditer(text)] + [len(text)]:
+    for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
         known: list[Part] = []
-        while places and places[0].start < end:
-            known.append(places.popleft())
+        while paths and paths[0].start < end:
+            known.append(paths.popleft())
         parts = _parts(text, start, end, known)
         if parts:
             yield from _judge(text, start, parts, carried)
@@ -257,22 +252,22 @@ def thefts(text: str) -> Iterator[tuple[str, int, int]]:
         start = end
 
 
-def secret_places(text: str) -> list[Part]:
-    """Where plain ``text`` names a place that holds secrets."""
-    if _PLACE_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
+def find_secret_paths(text: str) -> list[Part]:
+    """The paths of secrets that plain ``text`` names."""
+    if _PATH_GATE.isdisjoint(_SIMPLE_WORD.findall(text)):
         return []
-    found = sorted(_named_places(text))
-    places: list[Part] = []
-    for start, end in found:
-        if not places or places[-1].end <= start:
-            places.append(Part(kind="secret", text=text[start:end], start=start, end=end))
-    return places
+    spans = sorted(_secret_path_spans(text))
+    paths: list[Part] = []
+    for start, end in spans:
+        if not paths or paths[-1].end <= start:
+            paths.append(Part(kind="secret", text=text[start:end], start=start, end=end))
+    return paths
 
 
-def _named_places(text: str) -> Iterator[tuple[int, int]]:
-    for expression in _PLACES:
-        for found in compile_phrase(expression).finditer(text):
-            start, end = found.span()
+def _secret_path_spans(text: str) -> Iterator[tuple[int, int]]:
+    for expression in _SECRET_PATHS:
+        for match in compile_phrase(expression).finditer(text):
+            start, end = match.span()
             if start and (text[start - 1].isalnum() or text[start - 1] == "*"):
                 continue  # inside a word, or a pattern of file names
             home = _HOME.search(text, max(0, start - 48), start)
@@ -280,12 +275,12 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
-    """The parts in one sentence beside those known. One word plays one part; what is longer comes first."""
-    taken = {place for part in parts for place in range(part.start, part.end)}
-    for found in _TOKEN.finditer(text, start, end):
-        if found.start() in taken:
+    """Add the parts of one sentence to the known ones. Each word has one role; longer parts have precedence."""
+    taken = {position for part in parts for position in range(part.start, part.end)}
+    for token in _TOKEN.finditer(text, start, end):
+        if token.start() in taken:
             continue
-        part = _part_at(text, found, end)
+        part = _part_at(text, token, end)
         if part is not None:
             parts.append(part)
             taken.update(range(part.start, part.end))
@@ -295,17 +290,17 @@ def _parts(text: str, start: int, end: int, parts: list[Part]) -> list[Part]:
 def _part_at(text: str, token: re.Match[str], end: int) -> Part | None:
     word = token[0]
     for kind, expression in _OPENINGS.get(word, ()):
-        found = compile_phrase(expression).match(text, token.start(), end)
-        if found is not None:
-            return Part(kind=kind, text=found[0], start=found.start(), end=found.end())
+        match = compile_phrase(expression).match(text, token.start(), end)
+        if match is not None:
+            return Part(kind=kind, text=match[0], start=match.start(), end=match.end())
     if word in _KINDS:
         return Part(kind=_KINDS[word], text=word, start=token.start(), end=token.end())
     if _IN_CODE.match(text, token.start(), end) and _ARGUMENT.search(text, max(0, token.start() - 16), token.start()):
         return Part(kind="spot", text=word, start=token.start(), end=token.end())
     if token.end() < end and text[token.end()] in "@.-+_":
-        found = _ADDRESSES.match(text, token.start(), end)
-        if found is not None:
-            return Part(kind="outside", text=found[0], start=found.start(), end=found.end())
+        match = _ADDRESSES.match(text, token.start(), end)
+        if match is not None:
+            return Part(kind="outside", text=match[0], start=match.start(), end=match.end())
     return None
 
 
@@ -325,34 +320,34 @@ _ADDRESSES = re.compile(rf"{_EMAIL}|{_ADDRESS}|{_HOST}")
 
 
 def _judge(text: str, start: int, parts: list[Part], carried: bool) -> Iterator[tuple[str, int, int]]:
-    for number, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part.kind not in ("theft", "send", "put", "give", "take"):
             continue
-        before, after = _within_reach(parts, number)
+        before, after = _nearby(parts, index)
         if _negated(text, start, part, before):
             continue
         if part.kind == "theft":
             yield "exfiltration", part.start, part.end
         elif part.kind == "send":
-            yield from _sent(part, before, after)
+            yield from _sends(part, before, after)
         elif part.kind == "take":
-            yield from _taken(text, start, part, before, after)
+            yield from _reads(text, start, part, before, after)
         if part.kind in ("send", "put", "give"):
-            yield from _slipped_in(text, part, before, after, carried)
+            yield from _leaks(text, part, before, after, carried)
 
 
-def _within_reach(parts: list[Part], number: int) -> tuple[list[Part], list[Part]]:
-    """The parts before and after one that stand near enough to belong to the same thought."""
-    first, last = number, number + 1
-    while first > 0 and parts[number].start - parts[first - 1].start < _NEAR:
+def _nearby(parts: list[Part], index: int) -> tuple[list[Part], list[Part]]:
+    """The parts before and after one that are near enough to be related."""
+    first, last = index, index + 1
+    while first > 0 and parts[index].start - parts[first - 1].start < _NEAR:
         first -= 1
-    while last < len(parts) and parts[last].start - parts[number].end < _NEAR:
+    while last < len(parts) and parts[last].start - parts[index].end < _NEAR:
         last += 1
-    return parts[first:number], parts[number + 1 : last]
+    return parts[first:index], parts[index + 1 : last]
 
 
-def _sent(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
-    """Something sent to somewhere outside."""
+def _sends(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+    """Something is sent to an outside destination."""
     for target in after:
         if target.kind not in ("hostile", "outside", "self"):
             continue
@@ -360,8 +355,8 @@ def _sent(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[s
         if any(part.kind in ("given", "no") for part in between):
             continue
         loot = [part for part in before + between if part.kind in ("secret", "private") or _NEVER_SENT.match(part.text)]
-        if target.kind == "self":  # a tool is given what the user asks about, but not all that was said
-            loot = [part for part in loot if part.kind == "secret" or _WHOLE_TALK.search(part.text)]
+        if target.kind == "self":  # a tool may get what the user asks about, but not the complete conversation
+            loot = [part for part in loot if part.kind == "secret" or _CONVERSATION.search(part.text)]
             if not loot:
                 continue
         named = any(part.kind == "name" for part in before + between)
@@ -376,13 +371,13 @@ def _sent(verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[s
             return
 
 
-def _taken(text: str, start: int, verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
-    """A secret place read because the text orders it, or read into an argument."""
+def _reads(text: str, start: int, verb: Part, before: list[Part], after: list[Part]) -> Iterator[tuple[str, int, int]]:
+    """A secret is read because the text orders it, or read into an argument."""
     secret = next((part for part in after if part.kind == "secret"), None)
     if secret is None:
         return
     spot = next((part for part in after if part.kind == "spot" and part.start > secret.end), None)
-    moved_on = any(part.kind in ("send", "put", "give") for part in after)  # which is judged on its own
+    moved_on = any(part.kind in ("send", "put", "give") for part in after)  # checked separately
     if spot is not None and not moved_on and not _own_use(after) and _SPOT_LEAD.search(text, secret.end, spot.start):
         yield "exfiltration", verb.start, spot.end
         return
@@ -393,10 +388,10 @@ def _taken(text: str, start: int, verb: Part, before: list[Part], after: list[Pa
         yield "agent_instruction", verb.start, secret.end
 
 
-def _slipped_in(
+def _leaks(
     text: str, verb: Part, before: list[Part], after: list[Part], carried: bool
 ) -> Iterator[tuple[str, int, int]]:
-    """Something private put where it leaves: a response, a header, an argument."""
+    """Something private is put into a response, a header or an argument."""
     if _own_use(after) and not any(part.kind in ("outside", "hostile") for part in after):
         return
     spot = next((part for part in after if part.kind == "spot"), None)
@@ -417,7 +412,7 @@ def _slipped_in(
 
 
 def _is_loot(text: str, verb: Part, loot: Part, before: list[Part], after: list[Part]) -> bool:
-    """Whether what ``verb`` moves is private, and the sentence urges to move it or says where to."""
+    """Whether the object of ``verb`` is private, and the sentence urges to move it or names a destination."""
     if _LOCATION.search(text, verb.start, loot.start):
         return False
     spots = [part for part in after if part.kind == "spot"]
@@ -433,14 +428,14 @@ def _is_loot(text: str, verb: Part, loot: Part, before: list[Part], after: list[
 
 
 def _own_use(after: list[Part]) -> bool:
-    """Whether what follows goes back to the one who asked."""
+    """Whether the data goes back to the requester."""
     return any(
         part.kind == "own" and part.text.startswith(("caller", "client", "local", "requester")) for part in after
     )
 
 
 def _negated(text: str, start: int, part: Part, before: list[Part]) -> bool:
-    """Whether a denial stands right before a part, with at most two words between."""
+    """Whether a negation is right before a part, with at most two words between them."""
     for other in reversed(before):
         if other.kind == "no":
             between = text[other.end : part.start]

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from pinwarden.core.record import Record
 from pinwarden.core.text import INVISIBLE, pattern
 
-# By Latin letter, what Cyrillic, Greek, Armenian, Cherokee and phonetic letters most fonts draw like it.
+# By Latin letter, the Cyrillic, Greek, Armenian, Cherokee and phonetic letters that look like it in most fonts.
 _DRAWN_LIKE: dict[str, str] = {
     "a": "\u0430\u03b1\u0251\u1d00",
     "b": "\u0184\u042c\u0299",
@@ -79,7 +79,7 @@ LOOK_ALIKES: dict[str, str] = {other: latin for latin, others in _DRAWN_LIKE.ite
 
 _UNPRINTABLE = pattern("[\x00-\x08\x0e-\x1b\x7f]")
 _UNEVEN_SPACE = pattern(r"\s{2,}|[^\S ]")
-# Punctuation without guile, and what it comes down to; one character for one, so that places stay.
+# Ordinary typographic punctuation and its plain form, one character for one, so that positions stay.
 PLAIN_PUNCTUATION = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
@@ -89,17 +89,17 @@ PLAIN_PUNCTUATION = str.maketrans(
         ),
     }
 )
-# Five or more single letters with the same short gap between them, which does not happen by accident.
+# Five or more single letters with the same gap between them, which ordinary text does not have.
 _SPACED_LETTERS = pattern(r"(?<![^\W_])[^\W\d_](?:([ ._*\-|/])[^\W\d_])(?:\1[^\W\d_]){3,}(?![^\W_])")
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a list written as text."""
+    """A set of words from a string with spaces between them."""
     return frozenset(words.split())
 
 
 class PlainText:
-    """The plain form of a text, and the way back to where each of its characters came from."""
+    """The plain form of a text, with the original position of each character."""
 
     __slots__ = ("_original", "_origins", "text")
 
@@ -109,11 +109,11 @@ class PlainText:
         self._origins = origins
 
     def original_span(self, start: int, end: int) -> tuple[int, int]:
-        """Where in the original the characters ``start`` to ``end`` of the plain form came from."""
+        """The span in the original of the characters ``start`` to ``end`` of the plain form."""
         if self._origins is None:
             if len(self.text) == len(self._original):
                 return start, end
-            # Few texts are ever asked.
+            # Computed on demand, because few texts need it.
             self._origins = _fold_text(self._original)._origins or ()
         if start >= len(self._origins):
             return len(self._original), len(self._original)
@@ -128,9 +128,9 @@ def plain(text: str) -> PlainText:
     return PlainText(_UNEVEN_SPACE.sub(" ", shown.lower()), text)
 
 
-@lru_cache(maxsize=4096)  # the letters of one alphabet, again and again
+@lru_cache(maxsize=4096)  # the letters of an alphabet occur many times
 def fold_letter(character: str) -> str:
-    """One character as the plain lower-case text it stands for; empty if it leaves no mark."""
+    """The plain lower-case form of one character; empty if it is invisible."""
     if character.isspace():
         return " "
     if INVISIBLE.match(character):
@@ -139,51 +139,53 @@ def fold_letter(character: str) -> str:
     if known is not None:
         return known.lower()
     if character in "\u2026\u00b0":
-        return ","  # decomposition would make more of them than one character
+        return ","  # decomposition would give more than one character
     decomposed = unicodedata.normalize("NFKD", character)
     kept = "".join(LOOK_ALIKES.get(part, part) for part in decomposed if not unicodedata.combining(part))
     return kept.translate(PLAIN_PUNCTUATION).lower()
 
 
 def fold_word(word: str) -> str:
-    """A name with its disguises taken off: two names with the same fold look the same to a reader."""
+    """The plain form of a name. Two names with the same plain form look the same to a reader."""
     return word.lower() if word.isascii() else "".join(map(fold_letter, word))
 
 
 def spaced_letters(text: str) -> Iterator[tuple[int, int, str]]:
-    """Start, end and letters of every run of single letters with gaps between."""
-    for found in _SPACED_LETTERS.finditer(text):
-        yield found.start(), found.end(), found[0][::2].lower()
+    """Start, end and letters of every run of single letters with gaps between them."""
+    for match in _SPACED_LETTERS.finditer(text):
+        yield match.start(), match.end(), match[0][::2].lower()
 
 
 def _fold_text(text: str) -> PlainText:
-    joined = {place for found in _SPACED_LETTERS.finditer(text) for place in range(found.start() + 1, found.end(), 2)}
+    joined = {
+        position for match in _SPACED_LETTERS.finditer(text) for position in range(match.start() + 1, match.end(), 2)
+    }
     characters: list[str] = []
     origins: list[int] = []
-    for place, character in enumerate(text):
-        if place in joined:
+    for position, character in enumerate(text):
+        if position in joined:
             continue
         for plain_character in fold_letter(character):
             if plain_character == " " and characters and characters[-1] == " ":
                 continue
             characters.append(plain_character)
-            origins.append(place)
+            origins.append(position)
     return PlainText("".join(characters), text, tuple(origins))
 
 
 WORDS_2 = r"(?:[\w'/]{1,20} ){0,2}"
 WORDS_4 = r"(?:[\w'/]{1,20} ){0,4}"
-"""Up to so many words, whatever they are, each with the gap after it."""
+"""Up to two or four arbitrary words, each with the gap after it."""
 
-# What may stand between two words of a turn: a space, emphasis, quotes, or the joints of an identifier.
+# Between two words of a phrase: a space, emphasis, quotes, or the separators of an identifier.
 _GAP = r"[ _*`'\"\-]{1,3}"
 _LONE_SPACE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.| (?![?*+{])")
 
 
-@cache  # most turns are never tried, and compiling all of them takes longer than scanning a server
+@cache  # most phrases are never tried, and compiling all of them takes longer than scanning a server
 def compile_phrase(pattern: str) -> re.Pattern[str]:
-    """A pattern in which one space stands for any gap between words."""
-    return re.compile(_LONE_SPACE.sub(lambda found: _GAP if found[0] == " " else found[0], pattern))
+    """Compile a pattern in which a space matches any gap between words."""
+    return re.compile(_LONE_SPACE.sub(lambda match: _GAP if match[0] == " " else match[0], pattern))
 
 
 class PhraseRule(Record):
@@ -193,7 +195,7 @@ class PhraseRule(Record):
     gates: tuple[frozenset[str], ...]
     """Sets of words. The patterns are tried only if the text has at least one word of each set."""
     patterns: tuple[str, ...]
-    """Each begins with literal text, which lets the engine skip ahead."""
+    """Each begins with literal text, so that the regex engine can skip ahead."""
     negatable: bool
     """Whether ``never`` or ``do not`` before it makes it harmless."""
     shouted: bool
@@ -211,53 +213,53 @@ CharacterRange = tuple[int, int]
 _ZWNJ, _ZWJ = "\u200c", "\u200d"
 _KEYCAPS = frozenset("#*0123456789")
 _BLACK_FLAG = "\U0001f3f4"
-# Escape sequences whole (CSI, OSC and its kin up to their end), then any other control character but tab, line feed
-# and a carriage return before a line feed.
+# Complete escape sequences (CSI, OSC and similar), then any other control character except tab, line feed, and carriage
+# return before a line feed.
 _TERMINAL = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]{0,64}[ "
     "-/]{0,8}[@-~]?|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,512}(?:\x07|\x1b\\\\|\x9c)?|\x1b[ "
     "-~]?|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
 )
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")  # of ASCII text
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")  # in ASCII text
 _LATIN = re.compile("[A-Za-z]")
 _LETTERS_WORD = re.compile(r"[^\W\d_]{2,}")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u05ff\u0620-\u06dc\u06de-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def find_terminal_escapes(text: str) -> Iterator[CharacterRange]:
-    """Where text would move a cursor, hide output, set a title or overwrite a line."""
+    """Spans of text that would move the cursor, hide output, set a title or overwrite a line."""
     if text.isascii() and not _CONTROL.search(text):
         return
-    for found in _TERMINAL.finditer(text):
-        yield found.span()
+    for match in _TERMINAL.finditer(text):
+        yield match.span()
 
 
 def find_hidden_characters(text: str) -> Iterator[CharacterRange]:
-    """Runs of characters that a reader does not see and a model does."""
+    """Spans of characters that a model reads and a person does not see."""
     start = end = -1
     right_to_left = _RIGHT_TO_LEFT.search(text) is not None
-    for found in INVISIBLE.finditer(text):
-        place = found.start()
-        if _has_reason(text, place, right_to_left):
+    for match in INVISIBLE.finditer(text):
+        position = match.start()
+        if _has_reason(text, position, right_to_left):
             continue
-        if place != end:
+        if position != end:
             if end >= 0:
                 yield start, end
-            start = place
-        end = place + 1
+            start = position
+        end = position + 1
     if end >= 0:
         yield start, end
 
 
 def find_look_alike_words(text: str) -> Iterator[CharacterRange]:
-    """Words that mix Latin letters with letters of another script drawn the same, or are all of such letters."""
-    words = [found for found in _LETTERS_WORD.finditer(text) if not found[0].isascii()]
+    """Words with letters of another script that look like Latin letters, mixed with Latin letters or alone."""
+    words = [word for word in _LETTERS_WORD.finditer(text) if not word[0].isascii()]
     if not words:
         return
     whole_words_count = _LATIN.search(text) is not None and not _is_foreign(text)
-    for found in words:
-        if _passes_for_latin(found[0], whole_words_count):
-            yield found.span()
+    for word in words:
+        if _passes_for_latin(word[0], whole_words_count):
+            yield word.span()
 
 
 def _passes_for_latin(word: str, whole_words_count: bool) -> bool:
@@ -269,12 +271,12 @@ def _passes_for_latin(word: str, whole_words_count: bool) -> bool:
     if not disguised:
         return False
     if latin:
-        return disguised + latin == len(word)  # a letter of neither kind shows that this is honest foreign text
+        return disguised + latin == len(word)  # any other letter shows that this is a foreign word
     return whole_words_count and len(word) >= 3 and disguised == len(word)
 
 
 def _is_foreign(text: str) -> bool:
-    """Whether text holds letters of another script that cannot pass for Latin ones."""
+    """Whether text has letters of another script that do not look like Latin letters."""
     return any(ord(character) > 0x36F and character.isalpha() and character not in LOOK_ALIKES for character in text)
 
 
@@ -282,24 +284,24 @@ def _is_latin(character: str) -> bool:
     return character.isascii() or ord(character) < 0x250
 
 
-def _has_reason(text: str, place: int, right_to_left: bool) -> bool:
-    """Whether an invisible character does what it is for: space, line end, emoji, or a script that needs it."""
-    character = text[place]
+def _has_reason(text: str, position: int, right_to_left: bool) -> bool:
+    """Whether an invisible character has a legitimate use: space, line end, emoji, or a script that needs it."""
+    character = text[position]
     point = ord(character)
     if point < 0xA0 or character.isspace():
-        return True  # spaces of any width; control characters are terminal_escapes
-    before = text[place - 1] if place else ""
-    after = text[place + 1] if place + 1 < len(text) else ""
+        return True  # spaces of any width; control characters are terminal escapes
+    before = text[position - 1] if position else ""
+    after = text[position + 1] if position + 1 < len(text) else ""
     if 0xFE00 <= point <= 0xFE0F:
         return _takes_variation(before, point)
     if character == _ZWJ and _is_pictograph(after):
-        return _ends_pictograph(text, place - 1)
+        return _ends_pictograph(text, position - 1)
     if character in (_ZWNJ, _ZWJ):
         return _joins(before) and (_joins(after) or not after.isalpha())
     if point in (0x200E, 0x200F, 0x061C):
         return right_to_left
     if 0xE0020 <= point <= 0xE007F:
-        return _in_flag(text, place)
+        return _in_flag(text, position)
     if 0xE0100 <= point <= 0xE01EF:
         return "\u3400" <= before <= "\u9fff" or "\U00020000" <= before <= "\U0003ffff"
     if point == 0x2800:
@@ -310,7 +312,7 @@ def _has_reason(text: str, place: int, right_to_left: bool) -> bool:
 
 
 def _takes_variation(before: str, point: int) -> bool:
-    """Whether ``before`` has a variant of that number: text or emoji form, or one of a few forms of a letter."""
+    """Whether the character ``before`` has this variation: text or emoji form, or a variant of a letter."""
     if before in _KEYCAPS or _is_pictograph(before):
         return point in (0xFE0E, 0xFE0F)
     if point == 0xFE0F:
@@ -322,14 +324,14 @@ def _is_pictograph(character: str) -> bool:
     if not character or ord(character) < 0xA9:
         return False
     if character >= "\U0001f000":
-        return character <= "\U0001faff"  # emoji newer than our Unicode tables included
+        return character <= "\U0001faff"  # including emoji newer than our Unicode tables
     return unicodedata.category(character) in ("So", "Sk") or character in "\u2194\u2195\u203c\u2049"
 
 
-def _ends_pictograph(text: str, place: int) -> bool:
-    if place >= 0 and text[place] == "\ufe0f":
-        place -= 1
-    return place >= 0 and _is_pictograph(text[place])
+def _ends_pictograph(text: str, position: int) -> bool:
+    if position >= 0 and text[position] == "\ufe0f":
+        position -= 1
+    return position >= 0 and _is_pictograph(text[position])
 
 
 def _joins(character: str) -> bool:
@@ -337,12 +339,12 @@ def _joins(character: str) -> bool:
     return "\u0600" <= character <= "\u109f" or "\u1780" <= character <= "\u18af" or "\ufb50" <= character <= "\ufefc"
 
 
-def _in_flag(text: str, place: int) -> bool:
+def _in_flag(text: str, position: int) -> bool:
     """Whether a tag character belongs to a flag: a black flag, at most six tags, and the closing tag."""
-    first = place
-    while first > 0 and "\U000e0020" <= text[first - 1] <= "\U000e007f" and place - first < 7:
+    first = position
+    while first > 0 and "\U000e0020" <= text[first - 1] <= "\U000e007f" and position - first < 7:
         first -= 1
-    last = place
+    last = position
     while last + 1 < len(text) and "\U000e0020" <= text[last + 1] <= "\U000e007f" and last - first < 7:
         last += 1
     return first > 0 and text[first - 1] == _BLACK_FLAG and last - first <= 6 and text[last] == "\U000e007f"
@@ -354,9 +356,9 @@ _UNSEEN_ELEMENT = pattern(
     re.IGNORECASE,
 )
 _WORD = pattern(r"[^\W\d_]{2,}")
-_FEWEST_WORDS = 4
-# Comments are for authors. One for the reader addresses a model or talks about the user.
-_SPEAKS_TO = pattern(
+_MIN_WORDS = 4
+# Comments are for authors. A suspicious comment addresses a model or mentions the user.
+_ADDRESSES_MODEL = pattern(
     r"\b(?:assistants?|ai(?: agents?)?|agents?|llms?|chatbots?|you must|your|user's|do not tell|secretly|silently"
     r"|instructions?)\b",
     re.IGNORECASE,
@@ -373,18 +375,18 @@ _QUERY = pattern(r"[?&#;=]")
 
 
 def find_unseen_text(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of text in comments and in elements that are styled away."""
+    """Start and end of text in comments and in elements that are styled to be invisible."""
     for start, end in _comments(text):
         content = text[start + 4 : end]
-        if _SPEAKS_TO.search(content) and _says_something(content):
+        if _ADDRESSES_MODEL.search(content) and _has_words(content):
             yield start, end
-    for found in _UNSEEN_ELEMENT.finditer(text):
-        if _says_something(found[1]):
-            yield found.span()
+    for match in _UNSEEN_ELEMENT.finditer(text):
+        if _has_words(match[1]):
+            yield match.span()
 
 
 def _comments(text: str) -> Iterator[tuple[int, int]]:
-    """Where comments stand; one without an end hides all the rest."""
+    """Spans of comments. A comment without an end extends to the end of the text."""
     start = text.find("<!--")
     while start >= 0:
         end = text.find("-->", start + 4)
@@ -394,13 +396,13 @@ def _comments(text: str) -> Iterator[tuple[int, int]]:
 
 def find_filled_urls(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of addresses with a placeholder for private data in their query."""
-    for found in _FILLED_URL.finditer(text):
-        if _QUERY.search(found[0]):
-            yield found.span()
+    for match in _FILLED_URL.finditer(text):
+        if _QUERY.search(match[0]):
+            yield match.span()
 
 
-def _says_something(content: str) -> bool:
-    return len(_WORD.findall(content)) >= _FEWEST_WORDS
+def _has_words(content: str) -> bool:
+    return len(_WORD.findall(content)) >= _MIN_WORDS
 
 
 _MIN_PIECE = 16
@@ -432,51 +434,51 @@ _INSTRUCTION_WORDS = word_set(
 ROTATED_WORDS = frozenset(word.translate(_SHIFT) for word in _INSTRUCTION_WORDS) | frozenset(
     word[::-1] for word in _INSTRUCTION_WORDS
 )
-"""Words of an instruction with their letters shifted by thirteen or written backwards; none of them means anything."""
+"""Words of instructions in ROT13 or reversed. None of them is a real word."""
 
 
 def undo_rotations(text: str) -> Iterator[str]:
-    """Lower-case text with its letters shifted back by thirteen, and read from its end."""
+    """Lower-case text with ROT13 undone, and reversed."""
     yield text.translate(_SHIFT)
     yield text[::-1]
 
 
 def has_digits_for_letters(text: str) -> bool:
-    """Whether lower-case text has words in which digits stand where letters belong, as in ``p4ssw0rd``."""
+    """Whether lower-case text has words with digits for letters, as in ``p4ssw0rd``."""
     first = _DIGITS_IN_WORD.search(text)
     return first is not None and _DIGITS_IN_WORD.search(text, first.end()) is not None
 
 
 def with_letters_for_digits(text: str) -> str:
-    """Lower-case text with the letters that its digits stand for."""
+    """Lower-case text with digits replaced by the letters they look like."""
     return text.translate(_DIGIT_LETTERS)
 
 
 def find_encoded_texts(text: str) -> Iterator[tuple[int, int, str]]:
-    """Start, end and readable content of every wrapped piece of ``text``."""
-    for found in _PIECE.finditer(text):
-        as_hex = _HEX.match(found[0])
-        yield from _readable(found, bytes.fromhex(as_hex[1]) if as_hex else _from_base64(found[0]))
-        if _BASE32.match(found[0]):
-            yield from _readable(found, _from_base32(found[0]))
-    for found in _BITS.finditer(text):
-        yield from _readable(found, bytes(int(byte, 2) for byte in found[0].split()))
+    """Start, end and decoded content of every encoded piece of ``text``, if that is readable."""
+    for match in _PIECE.finditer(text):
+        as_hex = _HEX.match(match[0])
+        yield from _readable(match, bytes.fromhex(as_hex[1]) if as_hex else _from_base64(match[0]))
+        if _BASE32.match(match[0]):
+            yield from _readable(match, _from_base32(match[0]))
+    for match in _BITS.finditer(text):
+        yield from _readable(match, bytes(int(byte, 2) for byte in match[0].split()))
     if "%" in text:
-        for found in _PERCENT.finditer(text):
-            if found[0].count("%") >= 6:
-                yield from _readable(found, unquote(found[0], "latin-1").encode("latin-1", "replace"))
+        for match in _PERCENT.finditer(text):
+            if match[0].count("%") >= 6:
+                yield from _readable(match, unquote(match[0], "latin-1").encode("latin-1", "replace"))
     if "\\" in text:
-        for found in _ESCAPED.finditer(text):
-            yield from _readable(found, _ESCAPE.sub(_escaped_character, found[0]).encode("latin-1", "replace"))
+        for match in _ESCAPED.finditer(text):
+            yield from _readable(match, _ESCAPE.sub(_escaped_character, match[0]).encode("latin-1", "replace"))
     if "&#" in text:
         from html import unescape  # loads a large table, which few texts need
 
-        for found in _ENTITIES.finditer(text):
-            yield from _readable(found, unescape(found[0]).encode("latin-1", "replace"))
+        for match in _ENTITIES.finditer(text):
+            yield from _readable(match, unescape(match[0]).encode("latin-1", "replace"))
 
 
 def long_pieces(text: str) -> str:
-    """The pieces of ``text`` that are long enough to be base64 or hex, and nothing else."""
+    """Only the pieces of ``text`` that are long enough to be base64 or hex."""
     pieces = text.encode("ascii", "replace").translate(_NOT_PIECE).split()
     return b" ".join({piece for piece in pieces if len(piece) >= _MIN_PIECE}).decode()
 
@@ -486,13 +488,13 @@ def is_command(text: str) -> bool:
     return _COMMAND.search(text) is not None
 
 
-def _readable(found: re.Match[str], content: bytes | None) -> Iterator[tuple[int, int, str]]:
+def _readable(match: re.Match[str], content: bytes | None) -> Iterator[tuple[int, int, str]]:
     if content is not None and len(content) >= 6 and not content.translate(None, _PRINTABLE):
-        yield found.start(), found.end(), content.decode()
+        yield match.start(), match.end(), content.decode()
 
 
 def _from_base64(wrapped: str) -> bytes | None:
-    """The bytes; letters that complete no group of four are cut off, as lenient decoders do."""
+    """The decoded bytes. Like in lenient decoders, an incomplete group of letters is dropped."""
     body = wrapped.rstrip("=").replace("-", "+").replace("_", "/")
     if len(body) % 4 == 1:
         body = body[:-1]
@@ -511,6 +513,6 @@ def _from_base32(wrapped: str) -> bytes | None:
         return None
 
 
-def _escaped_character(found: re.Match[str]) -> str:
-    digits, base = (found[3], 8) if found[3] else (found[1] or found[2], 16)
+def _escaped_character(match: re.Match[str]) -> str:
+    digits, base = (match[3], 8) if match[3] else (match[1] or match[2], 16)
     return chr(int(digits, base))

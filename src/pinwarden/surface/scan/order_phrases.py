@@ -1,4 +1,4 @@
-"""Turns by which text commands an agent: orders revoked, new ones given, the user left out, other calls asked for."""
+"""Phrases that command an agent: revoke instructions, give new ones, exclude the user, demand other calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAFETY = (
     r"|(?:permission|approval|consent|confirmation) (?:prompts?|checks?|dialogs?|requests?))\b"
 )
 _CALLED = r"(?:called|invoked|used|executed|run|triggered)\b"
-_DEED = (
+_ACTION = (
     r"(?:re ?route|redirect|divert|replace|modify|change|alter|swap|forward|send|post|upload|execute|run|read|add"
     r"|append|prepend|include|copy|b?cc|call|invoke|delete|disable|install|insert|set|use|pass|fetch|download)\b"
 )
@@ -30,7 +30,7 @@ _URGE = (
 )
 _PERSONA = r"(?:developer|maintenance|god|jailbreak|dan|admin(?:istrator)?|unrestricted|trusted|root|privileged|unsafe)"
 
-_ORDERS_TAKEN_AWAY = (
+_ORDERS_REVOKED = (
     phrase_rule(
         "agent_instruction",
         "ignore ignoring disregard disregarding forget neglect discard attention abandon following aside",
@@ -216,7 +216,7 @@ _OTHER_CALLS = (
         "need please first also always instead silently secretly then sure",
         r"(?:when|whenever|before|after|once|every time|each time|any time|if) (?:ever )?(?:[\w.]{1,64} ){1,4}(?:is"
         r"|are|gets"
-        rf"|has been|was|were|being) (?:ever )?{_CALLED}[^.!?]{{0,60}}?[, ]{_URGE}{{1,3}}{_DEED}",
+        rf"|has been|was|were|being) (?:ever )?{_CALLED}[^.!?]{{0,60}}?[, ]{_URGE}{{1,3}}{_ACTION}",
     ),
     phrase_rule(
         "agent_instruction",
@@ -304,4 +304,4 @@ _OTHER_CALLS = (
     ),
 )
 
-ORDER_PHRASES = (*_ORDERS_TAKEN_AWAY, *_NEW_ORDERS, *_USER_LEFT_OUT, *_OTHER_CALLS)
+ORDER_PHRASES = (*_ORDERS_REVOKED, *_NEW_ORDERS, *_USER_LEFT_OUT, *_OTHER_CALLS)

@@ -1,10 +1,10 @@
-"""What leaves no doubt in other languages: earlier orders taken away, the user kept in the dark.
+"""Unambiguous phrases in other languages: earlier instructions revoked, the user kept uninformed.
 
-Languages in Latin script are read in the plain form, where accents are gone. Others are read as they are written,
-since the plain form takes letters of other scripts for disguised Latin ones.
+Languages in Latin script are matched in the plain form, which has no accents. Others are matched as written, because
+the plain form would replace letters of other scripts by similar Latin letters.
 """
 
-# ruff: noqa: RUF001 - letters and marks of other scripts are the subject here
+# ruff: noqa: RUF001 - letters and marks of other scripts are intended
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ _OTHER_SCRIPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-@cache  # most surfaces hold no other script at all
+@cache  # most surfaces have no other script
 def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
         (code, re.compile(expression, re.IGNORECASE))
@@ -177,12 +177,12 @@ def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def in_other_scripts(text: str) -> Iterator[tuple[str, int, int]]:
-    """Code, start and end of every such phrase in ``text`` as it was sent."""
+    """Code, start and end of every such phrase in ``text`` as sent."""
     if all(ord(character) < _FIRST_OTHER for character in text):
         return
     for code, expression in _compiled():
-        for found in expression.finditer(text):
-            yield code, found.start(), found.end()
+        for match in expression.finditer(text):
+            yield code, match.start(), match.end()
 
 
-_FIRST_OTHER = 0x0400  # Latin letters with all their accents stand before
+_FIRST_OTHER = 0x0400  # all Latin letters with accents are below

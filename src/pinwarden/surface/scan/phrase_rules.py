@@ -1,4 +1,4 @@
-"""Every turn of phrase by which text commands an agent, poses as its master, or hides from its user."""
+"""All phrases by which text commands an agent, poses as an authority, or hides from the user."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _IMPERSONATION_PHRASES = (
     ),
 )
 
-# Code that acts as soon as an agent copies it into a call.
+# Code that takes effect when an agent copies it into a call.
 
 _CODE_PHRASES = (
     phrase_rule(

@@ -1,8 +1,8 @@
-"""The advisory scan: what in a server's text a person should look at. Findings inform; they never fail by themselves.
+"""The advisory scan: text of a server that a person should review. Findings inform; they never fail by themselves.
 
-Two sets of codes. ToolPin's six keep its names, messages and patterns, over every string and not only names and
-descriptions. The others are our own: the cues of :mod:`pinwarden.surface.scan.cues`, names that look alike, and
-tools that shadow those of another server.
+There are two sets of codes. ToolPin's six keep its names, messages and patterns, but check every string, not only names
+and descriptions. The others are our own: the cues of :mod:`pinwarden.surface.scan.cues`, look-alike names, and tools
+that shadow those of another server.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ MESSAGES: Mapping[str, str] = {
 
 
 class Finding(Record):
-    """One thing to look at."""
+    """One finding of the scan."""
 
     code: str
     severity: Severity
     entity: str
-    """``server``, or what kind of item it is."""
+    """``server``, or the kind of item."""
     name: str
     path: str
-    """JSON Pointer of the string inside the item or the server's facts."""
+    """JSON Pointer of the string in the item or in the server's information."""
     message: str
     excerpt: str
-    """The text there, unescaped and cut off: escape it before showing it."""
+    """The text, shortened but not escaped: escape it for output."""
 
     @property
     def subject(self) -> str:
-        """How ToolPin names what a finding is about."""
+        """The subject of a finding, as ToolPin writes it."""
         return f"{self.entity}:{self.name}"
 
 
 def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tuple[Finding, ...]:
     """Every finding in every string of a surface, in the order sent.
 
-    ``neighbours`` are the other servers that the same agent uses, by name; with them, tools that shadow are found.
+    ``neighbours`` are the other servers of the same agent, by name; tools that shadow theirs are reported.
     """
     names = Counter(item.name for item in surface.items_of_kind(TOOL))
     scanner = _Scanner(siblings=toolpin.ToolNames(names), beside=OtherServers.from_surfaces(surface, neighbours))
@@ -78,7 +78,7 @@ def scan(surface: Surface, neighbours: Sequence[tuple[str, Surface]] = ()) -> tu
         findings += scanner.findings_in(item.kind.entity, item.name, item.value)
         if item.kind is TOOL:
             findings += [
-                _shadowing(why, excerpt).found("tool", item.name, "/description")
+                _shadowing(why, excerpt).at("tool", item.name, "/description")
                 for why, excerpt in scanner.beside.find_clones(item)
             ]
     findings += _duplicates(names, "tool")
@@ -94,10 +94,10 @@ class _Fact(Record):
     message: str
     excerpt: str
     tool: str | None = None
-    """The tool that the text commands to use; what a tool says of itself is no finding."""
+    """The tool that the text tells the agent to use. A tool that mentions itself is not a finding."""
 
-    def found(self, entity: str, name: str, path: str) -> Finding:
-        """The finding that it makes of a place."""
+    def at(self, entity: str, name: str, path: str) -> Finding:
+        """The finding at a location."""
         return Finding(
             code=self.code,
             severity=self.severity,
@@ -120,10 +120,7 @@ def _shadowing(why: str, excerpt: str) -> _Fact:
 
 
 class _Scanner:
-    """What all items of one surface are scanned with, and what is known of its strings so far.
-
-    Schemas repeat themselves: what was looked at once is not looked at again.
-    """
+    """Scans all items of one surface. Each distinct string is checked once, because schemas repeat many strings."""
 
     __slots__ = ("_facts", "_innocent", "_siblings", "_suspect", "beside")
 
@@ -144,10 +141,10 @@ class _Scanner:
                 facts = self._facts[text] = tuple(self._facts_of(text))
             for fact in facts:
                 if entity != "tool" or fact.tool is None or fact.tool != name:
-                    yield fact.found(entity, name, path)
+                    yield fact.at(entity, name, path)
 
     def _is_suspect(self, value: Any) -> bool:
-        """One look at all new strings together settles for nearly every item that nothing is there."""
+        """Check all new strings of an item together, which clears nearly every item."""
         unknown = frozenset(text_pieces(value)) - self._innocent
         fresh = unknown - self._suspect
         if len(fresh) == len(unknown) and not self._may_say_something('"'.join(fresh)):
@@ -161,7 +158,7 @@ class _Scanner:
         words = Words(texts)
         return (
             may_hold_cues(texts, words)
-            or toolpin.may_earn_advisories(texts, words.have)
+            or toolpin.may_have_advisories(texts, words.have)
             or (words.have(toolpin.CALL_GATE) and any(self._siblings.commanded_in(texts)))
             or self.beside.can_be_referenced(words.have)
         )
@@ -171,7 +168,7 @@ class _Scanner:
         for advisory, start, end in toolpin.advisories_of(text):
             fact = _advised(advisory, text[start:end])
             if fact.code == toolpin.HIDDEN_CHARACTERS.code and not any(cue.code in _HIDDEN_CODES for cue in cues):
-                fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin takes for a hidden one
+                fact = replace(fact, severity="info")  # the joiner of an emoji, which ToolPin reports as hidden
             yield fact
         for sibling, start, end in self._siblings.commanded_in(text):
             yield _advised(toolpin.cross_tool(sibling), text[start:end], sibling)
@@ -181,7 +178,7 @@ class _Scanner:
 
 
 def _cued(cues: Iterable[Cue]) -> Iterator[_Fact]:
-    """One fact per code: the first cue that is meant in earnest, or else the first."""
+    """One fact per code: the first cue that is not only mentioned, or else the first."""
     chosen: dict[str, Cue] = {}
     for cue in cues:
         known = chosen.get(cue.code)
@@ -189,14 +186,14 @@ def _cued(cues: Iterable[Cue]) -> Iterator[_Fact]:
             chosen[cue.code] = cue
     for code, cue in chosen.items():
         severity: Severity = "warning" if code in ATTACK_CODES and not cue.mentioned else "info"
-        message = f"{MESSAGES[code]}, as something talked about" if cue.mentioned else MESSAGES[code]
+        message = f"{MESSAGES[code]}, but only as a quotation" if cue.mentioned else MESSAGES[code]
         yield _Fact(code=code, severity=severity, message=message, excerpt=cue.excerpt)
 
 
 def _duplicates(names: Mapping[str, int], entity: str) -> Iterator[Finding]:
     for name, count in names.items():
         if count > 1:
-            yield _advised(toolpin.duplicate_name(count), name).found(entity, name, "/name")
+            yield _advised(toolpin.duplicate_name(count), name).at(entity, name, "/name")
 
 
 def _alike(names: Iterable[str]) -> Iterator[Finding]:
@@ -205,12 +202,12 @@ def _alike(names: Iterable[str]) -> Iterator[Finding]:
         earlier = first.setdefault(fold_word(name).replace("-", "_"), name)
         if earlier != name:
             message = f"{MESSAGES['lookalike_name']}: {earlier}"
-            yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).found(
+            yield _Fact(code="lookalike_name", severity="warning", message=message, excerpt=name).at(
                 "tool", name, "/name"
             )
 
 
-# What schemas are made of. These strings say nothing of their own, wherever they stand.
+# Keywords and values of schemas, which have no meaning for a model by themselves.
 VOCABULARY = word_set(
     "type description title name properties required items enum const default examples additionalProperties "
     "inputSchema outputSchema annotations readOnlyHint destructiveHint idempotentHint openWorldHint minimum maximum "
@@ -255,24 +252,24 @@ def _collected(value: Any) -> list[str]:
 
 
 def strings_with_pointers(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
-    """JSON Pointer and text of the same strings, in the order sent. A member name has the pointer of its member."""
-    waiting: list[tuple[str, Any]] = [(pointer, value)]
-    while waiting:
-        place, here = waiting.pop()
-        if type(here) is str:
-            if here not in VOCABULARY:
-                yield place, here
-        elif type(here) is dict:
-            inner = [(f"{place}/{escape_pointer_token(name)}", name, member) for name, member in here.items()]
+    """JSON Pointer and text of every string outside ``VOCABULARY``, as sent. A name has the pointer of its member."""
+    pending: list[tuple[str, Any]] = [(pointer, value)]
+    while pending:
+        location, current = pending.pop()
+        if type(current) is str:
+            if current not in VOCABULARY:
+                yield location, current
+        elif type(current) is dict:
+            inner = [(f"{location}/{escape_pointer_token(name)}", name, member) for name, member in current.items()]
             yield from ((within, name) for within, name, _ in inner if name not in VOCABULARY)
-            waiting += [(within, member) for within, _, member in reversed(inner)]
-        elif type(here) is list:
-            waiting += [(f"{place}/{number}", here[number]) for number in range(len(here) - 1, -1, -1)]
+            pending += [(within, member) for within, _, member in reversed(inner)]
+        elif type(current) is list:
+            pending += [(f"{location}/{index}", current[index]) for index in range(len(current) - 1, -1, -1)]
 
 
 _ALIKE = 0.6
-"""Share of common words from which two descriptions say the same. Honest namesakes stay below one half."""
-_MIN_WORDS = 3  # two words in common prove nothing
+"""Share of common words from which two descriptions count as equal. Unrelated tools of one name stay below half."""
+_MIN_WORDS = 3  # fewer words in common prove nothing
 _DESCRIPTION_WORD = re.compile(r"[^\W_]{2,}")
 _FILLERS = word_set(
     "a an the of to in on for and or with by from into at as is are be it its this that tool function via using use "
@@ -298,14 +295,14 @@ _REFERENCE_GATE = CALL_GATE | {
 
 
 class OtherServers(Record):
-    """The tools of other servers, by the way their names look."""
+    """The tools of other servers, by folded name."""
 
     tools: Mapping[str, tuple[tuple[str, Item], ...]]
     own: frozenset[str]
 
     @classmethod
     def from_surfaces(cls, surface: Surface, neighbours: Sequence[tuple[str, Surface]]) -> OtherServers:
-        """The tools of all neighbours that are not the same server seen twice."""
+        """The tools of all neighbours, except servers with the same surface."""
         tools: dict[str, list[tuple[str, Item]]] = {}
         own_digest = surface.digest if neighbours else None
         for server, neighbour in neighbours:
@@ -317,7 +314,7 @@ class OtherServers(Record):
         return cls(tools={name: tuple(items) for name, items in tools.items()}, own=own)
 
     def find_clones(self, item: Item) -> Iterator[tuple[str, str]]:
-        """Why and by what text ``item`` is a copy of a neighbour's tool: the look of its name, and what it says."""
+        """Reason and text for each tool of a neighbour that ``item`` copies in name and description."""
         if not self.tools:
             return
         for server, other in self.tools.get(fold_word(item.name), ()):
@@ -330,15 +327,15 @@ class OtherServers(Record):
         return bool(self.tools) and has(_REFERENCE_GATE)
 
     def find_references(self, text: str) -> Iterator[tuple[str, str]]:
-        """Why and by what words ``text`` commands to use a neighbour's tool, or to leave it for another."""
-        for found in _USE_COMMAND.finditer(text) if self.tools else ():
-            name = fold_word(found[1].rstrip(".:!?"))
+        """Reason and text for each phrase that directs the agent to a neighbour's tool, or away from it."""
+        for match in _USE_COMMAND.finditer(text) if self.tools else ():
+            name = fold_word(match[1].rstrip(".:!?"))
             if name in self.own or name not in self.tools:
                 continue
-            if not _is_distinctive(name) and not found[2]:
-                continue  # "use search": a verb, or a tool? Only a mark or the word "tool" tells
+            if not _is_distinctive(name) and not match[2]:
+                continue  # "use search" names a tool only with quotes or the word "tool"
             server, item = self.tools[name][0]
-            yield f"directs the agent to or from {item.name} of {server}", found[0] + found[1]
+            yield f"directs the agent to or from {item.name} of {server}", match[0] + match[1]
 
 
 def _is_distinctive(name: str) -> bool:
@@ -351,7 +348,7 @@ def _description(item: Item) -> str:
 
 
 def _common_share(one: str, other: str) -> float:
-    """How much two descriptions have in common: shared words by all words, fillers aside."""
+    """The share of common words in two descriptions, without filler words."""
     mine, theirs = (frozenset(_DESCRIPTION_WORD.findall(plain(text).text)) - _FILLERS for text in (one, other))
     if len(mine & theirs) < _MIN_WORDS:
         return 0.0
@@ -362,20 +359,22 @@ WARNING = "warning"
 
 
 def new_warnings(seen: Surface, approved: Iterable[Surface] = ()) -> tuple[Finding, ...]:
-    """The warnings about a surface, without those that an approved surface earned with the same item.
+    """The warnings about a surface, without those that an approved surface has for the same unchanged item.
 
-    An item that changed earns its warnings again: the scan names one place per kind of warning, so a text that was
-    approved with one could hold more of the same kind now.
+    A changed item gets its warnings again: the scan reports one location per kind of warning, so an approved text with
+    one warning could now have more of the same kind.
     """
     warnings = tuple(finding for finding in scan(seen) if finding.severity == WARNING)
     for surface in approved if warnings else ():
         before = frozenset(scan(surface))
-        warnings = tuple(each for each in warnings if each not in before or not _is_unchanged(each, surface, seen))
+        warnings = tuple(
+            finding for finding in warnings if finding not in before or not _is_unchanged(finding, surface, seen)
+        )
     return warnings
 
 
 def _is_unchanged(finding: Finding, approved: Surface, seen: Surface) -> bool:
-    """Whether what the finding is about is the same in both surfaces."""
+    """Whether the subject of the finding is the same in both surfaces."""
     if finding.entity == "server":
         member = server_member(finding)
         return json_equal((approved.server or {}).get(member), (seen.server or {}).get(member))
@@ -384,7 +383,7 @@ def _is_unchanged(finding: Finding, approved: Surface, seen: Surface) -> bool:
 
 
 def server_member(finding: Finding) -> str:
-    """The member of the server's facts that a finding is about: its own first step."""
+    """The member of the server's information that a finding is about."""
     return finding.path.removeprefix("/").partition("/")[0].replace("~1", "/").replace("~0", "~")
 
 
