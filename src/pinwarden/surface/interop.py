@@ -243,9 +243,9 @@ def _utf16(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
-# The order of ``required`` and of a ``type`` array has no meaning, but only if they are keywords. The walk descends only
-# to schemas in the sense of JSON Schema (draft 4 to 2020-12): a property named "required" is a name, and the content of
-# enum, const, default, examples or an unknown keyword is data.
+# The order of ``required`` and of a ``type`` array has no meaning, but only if they are keywords. The walk descends to
+# nothing but schemas in the sense of JSON Schema (draft 4 to 2020-12): a property named "required" is a name, and the
+# content of enum, const, default, examples or an unknown keyword is data.
 
 
 def _normal_schema(schema: Any, depth: int) -> Any:
