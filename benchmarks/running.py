@@ -187,7 +187,7 @@ def _with_ours(url: str, digests: list[Digest], folder: Path) -> Callable[[], ob
     closure = Closure(ecosystem="npm", name="bench", version="1", resolver="", registry=url, packages=(package,))
     project = Project(root=folder, lock=folder / "mcp-lock.json", home=folder)
     sources = PackageSources(settings=SettingsSources(home=folder, project=None))
-    sources._npm[""] = Endpoint(url=url, said_by="argument")
+    sources._npm[""] = Endpoint(url=url, configured_by="argument")
     # One client for all rounds: reading the machine's certificates takes longer than fetching does.
     fetcher = Fetcher(FetchRules(allow_private=True, allow_plain_http=True))
     target = folder / "store"

@@ -56,7 +56,9 @@ class Registry:
             client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
             try:
                 wanted = PackageRef(ecosystem="cargo", name=name, version=version)
-                return cargo.fetch_facts(wanted, client, Endpoint(url=server.url, said_by="user"), now=NOW, into=into)
+                return cargo.fetch_facts(
+                    wanted, client, Endpoint(url=server.url, configured_by="user"), now=NOW, into=into
+                )
             finally:
                 client.close()
 
@@ -118,7 +120,7 @@ class TestFacts:
         with plain_server(answer) as server:
             client = Fetcher(FetchRules(), {})
             wanted = PackageRef(ecosystem="cargo", name="server", version="1.2.3")
-            facts = cargo.fetch_facts(wanted, client, Endpoint(url=server.url, said_by="user"), now=NOW)
+            facts = cargo.fetch_facts(wanted, client, Endpoint(url=server.url, configured_by="user"), now=NOW)
             client.close()
         assert facts.files[0].sha256.hex == digest
 
@@ -175,7 +177,7 @@ class TestSettings:
 
     def test_without_settings_it_is_the_default(self, root: Path) -> None:
         found = self.endpoint(root)
-        assert (found.url, found.said_by, found.authorization) == (default_index(), "default", None)
+        assert (found.url, found.configured_by, found.authorization) == (default_index(), "default", None)
         assert found.url.startswith("https://index.")
 
     def test_a_replaced_source_is_followed_to_its_end(self, root: Path) -> None:
@@ -185,7 +187,7 @@ class TestSettings:
             '[source.b]\nregistry = "sparse+https://b.example/index"\n',
         )
         found = self.endpoint(root, CARGO_REGISTRY_TOKEN="secret")
-        assert (found.url, found.said_by, found.authorization) == ("https://b.example/index/", "user", None)
+        assert (found.url, found.configured_by, found.authorization) == ("https://b.example/index/", "user", None)
 
     def test_a_named_registry_has_its_own_token(self, root: Path) -> None:
         self.write(
@@ -207,13 +209,13 @@ class TestSettings:
         )
         (root / "home" / ".cargo" / "credentials.toml").write_text('[registries.corp]\ntoken = "secret"\n')
         found = self.endpoint(root, "corp")
-        assert (found.url, found.said_by) == ("https://evil.example/", "project")
+        assert (found.url, found.configured_by) == ("https://evil.example/", "project")
         assert (found.authorization, found.ca_file, found.private_allowed) == (None, None, False)
 
     def test_the_environment_wins(self, root: Path) -> None:
         self.write(root, project='[registries.my-corp]\nindex = "sparse+https://p.example/"\n')
         found = self.endpoint(root, "my-corp", CARGO_REGISTRIES_MY_CORP_INDEX="sparse+https://e.example/")
-        assert (found.url, found.said_by) == ("https://e.example/", "environment")
+        assert (found.url, found.configured_by) == ("https://e.example/", "environment")
 
     @pytest.mark.parametrize(
         "text",

@@ -40,8 +40,8 @@ def settings(home: Path, **variables: str) -> SettingsSources:
     return SettingsSources(home=home, project=None, variables=variables)
 
 
-def found(reference: str, where: SettingsSources, said_by: Origin = "argument") -> Endpoint:
-    return registry_endpoint(parse_reference(reference), where, said_by=said_by)
+def found(reference: str, where: SettingsSources, configured_by: Origin = "argument") -> Endpoint:
+    return registry_endpoint(parse_reference(reference), where, configured_by=configured_by)
 
 
 def refused(reference: str, where: SettingsSources) -> PinwardenError:
@@ -74,7 +74,7 @@ def helper(home: Path, name: str, script: str) -> str:
 )
 def test_a_reference_leads_where_docker_would_go(reference: str, url: str, tmp_path: Path) -> None:
     endpoint = found(reference, settings(tmp_path), "default")
-    expected = Endpoint(url=url, said_by="default", source=f"the image {parse_reference(reference)}")
+    expected = Endpoint(url=url, configured_by="default", source=f"the image {parse_reference(reference)}")
     assert endpoint == expected
 
 
@@ -94,7 +94,7 @@ def test_a_stored_credential_is_found_under_every_key_that_docker_writes(
 ) -> None:
     file = write(tmp_path / ".docker" / "config.json", {"auths": {"example.com": auth("other"), key: auth()}})
     endpoint = found(reference, settings(tmp_path), "project")
-    assert (endpoint.authorization, endpoint.said_by, endpoint.source) == (basic(), "user", str(file))
+    assert (endpoint.authorization, endpoint.configured_by, endpoint.source) == (basic(), "user", str(file))
     assert SECRET not in repr(endpoint)
     assert basic() not in repr(endpoint)
 
@@ -150,7 +150,7 @@ def test_a_helper_that_knows_nothing_leaves_the_request_without_credential(tmp_p
     path = helper(tmp_path, "lab", "echo credentials not found in native keychain; exit 1")
     write(tmp_path / ".docker" / "config.json", {"credHelpers": {"ghcr.io": "lab"}, "auths": {"ghcr.io": auth()}})
     endpoint = found("ghcr.io/a/b", settings(tmp_path, PATH=path), "project")
-    assert (endpoint.authorization, endpoint.said_by) == (None, "user")
+    assert (endpoint.authorization, endpoint.configured_by) == (None, "user")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_helper_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
         registry_endpoint(
             parse_reference("ghcr.io/a/b"),
             settings(tmp_path, PATH=path),
-            said_by="argument",
+            configured_by="argument",
             limits=HelperLimits(seconds=0.2),
         )
     assert (caught.value.code, caught.value.data) == ("FETCH_FAILED", {"reason": "unauthorized"})
@@ -229,11 +229,11 @@ def test_attack_an_image_that_a_repository_names_does_not_lead_to_a_service_of_t
     fetcher = Fetcher(FetchRules(limits=FetchLimits(attempts=1)))
     with scripted() as server:
         reference = parse_reference(f"{server.host}/a/b:v1")
-        endpoint = registry_endpoint(reference, settings(tmp_path), said_by="project")
+        endpoint = registry_endpoint(reference, settings(tmp_path), configured_by="project")
         with pytest.raises(PinwardenError) as caught:
             OciRegistry(reference, fetcher, endpoint).document(reference.asked)
         assert (caught.value.code, caught.value.data) == ("ADDRESS_REFUSED", {"reason": "private"})
         assert server.asked == []
-        endpoint = registry_endpoint(reference, settings(tmp_path), said_by="argument")
+        endpoint = registry_endpoint(reference, settings(tmp_path), configured_by="argument")
         assert OciRegistry(reference, fetcher, endpoint).document(reference.asked) is None
     fetcher.close()

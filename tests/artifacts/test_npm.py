@@ -52,7 +52,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdaccio]:
 def look(url: str, name: str, version: str = "1.0.0", **members: Any) -> ArtifactFacts:
     """The facts about a package, at a registry of the user's."""
     into = members.pop("into", None)
-    endpoint = Endpoint(url=url, said_by="user", **members)
+    endpoint = Endpoint(url=url, configured_by="user", **members)
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         wanted = PackageRef(ecosystem="npm", name=name, version=version)

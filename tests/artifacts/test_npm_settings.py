@@ -64,22 +64,22 @@ def write(machine: Machine, **files: str) -> None:
 class TestWhichRegistry:
     def test_without_settings_it_is_the_default_of_the_table_of_package_addresses(self, machine: Machine) -> None:
         found = machine.registry()
-        assert (found.endpoint.url, found.endpoint.said_by) == (default_registry(), "default")
+        assert (found.endpoint.url, found.endpoint.configured_by) == (default_registry(), "default")
         assert found.endpoint.url.startswith("https://")
         assert found.endpoint.url.endswith("/")
         assert (found.endpoint.authorization, found.endpoint.ca_file, found.notes) == (None, None, ())
 
     def test_each_layer_wins_over_those_below_it(self, machine: Machine) -> None:
         write(machine, system="registry=https://system.example/")
-        assert (machine.url(), machine.registry().endpoint.said_by) == ("https://system.example/", "system")
+        assert (machine.url(), machine.registry().endpoint.configured_by) == ("https://system.example/", "system")
         write(machine, user="registry = https://user.example/npm")
-        assert (machine.url(), machine.registry().endpoint.said_by) == ("https://user.example/npm/", "user")
+        assert (machine.url(), machine.registry().endpoint.configured_by) == ("https://user.example/npm/", "user")
         write(machine, project="registry=https://project.example/")
-        assert (machine.url(), machine.registry().endpoint.said_by) == ("https://project.example/", "project")
+        assert (machine.url(), machine.registry().endpoint.configured_by) == ("https://project.example/", "project")
         machine.variables["npm_config_registry"] = "https://environment.example/"
-        assert machine.registry().endpoint.said_by == "environment"
+        assert machine.registry().endpoint.configured_by == "environment"
         found = machine.registry(argument="https://argument.example").endpoint
-        assert (found.url, found.said_by) == ("https://argument.example/", "argument")
+        assert (found.url, found.configured_by) == ("https://argument.example/", "argument")
 
     def test_a_scope_has_a_registry_of_its_own(self, machine: Machine) -> None:
         write(machine, user="registry=https://all.example/\n@team:registry=https://team.example/\n")
@@ -104,12 +104,12 @@ class TestWhichRegistry:
     def test_a_registry_that_the_user_names_too_is_the_users(self, machine: Machine) -> None:
         write(machine, user="@x:registry=https://corp.example/npm/", project="registry=https://corp.example/npm")
         found = machine.registry().endpoint
-        assert (found.url, found.said_by, found.private_allowed) == ("https://corp.example/npm/", "user", True)
+        assert (found.url, found.configured_by, found.private_allowed) == ("https://corp.example/npm/", "user", True)
 
     def test_a_repository_in_the_home_folder_is_the_user(self, machine: Machine) -> None:
         write(machine, user="registry=https://user.example/")
         settings = SettingsSources(home=machine.home, project=machine.home, variables=machine.variables)
-        assert registry_for("tool", settings).endpoint.said_by == "user"
+        assert registry_for("tool", settings).endpoint.configured_by == "user"
 
     @pytest.mark.parametrize(
         "value",

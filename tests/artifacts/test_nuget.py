@@ -49,7 +49,7 @@ def twice(path: str) -> bytes:
 
 def look(server: PlainServer, name: str, version: str, into: Path | None = None) -> ArtifactFacts:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
-    endpoint = Endpoint(url=f"{server.url}v3/", said_by="user")
+    endpoint = Endpoint(url=f"{server.url}v3/", configured_by="user")
     try:
         wanted = PackageRef(ecosystem="nuget", name=name, version=version)
         return nuget.fetch_facts(wanted, client, endpoint, now=NOW, into=into)
@@ -266,14 +266,14 @@ class TestSettings:
 
     def test_without_settings_it_is_the_default_of_the_table_of_package_addresses(self, tmp_path: Path) -> None:
         found = self.find(tmp_path)
-        assert (found.main.url, found.main.said_by, found.extra) == (default_source(), "default", ())
+        assert (found.main.url, found.main.configured_by, found.extra) == (default_source(), "default", ())
         assert found.main.url.startswith("https://")
         assert found.main.url.endswith("/")
 
     def test_the_users_source_has_the_users_credential(self, tmp_path: Path) -> None:
         text = config(add("my corp", "https://corp.example/v3/index.json") + login("my_x0020_corp", "%PW%"))
         found = self.find(tmp_path, user=text, PW="pw")
-        assert (found.main.url, found.main.said_by) == ("https://corp.example/v3/", "user")
+        assert (found.main.url, found.main.configured_by) == ("https://corp.example/v3/", "user")
         assert found.main.authorization == "Basic " + b64encode(b"me:pw").decode()
         assert found.main.authorization not in repr(found)
 
@@ -289,7 +289,7 @@ class TestSettings:
     ) -> None:
         user = config(add("corp", "https://corp.example/v3/index.json") + login("corp", "secret"))
         found = self.find(tmp_path, user=user, project=config(add("corp", "https://evil.example/v3/index.json")))
-        assert (found.main.url, found.main.said_by) == ("https://evil.example/v3/", "project")
+        assert (found.main.url, found.main.configured_by) == ("https://evil.example/v3/", "project")
         assert (found.main.authorization, found.main.private_allowed) == (None, False)
 
     def test_attack_a_repository_does_not_get_a_variable(self, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def fetcher() -> Iterator[Fetcher]:
 
 
 def endpoint(host: str, authorization: str | None = None, ca_file: Path | None = None) -> Endpoint:
-    return Endpoint(url=f"http://{host}/v2/", said_by="argument", authorization=authorization, ca_file=ca_file)
+    return Endpoint(url=f"http://{host}/v2/", configured_by="argument", authorization=authorization, ca_file=ca_file)
 
 
 def package(reference: str) -> PackageRef:

@@ -64,7 +64,7 @@ def test_a_release_is_proven_and_a_later_one_from_a_fork_is_found_out(tmp_path: 
     def look(who: Build) -> Any:
         client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
         with plain_server(registry(who)) as server:
-            endpoint = Endpoint(url=server.url, said_by="user")
+            endpoint = Endpoint(url=server.url, configured_by="user")
             wanted = PackageRef(ecosystem="npm", name="tool", version="1.0.0")
             facts = npm.fetch_facts(wanted, client, endpoint, now=NOW)
             verifier = ProvenanceVerifier(now=NOW, trust_root=root, registry_keys=registry_keys(client, endpoint))
@@ -90,7 +90,7 @@ def keys_of(body: bytes | None) -> tuple[RegistryKey, ...]:
     client = Fetcher(FetchRules(limits=FetchLimits(attempts=1)), {})
     try:
         with plain_server(files({} if body is None else {"/-/npm/v1/keys": body})) as server:
-            return registry_keys(client, Endpoint(url=server.url, said_by="user"))
+            return registry_keys(client, Endpoint(url=server.url, configured_by="user"))
     finally:
         client.close()
 

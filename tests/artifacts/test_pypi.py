@@ -38,7 +38,7 @@ def fetcher() -> Fetcher:
 
 
 def endpoint(url: str, **more: Any) -> Endpoint:
-    return Endpoint(url=url, said_by="environment", **more)
+    return Endpoint(url=url, configured_by="environment", **more)
 
 
 def look(url: str, package: PackageRef = NOTES, **more: Any) -> ArtifactFacts:

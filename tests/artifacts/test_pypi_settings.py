@@ -51,7 +51,7 @@ def test_without_settings_the_default_comes_from_the_table_of_package_addresses(
     found = look(home)
     told = urlsplit(str(get_repo_url("pkg:pypi/anything")))  # type: ignore[no-untyped-call]
     expected = Endpoint(
-        url=f"{told.scheme}://{told.netloc}/simple/", said_by="default", source="the clients' own default"
+        url=f"{told.scheme}://{told.netloc}/simple/", configured_by="default", source="the clients' own default"
     )
     assert found == Indexes(main=expected)
     assert json_api(found.main) == f"{told.scheme}://{told.netloc}/pypi/"
@@ -64,7 +64,7 @@ def test_the_nearest_setting_wins_one_after_the_other(home: Path) -> None:
 
     def main(**variables: str) -> tuple[str, str]:
         found = look(home, project, VIRTUAL_ENV=str(venv), **variables).main
-        return found.url, found.said_by
+        return found.url, found.configured_by
 
     pip = "[global]\nindex-url = https://{}.example/simple\n"
     write(system / "etc" / "pip.conf", pip.format("system"))
@@ -137,7 +137,7 @@ def test_folders_and_links_are_noted_and_not_used(home: Path) -> None:
     write(home / ".config" / "pip" / "pip.conf", "[global]\nindex-url = file:///srv/simple\nfind-links = /srv/wheels\n")
     found = look(home)
     source = home / ".config" / "pip" / "pip.conf"
-    assert found.main.said_by == "default"
+    assert found.main.configured_by == "default"
     assert found.notes == (
         f"{source} names an index that is not a web address; it is not used",
         f"{source} lists file locations (find-links); they are not used",
@@ -146,7 +146,7 @@ def test_folders_and_links_are_noted_and_not_used(home: Path) -> None:
 
 def test_the_null_device_turns_pip_files_off(home: Path) -> None:
     write(home / ".config" / "pip" / "pip.conf", "[global]\nindex-url = https://user.example/simple\n")
-    assert look(home, PIP_CONFIG_FILE=os.devnull).main.said_by == "default"
+    assert look(home, PIP_CONFIG_FILE=os.devnull).main.configured_by == "default"
 
 
 @pytest.mark.parametrize("variable", ["PIP_CONFIG_FILE", "UV_CONFIG_FILE"])
@@ -195,7 +195,7 @@ def test_attack_a_repository_that_names_an_index_does_not_get_the_password_of_th
     text = '[[tool.uv.index]]\nname = "corp"\nurl = "https://evil.example/simple"\ndefault = true\n'
     source = write(home.parent / "project" / "pyproject.toml", text)
     found = look(home, source.parent, UV_INDEX_CORP_USERNAME="me", UV_INDEX_CORP_PASSWORD=SECRET)
-    assert (found.main.url, found.main.said_by) == ("https://evil.example/simple/", "project")
+    assert (found.main.url, found.main.configured_by) == ("https://evil.example/simple/", "project")
     assert (found.main.authorization, found.main.private_allowed) == (None, False)
     assert found.notes == (f"{source} names the index 'corp'; UV_INDEX_CORP_PASSWORD is not sent to it",)
 
@@ -235,7 +235,7 @@ def test_settings_that_cannot_be_read_are_an_error_that_tells_no_secret(home: Pa
     ],
 )
 def test_files_and_other_interfaces_lie_one_step_above(url: str, above: str, json: str | None) -> None:
-    index = Endpoint(url=url, said_by="user")
+    index = Endpoint(url=url, configured_by="user")
     assert (above_simple(index).url, json_api(index)) == (above, json)
 
 

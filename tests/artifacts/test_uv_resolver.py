@@ -47,7 +47,7 @@ def uv() -> Path:
 
 
 def run(url: str, name: str = "acme-notes", version: str = "1.0", **more: Any) -> bytes:
-    index = Endpoint(url=url, said_by="environment", authorization=more.pop("authorization", None))
+    index = Endpoint(url=url, configured_by="environment", authorization=more.pop("authorization", None))
     return resolve(name, version, index, **{"uv": uv(), "variables": variables(), "timeout": 240.0, **more})
 
 
@@ -133,17 +133,17 @@ def test_a_resolver_that_never_ends_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said_by", "code"),
+    ("url", "configured_by", "code"),
     [
         ("https://127.0.0.1:9/simple/", "project", "ADDRESS_REFUSED"),
         ("http://192.0.2.1/simple/", "environment", "ADDRESS_REFUSED"),
         ("https://nowhere.invalid/simple/", "environment", "FETCH_FAILED"),
     ],
 )
-def test_attack_uv_is_not_sent_where_our_own_client_would_not_go(url: str, said_by: Origin, code: str) -> None:
+def test_attack_uv_is_not_sent_where_our_own_client_would_not_go(url: str, configured_by: Origin, code: str) -> None:
     """A repository that names an index inside the user's network, and an index that anybody on the way can change."""
     with pytest.raises(PinwardenError) as caught:
-        resolve("notes", "1.0", Endpoint(url=url, said_by=said_by), uv=Path("/nowhere/uv"), variables={})
+        resolve("notes", "1.0", Endpoint(url=url, configured_by=configured_by), uv=Path("/nowhere/uv"), variables={})
     assert caught.value.code == code
 
 

@@ -578,7 +578,7 @@ def test_attack_settings_beside_the_folder_in_which_npm_resolves_are_not_followe
     monkeypatch.setattr("tempfile.tempdir", str(shared))
     lock, _ = resolve_npm(
         WantedPackage(name="shared-notes", version="1.0.0", needs=frozenset({""})),
-        {"": Endpoint(url=npm.url, said_by="user")},
+        {"": Endpoint(url=npm.url, configured_by="user")},
         {"PATH": os.environ["PATH"], "HOME": str(user.home)},
         allow_plain_http=True,
     )

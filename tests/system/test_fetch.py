@@ -37,8 +37,8 @@ def fetcher(**members: Any) -> Fetcher:
 
 
 def wanted(url: str, path: str = "", **members: Any) -> FetchRequest:
-    said_by: Origin = members.pop("said_by", "user")
-    endpoint = Endpoint(url=url, said_by=said_by, ca_file=members.pop("ca_file", None), **members)
+    configured_by: Origin = members.pop("configured_by", "user")
+    endpoint = Endpoint(url=url, configured_by=configured_by, ca_file=members.pop("ca_file", None), **members)
     return FetchRequest(endpoint=endpoint, url=path if "://" in path else f"{url}{path}")
 
 
@@ -377,7 +377,7 @@ class TestRedirects:
 
     def test_attack_an_endpoint_that_a_repository_names_may_not_be_private(self) -> None:
         with plain_server(files({"/a": b"x"})) as server:
-            err = failure(fetcher(), wanted(server.url, "a", said_by="project"))
+            err = failure(fetcher(), wanted(server.url, "a", configured_by="project"))
         assert (told(err), server.asked) == (("ADDRESS_REFUSED", "private"), [])
 
     def test_attack_plain_http_to_another_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +440,7 @@ class TestCredentials:
     def test_a_token_stands_in_for_the_endpoints_own(self) -> None:
         with plain_server(files({"/a": b"x"})) as server:
             client = fetcher()
-            endpoint = Endpoint(url=server.url, said_by="user", authorization=SECRET)
+            endpoint = Endpoint(url=server.url, configured_by="user", authorization=SECRET)
             client.get(FetchRequest(endpoint=endpoint, url=f"{server.url}a", authorization="Bearer t"))
             client.close()
         assert server.sent("authorization") == ["Bearer t"]
@@ -565,13 +565,13 @@ class TestDns:
     def test_attack_a_public_name_that_points_inside_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with plain_server(files({"/a": b"x"})) as server:
             resolve(monkeypatch, "public.example", [["127.0.0.1"]])
-            what = wanted(f"https://public.example:{server.port}/", "a", said_by="project")
+            what = wanted(f"https://public.example:{server.port}/", "a", configured_by="project")
             assert told(failure(fetcher(), what)) == ("ADDRESS_REFUSED", "private")
         assert server.asked == []
 
     def test_attack_one_private_answer_among_public_ones_forbids_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve(monkeypatch, "mixed.example", [["93.184.216.34", "127.0.0.1"]])
-        what = wanted("https://mixed.example/", "a", said_by="project")
+        what = wanted("https://mixed.example/", "a", configured_by="project")
         assert told(failure(fetcher(), what)) == ("ADDRESS_REFUSED", "private")
 
 

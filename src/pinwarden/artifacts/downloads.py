@@ -103,7 +103,7 @@ def parent_endpoint(url: str) -> Endpoint:
     """The parent folder of a URL. It must be public, because the user's settings do not name it."""
     address = HttpAddress.parse(url)
     folder = address.path.partition("?")[0].rpartition("/")[0]
-    return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", said_by="project")
+    return Endpoint(url=f"{address.scheme}://{address.host_header}{folder}/", configured_by="project")
 
 
 def display_source(name: str) -> str:

@@ -216,7 +216,7 @@ class OciRegistry:
         endpoint = Endpoint(
             url=f"{address.scheme}://{address.host_header}{address.path.partition('?')[0].rpartition('/')[0]}/",
             # A realm that is not the registry's own must not lead into a private network.
-            said_by=self._endpoint.said_by if is_own else "project",
+            configured_by=self._endpoint.configured_by if is_own else "project",
             source=f"the registry {registry}",
             ca_file=self._endpoint.ca_file,
         )

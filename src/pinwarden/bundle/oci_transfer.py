@@ -44,7 +44,7 @@ class OciNetwork:
 
     def endpoint(self, reference: ImageReference) -> Endpoint:
         """The registry endpoint of a reference."""
-        return registry_endpoint(reference, self._settings, said_by="argument")
+        return registry_endpoint(reference, self._settings, configured_by="argument")
 
 
 def push_bundle(

@@ -133,7 +133,7 @@ def _oid(data: bytes) -> str:
             arcs.append(arc)
             arc = 0
     first = min(arcs[0] // 40, 2)
-    return ".".join(str(each) for each in (first, arcs[0] - 40 * first, *arcs[1:]))
+    return ".".join(str(arc) for arc in (first, arcs[0] - 40 * first, *arcs[1:]))
 
 
 def _refuse(why: str) -> NoReturn:

@@ -222,10 +222,10 @@ class RemoteHost(Record):
 def parse_whatwg_host(url: str) -> RemoteHost | None:
     """The scheme and host, or None if no address can be made out."""
     text = re.sub(r"[\t\n\r]", "", url.strip("".join(map(chr, range(0x21)))))
-    found = _URL_SCHEME.fullmatch(text)
-    if found is None:
+    match = _URL_SCHEME.fullmatch(text)
+    if match is None:
         return None
-    scheme, rest = found[1].lower(), found[2]
+    scheme, rest = match[1].lower(), match[2]
     if scheme not in _DEFAULT_PORTS:
         authority = re.match(r"//([^/?#]*)", rest)
         return RemoteHost(scheme=scheme, host=authority[1].rpartition("@")[2] if authority else "")
@@ -277,7 +277,7 @@ def _ipv4(labels: list[str]) -> str | None:
     last = 256 ** (5 - len(numbers))
     if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= last:
         return None
-    value = numbers[-1] + sum(number * 256 ** (3 - place) for place, number in enumerate(numbers[:-1]))
+    value = numbers[-1] + sum(number * 256 ** (3 - index) for index, number in enumerate(numbers[:-1]))
     return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
 
 

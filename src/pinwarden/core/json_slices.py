@@ -50,14 +50,14 @@ def object_members(data: bytes) -> list[tuple[str, bytes]]:
     return _parts(data, "{", "}")
 
 
-def array_spans(text: str, place: int = 0) -> list[JsonSpan]:
+def array_spans(text: str, position: int = 0) -> list[JsonSpan]:
     """The position of each element of the array at an offset. Text after the array is ignored."""
-    return _guarded(text, place, "[", "]")[0]
+    return _guarded(text, position, "[", "]")[0]
 
 
-def object_spans(text: str, place: int = 0) -> list[JsonSpan]:
+def object_spans(text: str, position: int = 0) -> list[JsonSpan]:
     """The position of each member of the object at an offset. Text after the object is ignored."""
-    return _guarded(text, place, "{", "}")[0]
+    return _guarded(text, position, "{", "}")[0]
 
 
 def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
@@ -71,83 +71,83 @@ def _parts(data: bytes, opening: str, closing: str) -> list[tuple[str, bytes]]:
     return [(span.name, text[span.start : span.end].encode()) for span in spans]
 
 
-def _guarded(text: str, place: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
+def _guarded(text: str, position: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
     try:
-        return _spans(text, place, opening, closing)
+        return _spans(text, position, opening, closing)
     except (ValueError, RecursionError) as err:
         raise PinwardenError("JSON_PARSE_ERROR", f"not JSON: {type(err).__name__}") from err
 
 
-def _spans(text: str, place: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
-    place = _after_space(text, place)
-    if text[place : place + 1] != opening:
-        raise PinwardenError("JSON_PARSE_ERROR", f"expected {opening} at character {place}")
-    place = _after_space(text, place + 1)
+def _spans(text: str, position: int, opening: str, closing: str) -> tuple[list[JsonSpan], int]:
+    position = _after_space(text, position)
+    if text[position : position + 1] != opening:
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected {opening} at character {position}")
+    position = _after_space(text, position + 1)
     spans: list[JsonSpan] = []
-    while text[place : place + 1] != closing or spans:
-        name, begin = "", place
+    while text[position : position + 1] != closing or spans:
+        name, begin = "", position
         if opening == "{":
-            name, place = _name(text, place)
-        end = _end(text, place)
-        spans.append(JsonSpan(name=name, name_start=begin, start=place, end=end))
-        place = _after_space(text, end)
-        if text[place : place + 1] != ",":
+            name, position = _name(text, position)
+        end = _end(text, position)
+        spans.append(JsonSpan(name=name, name_start=begin, start=position, end=end))
+        position = _after_space(text, end)
+        if text[position : position + 1] != ",":
             break
-        place = _after_space(text, place + 1)
-    if text[place : place + 1] != closing:
-        raise PinwardenError("JSON_PARSE_ERROR", f"expected {closing} at character {place}")
-    return spans, place + 1
+        position = _after_space(text, position + 1)
+    if text[position : position + 1] != closing:
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected {closing} at character {position}")
+    return spans, position + 1
 
 
-def _end(text: str, place: int) -> int:
+def _end(text: str, position: int) -> int:
     """The end of a value. One that is nested too deeply to parse is cut at its closing bracket."""
     try:
-        return _SKIP.raw_decode(text, place)[1]
+        return _SKIP.raw_decode(text, position)[1]
     except RecursionError:
-        end = _end_of_brackets(text, place)
+        end = _end_of_brackets(text, position)
         if end is None:
             raise
         return end
 
 
-def _end_of_brackets(text: str, place: int) -> int | None:
+def _end_of_brackets(text: str, position: int) -> int | None:
     """The end of the outermost bracket; None if it is not closed or a string does not end."""
     depth = 0
     begun = True
     while begun:
         begun = False
-        for found in _MARK.finditer(text, place):
-            mark = found[0]
+        for match in _MARK.finditer(text, position):
+            mark = match[0]
             if mark in "[{":
                 depth += 1
             elif mark in "]}":
                 depth -= 1
                 if depth == 0:
-                    return found.end()
+                    return match.end()
             elif mark == '"':
-                place, begun = _after_string(text, found.end()), True
+                position, begun = _after_string(text, match.end()), True
                 break
     return None
 
 
-def _after_string(text: str, place: int) -> int:
+def _after_string(text: str, position: int) -> int:
     """The offset after a string, given the offset of its first character; the end of the text if it does not end."""
-    while (piece := _PIECE.match(text, place)) is not None:
-        place = piece.end()
-    return place + 1 if text[place : place + 1] == '"' else len(text)
+    while (piece := _PIECE.match(text, position)) is not None:
+        position = piece.end()
+    return position + 1 if text[position : position + 1] == '"' else len(text)
 
 
-def _name(text: str, place: int) -> tuple[str, int]:
-    if text[place : place + 1] != '"':
-        raise PinwardenError("JSON_PARSE_ERROR", f"expected a member name at character {place}")
-    name, place = _SKIP.raw_decode(text, place)
-    place = _after_space(text, place)
-    if text[place : place + 1] != ":":
-        raise PinwardenError("JSON_PARSE_ERROR", f"expected : at character {place}")
-    return name, _after_space(text, place + 1)
+def _name(text: str, position: int) -> tuple[str, int]:
+    if text[position : position + 1] != '"':
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected a member name at character {position}")
+    name, position = _SKIP.raw_decode(text, position)
+    position = _after_space(text, position)
+    if text[position : position + 1] != ":":
+        raise PinwardenError("JSON_PARSE_ERROR", f"expected : at character {position}")
+    return name, _after_space(text, position + 1)
 
 
-def _after_space(text: str, place: int) -> int:
-    while text[place : place + 1] in _SPACE and place < len(text):
-        place += 1
-    return place
+def _after_space(text: str, position: int) -> int:
+    while text[position : position + 1] in _SPACE and position < len(text):
+        position += 1
+    return position

@@ -108,12 +108,12 @@ def _pointer_tree(pointers: Collection[str]) -> _PointerNode:
 class _Container:
     """An object or array whose members are being visited."""
 
-    __slots__ = ("closing", "count", "place", "text", "wanted")
+    __slots__ = ("closing", "count", "position", "text", "wanted")
 
-    def __init__(self, text: str, place: int, wanted: _PointerNode) -> None:
+    def __init__(self, text: str, position: int, wanted: _PointerNode) -> None:
         self.text = text
-        self.closing = _CLOSING[text[place]]
-        self.place = place + 1
+        self.closing = _CLOSING[text[position]]
+        self.position = position + 1
         self.wanted = wanted
         self.count = 0
 
@@ -121,9 +121,9 @@ class _Container:
         """Move to the next value that a requested pointer passes through; None at the end of the container."""
         text = self.text
         while True:
-            self.place = _after_space(text, self.place)
-            if text.startswith(self.closing, self.place):
-                self.place += 1
+            self.position = _after_space(text, self.position)
+            if text.startswith(self.closing, self.position):
+                self.position += 1
                 return None
             if self.count:
                 self._expect(",")
@@ -131,77 +131,77 @@ class _Container:
             self.count += 1
             if child is not None:
                 return child
-            self.place = _after_value(text, self.place)
+            self.position = _after_value(text, self.position)
 
     def _step(self) -> str:
         """The name or index of the next value. Moves to the start of that value."""
         if self.closing == "]":
             return str(self.count)
-        if not self.text.startswith('"', self.place):
-            _unexpected(self.place)
+        if not self.text.startswith('"', self.position):
+            _unexpected(self.position)
         name: str
-        name, end = _STRINGS.raw_decode(self.text, self.place)
-        self.place = _after_space(self.text, end)
+        name, end = _STRINGS.raw_decode(self.text, self.position)
+        self.position = _after_space(self.text, end)
         self._expect(":")
         return name
 
     def _expect(self, mark: str) -> None:
-        if not self.text.startswith(mark, self.place):
-            _unexpected(self.place)
-        self.place = _after_space(self.text, self.place + 1)
+        if not self.text.startswith(mark, self.position):
+            _unexpected(self.position)
+        self.position = _after_space(self.text, self.position + 1)
 
 
 def _offsets(text: str, root: _PointerNode) -> dict[str, int]:
     """The offset of each requested value."""
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     inside: list[_Container] = []
-    place, wanted = _after_space(text, 0), root
+    position, wanted = _after_space(text, 0), root
     while True:
         if wanted.pointer is not None:
-            found[wanted.pointer] = place
-        if wanted.children and text[place : place + 1] in _CLOSING:
-            inside.append(_Container(text, place, wanted))
+            offsets[wanted.pointer] = position
+        if wanted.children and text[position : position + 1] in _CLOSING:
+            inside.append(_Container(text, position, wanted))
         elif inside:
-            inside[-1].place = _after_value(text, place)
+            inside[-1].position = _after_value(text, position)
         else:
-            _after_value(text, place)
-            return found
+            _after_value(text, position)
+            return offsets
         while (following := inside[-1].next_wanted()) is None:
-            end = inside.pop().place
+            end = inside.pop().position
             if not inside:
-                return found
-            inside[-1].place = end
-        place, wanted = inside[-1].place, following
+                return offsets
+            inside[-1].position = end
+        position, wanted = inside[-1].position, following
 
 
-def _after_value(text: str, place: int) -> int:
-    mark = text[place : place + 1]
+def _after_value(text: str, position: int) -> int:
+    mark = text[position : position + 1]
     if mark == '"':
-        return _STRINGS.raw_decode(text, place)[1]
+        return _STRINGS.raw_decode(text, position)[1]
     if mark not in _CLOSING:
-        plain = _PLAIN.match(text, place)
-        return plain.end() if plain else _unexpected(place)
+        plain = _PLAIN.match(text, position)
+        return plain.end() if plain else _unexpected(position)
     depth = 0
-    while found := _MARK.search(text, place):
-        place = found.end()
-        if found[0] == '"':
-            place = _STRINGS.raw_decode(text, found.start())[1]
+    while match := _MARK.search(text, position):
+        position = match.end()
+        if match[0] == '"':
+            position = _STRINGS.raw_decode(text, match.start())[1]
         else:
-            depth += 1 if found[0] in _CLOSING else -1
+            depth += 1 if match[0] in _CLOSING else -1
             if depth == 0:
-                return place
+                return position
     _unexpected(len(text))
 
 
-def _after_space(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
+def _after_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
 def _lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[int, int]]:
     line, line_start, last = 1, 0, 0
     result: dict[str, tuple[int, int]] = {}
-    for pointer, offset in sorted(offsets.items(), key=lambda found: found[1]):
+    for pointer, offset in sorted(offsets.items(), key=lambda item: item[1]):
         line += text.count("\n", last, offset)
         # Search only from the last offset, so that a long line is not searched once per pointer.
         line_start = max(line_start, text.rfind("\n", last, offset) + 1)
@@ -210,8 +210,8 @@ def _lines_and_columns(text: str, offsets: dict[str, int]) -> dict[str, tuple[in
     return result
 
 
-def _unexpected(place: int) -> NoReturn:
-    raise PinwardenError("JSON_PARSE_ERROR", f"not JSON at character {place}")
+def _unexpected(position: int) -> NoReturn:
+    raise PinwardenError("JSON_PARSE_ERROR", f"not JSON at character {position}")
 
 
 def json_equal(one: Any, other: Any) -> bool:

@@ -295,20 +295,20 @@ def describe_key_data(data: bytes) -> str:
     return "text, but not a key" if printable else "binary data, not a key"
 
 
-def refuse_private_key(data: bytes, place: str, beside: str = "") -> None:
+def refuse_private_key(data: bytes, where: str, beside: str = "") -> None:
     """Raise if data is a private key, before any of it is stored or shown. ``beside`` is the file of its public key."""
     if is_private_key(data):
         raise PinwardenError(
             "KEY_INVALID",
-            f"{place} is a private key; the public key is required. Nothing was stored",
+            f"{where} is a private key; the public key is required. Nothing was stored",
             hint="Keep the private key secret. "
             + (f"Its public key is in {beside}." if beside else "pinwarden keygen writes the public key to FILE.pub."),
         )
 
 
-def not_a_key_error(data: bytes, place: str) -> PinwardenError:
+def not_a_key_error(data: bytes, where: str) -> PinwardenError:
     """The error for a file that is not a public key."""
-    return PinwardenError("KEY_INVALID", f"{place} is {describe_key_data(data)}", hint=EXPECTED_KEY_FORMS)
+    return PinwardenError("KEY_INVALID", f"{where} is {describe_key_data(data)}", hint=EXPECTED_KEY_FORMS)
 
 
 ALGORITHM = "ed25519"
@@ -412,8 +412,8 @@ def dsse_verify(
         raise PinwardenError("SIGNATURE_INVALID", f"the envelope has more than {_MAX_SIGNATURES} signatures")
     preimage = dsse_preimage(payload_type, payload)
     # keyid is an unauthenticated hint, so every known key is tried on every signature.
-    found = [_decode_base64(entry.get("sig")) for entry in signatures if type(entry) is dict]
-    signers = tuple(key for key in known_keys if any(key.verifies(preimage, sig) for sig in found))
+    decoded = [_decode_base64(entry.get("sig")) for entry in signatures if type(entry) is dict]
+    signers = tuple(key for key in known_keys if any(key.verifies(preimage, sig) for sig in decoded))
     if not signers:
         raise PinwardenError("SIGNATURE_INVALID", "no known key signed the envelope")
     return payload, signers

@@ -52,17 +52,17 @@ class _RecordType(type):
         names = tuple(body.get("__annotations__", ()))
         given = {field_name: body.pop(field_name) for field_name in names if field_name in body}
         fields = {n: v if isinstance(v, _Field) else _Field(v) for n, v in given.items()}
-        made = super().__new__(cls, name, bases, {**body, "__slots__": names})
-        made._plan = (
-            tuple((n, made.__dict__[n].__set__) for n in names),
+        record_type = super().__new__(cls, name, bases, {**body, "__slots__": names})
+        record_type._plan = (
+            tuple((n, record_type.__dict__[n].__set__) for n in names),
             {n: options.default for n, options in fields.items() if options.default is not _REQUIRED},
             tuple((n, options.default_factory) for n, options in fields.items() if options.default_factory),
         )
-        made._checks = "__post_init__" in body
-        made._shown = tuple(n for n in names if n not in fields or fields[n].repr)
+        record_type._checks = "__post_init__" in body
+        record_type._shown = tuple(n for n in names if n not in fields or fields[n].repr)
         compared = tuple(n for n in names if n not in fields or fields[n].compare)
-        made._content = attrgetter(*compared) if compared else None
-        return made
+        record_type._content = attrgetter(*compared) if compared else None
+        return record_type
 
     _plan: tuple[
         tuple[tuple[str, Callable[[object, object], None]], ...],  # slot setters, which bypass __setattr__

@@ -43,10 +43,10 @@ class NoteKey(Record):
         material = _decode(encoded)
         if material[:1] != _ED25519:
             _invalid("the verifier key is not an Ed25519 key")
-        found = cls(name=name, key=PublicKey(material[1:]))
-        if found.key_id.hex() != key_id:
+        named_key = cls(name=name, key=PublicKey(material[1:]))
+        if named_key.key_id.hex() != key_id:
             _invalid("the id of the verifier key does not match its name and key")
-        return found
+        return named_key
 
     @property
     def key_id(self) -> bytes:
@@ -214,13 +214,13 @@ class TlogProof(Record):
         if len(lines) > _MAX_PATH:
             _invalid_proof("the path of the proof is too long")
         path = tuple(_decode_line(line) for line in lines)
-        if any(len(each) != HASH_SIZE for each in path):
+        if any(len(digest) != HASH_SIZE for digest in path):
             _invalid_proof("a hash of the proof does not have 32 bytes")
         return cls(index=index, path=path, checkpoint=Note.parse(note), extra=extra)
 
     def __bytes__(self) -> bytes:
         lines = [HEADER, *([f"extra {b64encode(self.extra).decode()}"] if self.extra is not None else [])]
-        lines += [f"index {self.index}", *(b64encode(each).decode() for each in self.path)]
+        lines += [f"index {self.index}", *(b64encode(digest).decode() for digest in self.path)]
         return "\n".join(lines).encode() + b"\n\n" + bytes(self.checkpoint)
 
     def proves(self, entry: bytes) -> Checkpoint:
@@ -271,10 +271,10 @@ class WitnessKey(Record):
             raise PinwardenError("NOTE_INVALID", "the witness's key is not base64") from err
         if not name or any(c.isspace() or c < " " for c in name) or material[:1] != _COSIGNATURE_V1:
             _invalid_witness_key("not the verifier key of a witness (Ed25519 cosignature)")
-        found = cls(name=name, key=PublicKey(material[1:]))
-        if found.key_id.hex() != key_id:
+        witness = cls(name=name, key=PublicKey(material[1:]))
+        if witness.key_id.hex() != key_id:
             _invalid_witness_key("the witness key's id does not belong to its name and key")
-        return found
+        return witness
 
     @property
     def key_id(self) -> bytes:
@@ -295,8 +295,8 @@ class Cosignature(Record):
 
 def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Cosignature, ...]:
     """The cosignatures of known witnesses. Raises SIGNATURE_INVALID if one of them does not verify."""
-    known = {(each.name, each.key_id): each for each in witnesses}
-    found: dict[WitnessKey, Cosignature] = {}
+    known = {(witness.name, witness.key_id): witness for witness in witnesses}
+    cosignatures: dict[WitnessKey, Cosignature] = {}
     for line in note.signatures:
         witness = known.get((line.name, line.key_id))
         if witness is None:
@@ -305,8 +305,8 @@ def verify_cosignatures(note: Note, witnesses: Iterable[WitnessKey]) -> tuple[Co
         good = len(line.signature) == 72 and time <= _MAX_TIME
         if not good or not witness.key.verifies(_cosigned_message(note, time), line.signature[8:]):
             raise PinwardenError("SIGNATURE_INVALID", f"the cosignature of {witness.name} does not verify")
-        found.setdefault(witness, Cosignature(witness=witness, time=time))
-    return tuple(found.values())
+        cosignatures.setdefault(witness, Cosignature(witness=witness, time=time))
+    return tuple(cosignatures.values())
 
 
 def _cosigned_message(note: Note, time: int) -> bytes:

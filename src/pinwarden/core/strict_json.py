@@ -216,15 +216,15 @@ def _loads(data: bytes, limits: Limits, *, repeated: list[str] | None, constants
         raise PinwardenError("JSON_PARSE_ERROR", f"{token} is not JSON")
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if repeated is not None and len(found) != len(pairs):
+        result = dict(pairs)
+        if repeated is not None and len(result) != len(pairs):
             seen: set[str] = set()
             for name, _ in pairs:
                 if name in seen:
                     repeated.append(name)
                     break
                 seen.add(name)
-        return found
+        return result
 
     try:
         # Decoded here because json.loads(bytes) also accepts UTF-16, UTF-32 and a byte order mark.
@@ -277,11 +277,11 @@ def _check_depth(value: Any, limits: Limits) -> None:
         _too_much("levels", depth, allowed)
 
 
-def _too_much(what: str, found: int, allowed: int) -> NoReturn:
+def _too_much(what: str, actual: int, allowed: int) -> NoReturn:
     raise PinwardenError(
         "JSON_PARSE_ERROR",
-        f"too many {what}: {found}; the limit is {allowed}",
-        data={"limit": what, "found": found, "allowed": allowed},
+        f"too many {what}: {actual}; the limit is {allowed}",
+        data={"limit": what, "found": actual, "allowed": allowed},
     )
 
 

@@ -82,7 +82,7 @@ INVISIBLE = pattern(f"[{_CLASS}]")
 
 def show_invisible(text: str) -> str:
     """Text for a terminal or page on one line, with every invisible character as ``<U+XXXX>``."""
-    return INVISIBLE.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
+    return INVISIBLE.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)
 
 
 _LOG_COMMAND = pattern(r"(?<=#)#(?=\[|vso\[|teamcity\[)|^([^\S\n]*):(?=:)", re.IGNORECASE | re.MULTILINE)
@@ -95,7 +95,7 @@ def neutralize_log_commands(text: str) -> str:
     Pipelines ``##vso[name]`` and TeamCity ``##teamcity[name]``. A server's text can contain any of these, and wrapping
     can move it to the start of a line.
     """
-    return _LOG_COMMAND.sub(lambda found: "<U+0023>" if found[0] == "#" else f"{found[1]}<U+003A>", text)
+    return _LOG_COMMAND.sub(lambda match: "<U+0023>" if match[0] == "#" else f"{match[1]}<U+003A>", text)
 
 
 def escape_invisible_json(json_text: str) -> str:
@@ -105,15 +105,15 @@ def escape_invisible_json(json_text: str) -> str:
 
 def json_for_log(json_text: str) -> str:
     """Like `escape_invisible_json`, but also without log commands of build servers. Not for files, which stay exact."""
-    return _LOG_COMMAND.sub(lambda found: "\\u0023" if found[0] == "#" else found[0], escape_invisible_json(json_text))
+    return _LOG_COMMAND.sub(lambda match: "\\u0023" if match[0] == "#" else match[0], escape_invisible_json(json_text))
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    character = found[0]
+def _json_escape(match: re.Match[str]) -> str:
+    character = match[0]
     if character == "\n":
         return character
     units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+    return "".join(f"\\u{units[index : index + 4]}" for index in range(0, len(units), 4))
 
 
 def fold_file_name(name: str) -> str:

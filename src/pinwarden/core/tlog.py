@@ -182,13 +182,13 @@ def pack_entries(entries: Iterable[bytes]) -> bytes:
 def unpack_entries(bundle: bytes) -> list[bytes]:
     """The entries of a bundle."""
     entries: list[bytes] = []
-    place = 0
-    while place < len(bundle):
-        start = place + 2
-        place = start + int.from_bytes(bundle[place:start], "big")
-        if place > len(bundle) or len(entries) == TILE_WIDTH:
+    end = 0
+    while end < len(bundle):
+        start = end + 2
+        end = start + int.from_bytes(bundle[end:start], "big")
+        if end > len(bundle) or len(entries) == TILE_WIDTH:
             _broken("the entry bundle is cut off or too long")
-        entries.append(bundle[start:place])
+        entries.append(bundle[start:end])
     return entries
 
 
@@ -247,7 +247,7 @@ class Frontier(Record):
     def __post_init__(self) -> None:
         if self.size < 0 or len(self.hashes) != self.size.bit_count():
             raise PinwardenError("LOG_PROOF_INVALID", "the number of frontier hashes does not match the tree size")
-        if any(len(each) != HASH_SIZE for each in self.hashes):
+        if any(len(digest) != HASH_SIZE for digest in self.hashes):
             raise PinwardenError("LOG_PROOF_INVALID", "a frontier hash does not have 32 bytes")
 
     @classmethod
@@ -272,12 +272,12 @@ class Frontier(Record):
         """The frontier with one more leaf, and all nodes that the leaf completes, beginning with the leaf."""
         hashes = list(self.hashes)
         level, index, node = 0, self.size, leaf
-        made = [TreeNode(level=0, index=index, hash=leaf)]
+        nodes = [TreeNode(level=0, index=index, hash=leaf)]
         while index % 2:
             node = node_hash(hashes.pop(), node)
             level, index = level + 1, index // 2
-            made.append(TreeNode(level=level, index=index, hash=node))
-        return Frontier(size=self.size + 1, hashes=(*hashes, node)), tuple(made)
+            nodes.append(TreeNode(level=level, index=index, hash=node))
+        return Frontier(size=self.size + 1, hashes=(*hashes, node)), tuple(nodes)
 
 
 class TileNodes:

@@ -63,8 +63,8 @@ def is_exact(version: str) -> bool:
 _Key = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
 
 
-def _key(found: re.Match[str]) -> _Key:
-    suffix = found[4]
+def _key(match: re.Match[str]) -> _Key:
+    suffix = match[4]
     # A release is newer than its pre-releases; in these, numbers come before words (section 11).
     parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in (suffix or "").split("."))
-    return int(found[1]), int(found[2]), int(found[3]), suffix is None, parts if suffix is not None else ()
+    return int(match[1]), int(match[2]), int(match[3]), suffix is None, parts if suffix is not None else ()

@@ -224,6 +224,6 @@ class Locations:
             reference = reference.at(digest)
         elif not {":", "@"} & set(location.rpartition("/")[2]):
             reference = replace(reference, tag=channel)
-        endpoint = registry_endpoint(reference, self._settings, said_by="argument")
+        endpoint = registry_endpoint(reference, self._settings, configured_by="argument")
         pulled = oci_transfer.pull_parts(OciRegistry(reference, self._fetcher, endpoint))
         return OciSource(pulled, f"{OCI}{reference}", self.files(log) if log else None)

@@ -82,7 +82,7 @@ def npm_closure(name: str, version: str, context: FetchContext) -> Closure:
 
 def _resolver_endpoint(endpoint: Endpoint, context: FetchContext) -> Endpoint:
     """The endpoint under the same rules as our HTTP client: a private one is allowed if that was requested."""
-    return replace(endpoint, said_by="argument") if context.fetcher.rules.allow_private else endpoint
+    return replace(endpoint, configured_by="argument") if context.fetcher.rules.allow_private else endpoint
 
 
 def _npm_file(row: ResolvedPackage, context: FetchContext) -> ClosureFile:
@@ -285,8 +285,8 @@ class PackageSources:
         from pinwarden.artifacts.endpoints.docker import registry_endpoint
         from pinwarden.artifacts.oci_reference import parse_reference
 
-        said_by: Origin = "project" if by_project else "user"
-        return registry_endpoint(parse_reference(reference), self.settings, said_by=said_by)
+        configured_by: Origin = "project" if by_project else "user"
+        return registry_endpoint(parse_reference(reference), self.settings, configured_by=configured_by)
 
     def nuget(self) -> Endpoint:
         """The NuGet source that packages come from."""

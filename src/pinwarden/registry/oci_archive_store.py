@@ -32,7 +32,7 @@ class OciArchiveStore(ArchiveStore):
         """The repository at ``oci://host/name``."""
         reference = parse_reference(url.removeprefix("oci://"))
         settings = SettingsSources(home=Path.home(), project=None, variables=os.environ)
-        endpoint = registry_endpoint(reference, settings, said_by="argument")
+        endpoint = registry_endpoint(reference, settings, configured_by="argument")
         fetcher = Fetcher(FetchRules(), os.environ)
         return cls(OciPushRegistry(reference, fetcher, endpoint), fetcher)
 

@@ -80,7 +80,7 @@ class HttpRegistry(RegistryReader):
         self._base = url if url.endswith("/") else f"{url}/"
         self._endpoint = Endpoint(
             url=self._base,
-            said_by="argument",
+            configured_by="argument",
             source="the registry's address",
             authorization=f"Bearer {token}" if token else None,
         )

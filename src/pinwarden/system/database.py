@@ -133,7 +133,7 @@ class _Sqlite(Database):
             raise PinwardenError("DATABASE_UNAVAILABLE", f"{self._path} was deleted while it was in use")
         if file is None:
             raise database_missing(str(self))
-        made: _Connection = sqlite3.connect(
+        connection: _Connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=rw",  # do not create it if it was deleted just now
             self._limits.lock_seconds,
             isolation_level=None,
@@ -142,18 +142,18 @@ class _Sqlite(Database):
             uri=True,
         )
         try:
-            made.file = file
-            _keep_journal(made, self._limits.lock_seconds)
-            made.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
-            made.execute("PRAGMA foreign_keys = ON")
-            made.execute("PRAGMA trusted_schema = OFF")
+            connection.file = file
+            _keep_journal(connection, self._limits.lock_seconds)
+            connection.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
         except BaseException:
-            made.close()
+            connection.close()
             raise
         if not self._is_counted:
             self._is_counted = True
             _OPENED[self._path] += 1
-        return made
+        return connection
 
     def _is_ours(self, connection: _Connection) -> bool:
         sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pinwarden_schema'"
@@ -180,10 +180,10 @@ class _Sqlite(Database):
 
     def _file(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _translated_errors(self) -> Any:
         return _sqlite_errors(self._path)

@@ -43,8 +43,8 @@ def find_case_twins(paths: Iterable[Path]) -> Iterator[Path]:
             continue
         except OSError as err:
             raise PinwardenError("FILE_UNREADABLE", f"{folder}: {err.strerror or err}") from err
-        meant = {fold_file_name(name) for name in names}
-        yield from (folder / name for name in present if name not in names and fold_file_name(name) in meant)
+        folded = {fold_file_name(name) for name in names}
+        yield from (folder / name for name in present if name not in names and fold_file_name(name) in folded)
 
 
 @contextmanager
@@ -120,14 +120,14 @@ def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
         raise PinwardenError("FILE_UNWRITABLE", f"{path}: {err.strerror or err}") from err
 
 
-def _claim_name(made: Path, path: Path) -> None:
+def _claim_name(temporary: Path, path: Path) -> None:
     """Give a temporary file its final name, unless the name was taken meanwhile."""
     try:
-        path.hardlink_to(made)
+        path.hardlink_to(temporary)
     except FileExistsError:
         raise
     except OSError:  # a file system without links
-        made.rename(path)
+        temporary.rename(path)
 
 
 def _mode_for(path: Path) -> int:
@@ -184,12 +184,12 @@ def find_program(name: str, search_path: str) -> Path | None:
     if os.name != "posix":  # where a program has an ending that its name leaves out
         from shutil import which
 
-        found = which(name, path=search_path)
-        return None if found is None else Path(found)
+        path = which(name, path=search_path)
+        return None if path is None else Path(path)
     for folder in [""] if "/" in name else search_path.split(os.pathsep):
-        place = os.path.join(folder, name)  # noqa: PTH118  an empty folder is the one where we are
-        if os.access(place, os.F_OK | os.X_OK) and not os.path.isdir(place):  # noqa: PTH112
-            return Path(place)
+        candidate = os.path.join(folder, name)  # noqa: PTH118  an empty folder is the one where we are
+        if os.access(candidate, os.F_OK | os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
+            return Path(candidate)
     return None
 
 

@@ -174,25 +174,25 @@ def mask_text(text: str) -> str:
     if URL_START.match(text) and not re.search(r"\s", text):
         return mask_url(text)
     if _PARTS.search(text):
-        text = _URL_IN_TEXT.sub(lambda found: mask_url(found[0]), text)
-        text = _SCHEME.sub(lambda found: found[0] if is_reference(found[3]) else f"{found[1]}{found[2]}{MASK}", text)
+        text = _URL_IN_TEXT.sub(lambda match: mask_url(match[0]), text)
+        text = _SCHEME.sub(lambda match: match[0] if is_reference(match[3]) else f"{match[1]}{match[2]}{MASK}", text)
         for pattern in _ASSIGNMENTS:
             text = pattern.sub(_mask_assignment, text)
-        text = _KNOWN_LOGIN.sub(lambda found: found[0] if is_reference(found[2]) else f"{found[1]}{MASK}", text)
+        text = _KNOWN_LOGIN.sub(lambda match: match[0] if is_reference(match[2]) else f"{match[1]}{MASK}", text)
     return TOKEN.sub(MASK, _RUN.sub(_mask_run, _LOGIN.sub(rf"\1:{MASK}@", text)))
 
 
-def _mask_assignment(found: re.Match[str]) -> str:
-    name, between, value = found[1], found[2], found[3].strip("'\"")
+def _mask_assignment(match: re.Match[str]) -> str:
+    name, between, value = match[1], match[2], match[3].strip("'\"")
     if between == ":" and value.startswith("//"):
-        return found[0]  # the scheme of a URL, which is masked already and whose host must stay visible
-    return f"{name}{between}{MASK}" if looks_secret(name.lstrip("-"), value) else found[0]
+        return match[0]  # the scheme of a URL, which is masked already and whose host must stay visible
+    return f"{name}{between}{MASK}" if looks_secret(name.lstrip("-"), value) else match[0]
 
 
-def _mask_run(found: re.Match[str]) -> str:
+def _mask_run(match: re.Match[str]) -> str:
     """Digests and commits are not secrets and stay visible."""
-    named = found[1] is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}", found[2])
-    return found[0] if named or not looks_random(found[2]) else (found[1] or "") + MASK
+    named = match[1] is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}", match[2])
+    return match[0] if named or not looks_random(match[2]) else (match[1] or "") + MASK
 
 
 def mask_url(url: str) -> str:

@@ -65,20 +65,20 @@ class Postgres(Database):
         import psycopg
 
         try:
-            made: Any = _patient_connection().connect(**self._parameters(), autocommit=True, prepare_threshold=2)
+            connection: Any = _patient_connection().connect(**self._parameters(), autocommit=True, prepare_threshold=2)
         except psycopg.Error as err:
             # libpq repeats the address in its message, which can contain the password.
             raise PinwardenError(
                 "DATABASE_UNAVAILABLE", f"could not connect to {self._name} ({type(err).__name__})"
             ) from None
-        made.answer_seconds = self._limits.answer_seconds
+        connection.answer_seconds = self._limits.answer_seconds
         try:
-            self._refuse_other_encodings(made)
-            self._tell_limits(made)
+            self._refuse_other_encodings(connection)
+            self._tell_limits(connection)
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        return made  # type: ignore[no-any-return]
+        return connection  # type: ignore[no-any-return]
 
     def _parameters(self) -> dict[str, Any]:
         """The connection parameters: those of the address, and our defaults."""
@@ -116,8 +116,8 @@ class Postgres(Database):
             connection.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
 
     def _is_ours(self, connection: psycopg.Connection[Row]) -> bool:
-        found = self._transaction(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
-        return found is not None and bool(found[0])
+        row = self._transaction(connection).row("SELECT to_regclass('pinwarden_schema') IS NOT NULL")
+        return row is not None and bool(row[0])
 
     def _begin(self, connection: psycopg.Connection[Row], exclusive: str | None) -> None:
         connection.execute("BEGIN")
@@ -196,10 +196,10 @@ _ADDRESS = re.compile(r"[a-z]+://(?P<user>[^@/?#]*@)?(?P<place>[^@/?#]*(/[^@?#]*
 
 def _shown(url: str) -> str:
     """The address without user and password; hidden completely if it is ambiguous."""
-    found = _ADDRESS.fullmatch(url)
-    if found is None or (found["user"] is None and "@" in url):
+    match = _ADDRESS.fullmatch(url)
+    if match is None or (match["user"] is None and "@" in url):
         return "postgresql://…"
-    return f"postgresql://{'local' if found['place'][:1] in ('', '/') else ''}{found['place']}"
+    return f"postgresql://{'local' if match['place'][:1] in ('', '/') else ''}{match['place']}"
 
 
 def _lock_number(name: str) -> int:

@@ -97,12 +97,14 @@ class ProcessTree:
             return True
         return False
 
-    def _signal_group(self, number: signal.Signals) -> None:
+    def _signal_group(self, signal_number: signal.Signals) -> None:
         if self._gone:
             return  # the pid may belong to another process now
         with suppress(OSError):
             if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, number)  # the group keeps the leader's pid, also after the leader ended
+                os.killpg(
+                    self._process.pid, signal_number
+                )  # the group keeps the leader's pid, also after the leader ended
             else:
                 self._process.kill()
 
@@ -122,10 +124,10 @@ def kill_all_trees() -> None:
 
 
 @contextmanager
-def _open_pidfd(number: int) -> Iterator[int]:
+def _open_pidfd(pid: int) -> Iterator[int]:
     if not hasattr(os, "pidfd_open"):
         raise OSError("pidfd is not supported")
-    handle = os.pidfd_open(number)
+    handle = os.pidfd_open(pid)
     try:
         yield handle
     finally:
@@ -136,53 +138,53 @@ _MAX_ANCESTORS = 200
 _MAX_PROC_BYTES = 1 << 20  # of an environment or a command line; the system's own limit is about that
 
 
-def child_pids(number: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     """The running children of a process."""
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(OSError, ValueError):
-        for children in Path(f"/proc/{number}/task").glob("*/children"):
-            found += [int(word) for word in children.read_text().split()]
-    return found
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            pids += [int(word) for word in children.read_text().split()]
+    return pids
 
 
-def ancestor_pids(number: int) -> Iterator[int]:
+def ancestor_pids(pid: int) -> Iterator[int]:
     """The ancestors of a process, without pid 1."""
     for _ in range(_MAX_ANCESTORS):
-        number = _parent_pid(number)
-        if number <= 1:
+        pid = _parent_pid(pid)
+        if pid <= 1:
             return
-        yield number
+        yield pid
 
 
-def process_identity(number: int) -> str:
+def process_identity(pid: int) -> str:
     """The pid and start time of a process, which identify it even if the pid is reused."""
-    fields = _stat_fields(number)
-    return f"{number} {fields[19]}" if len(fields) > 19 else f"{number}"
+    fields = _stat_fields(pid)
+    return f"{pid} {fields[19]}" if len(fields) > 19 else f"{pid}"
 
 
-def read_proc_strings(number: int, what: str) -> list[bytes]:
+def read_proc_strings(pid: int, what: str) -> list[bytes]:
     """The strings in ``cmdline`` or ``environ`` of a process; empty if it is gone or belongs to another user."""
     try:
-        with Path(f"/proc/{number}/{what}").open("rb") as stream:
+        with Path(f"/proc/{pid}/{what}").open("rb") as stream:
             return stream.read(_MAX_PROC_BYTES).split(b"\0")
     except OSError:
         return []
 
 
-def _stat_fields(number: int) -> list[str]:
+def _stat_fields(pid: int) -> list[str]:
     """The fields of ``/proc/PID/stat`` after the name."""
     try:
-        text = Path(f"/proc/{number}/stat").read_text(errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
     return text.rpartition(")")[2].split()
 
 
-def _parent_pid(number: int) -> int:
-    fields = _stat_fields(number)
+def _parent_pid(pid: int) -> int:
+    fields = _stat_fields(pid)
     if fields:
         return int(fields[1])
-    return os.getppid() if number == os.getpid() else 0
+    return os.getppid() if pid == os.getpid() else 0
 
 
 _TAIL_BYTES = 4096
@@ -203,7 +205,7 @@ class BoundedTask(Record):
 
 def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, str], task: BoundedTask) -> bytes:
     """Run a program and return its stdout. If it fails, the error has the end of its stderr."""
-    with TemporaryFile() as out, TemporaryFile() as complaints:
+    with TemporaryFile() as out, TemporaryFile() as errors:
         try:
             process = subprocess.Popen(  # noqa: S603  a program that the caller found
                 list(command),
@@ -211,7 +213,7 @@ def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, 
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=complaints,
+                stderr=errors,
                 start_new_session=True,
             )
         except OSError as err:
@@ -226,8 +228,10 @@ def run_bounded(command: Sequence[str], folder: Path, environment: Mapping[str, 
         finally:
             tree.end(1.0, immediately=True)
         if code != 0:
-            said = _output_tail(complaints, task.secrets)
-            raise PinwardenError(task.error_code, f"{task.name} failed with exit code {code}", data={"stderr": said})
+            stderr_tail = _output_tail(errors, task.secrets)
+            raise PinwardenError(
+                task.error_code, f"{task.name} failed with exit code {code}", data={"stderr": stderr_tail}
+            )
         out.seek(0)
         return out.read(_MAX_OUTPUT)
 

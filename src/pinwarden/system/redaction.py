@@ -90,8 +90,8 @@ def entry_command_lines(entry: Any) -> list[list[str]]:
 
 def entry_urls(entry: Any) -> list[str]:
     """All URLs of an entry, whichever of them its client uses."""
-    found = [entry.get(member) for member in _URL_MEMBERS] if type(entry) is dict else []
-    return [url for url in found if type(url) is str]
+    urls = [entry.get(member) for member in _URL_MEMBERS] if type(entry) is dict else []
+    return [url for url in urls if type(url) is str]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -103,11 +103,11 @@ def _redact_member(name: str, value: Any) -> Any:
         return _redact_url(name, value)
     if name == "command" and type(value) is dict:
         return {
-            each: part if each in ("path", "args") and _is_text(part) else _redact_value(f"command.{each}", each, part)
-            for each, part in value.items()
+            key: part if key in ("path", "args") and _is_text(part) else _redact_value(f"command.{key}", key, part)
+            for key, part in value.items()
         }
     if name == "env_http_headers" and type(value) is dict:
-        return {each: _redact_word(each, part) for each, part in value.items()}
+        return {key: _redact_word(key, part) for key, part in value.items()}
     if name in ("command", "args", "cwd") and _is_text(value):
         return value
     if name in _UNREDACTED_MEMBERS and _is_text(value):
@@ -128,15 +128,17 @@ def _redact_value(path: str, name: str, value: Any) -> Any:
     if type(value) is dict:
         if name in NAMED_VALUES:
             header = name.endswith("headers")  # most header values are secrets
-            return {each: _redact_variable(each, part, header=header) for each, part in value.items()}
-        return {each: _redact_value(f"{path}.{each}", each, part) for each, part in value.items()}
+            return {key: _redact_variable(key, part, header=header) for key, part in value.items()}
+        return {key: _redact_value(f"{path}.{key}", key, part) for key, part in value.items()}
     if type(value) is list:
-        lockable = [_redact_value(f"{path}.{place}", name, part) for place, part in enumerate(value)]
+        lockable = [_redact_value(f"{path}.{index}", name, part) for index, part in enumerate(value)]
         if not all(type(part) is str for part in value):
             return lockable
         # One word may say what the next one is: --token, and then the token.
         pairs = zip(value, mask_words(value), lockable, strict=True)
-        return [each if shown == part else f"<{path}.{place}>" for place, (part, shown, each) in enumerate(pairs)]
+        return [
+            redacted if shown == part else f"<{path}.{index}>" for index, (part, shown, redacted) in enumerate(pairs)
+        ]
     if type(value) is str:
         return value if not value or is_exact_reference(value) else _redact_text(path, name, value)
     number = type(value) in (int, float)
@@ -235,25 +237,25 @@ def _references(text: str) -> str:
     return named + (UNNAMED_REFERENCE if _PERHAPS_INSERTED.search(_INSERTED.sub(" ", text)) else "")
 
 
-def _reference(found: re.Match[str]) -> str:
-    if not found[0].startswith("${") or found[0].endswith("}"):
-        return found[0]
-    return f"{found[0]}:-}}" if found.string.startswith(":-", found.end()) else f"{found[0]}}}"
+def _reference(match: re.Match[str]) -> str:
+    if not match[0].startswith("${") or match[0].endswith("}"):
+        return match[0]
+    return f"{match[0]}:-}}" if match.string.startswith(":-", match.end()) else f"{match[0]}}}"
 
 
 def _redact_url(member: str, url: str) -> str:
-    place, mark, query = url.partition("?")
-    if not URL_START.match(place) and not _begins_with_reference(place):
+    base, mark, query = url.partition("?")
+    if not URL_START.match(base) and not _begins_with_reference(base):
         return url if is_exact_reference(url) else _only_references(member, url)
     query = query.partition("#")[0]
-    place = place.partition("#")[0]
-    return f"{place}{mark}{'&'.join(_redact_parameter(part) for part in query.split('&'))}" if query else place
+    base = base.partition("#")[0]
+    return f"{base}{mark}{'&'.join(_redact_parameter(part) for part in query.split('&'))}" if query else base
 
 
-def _begins_with_reference(place: str) -> bool:
+def _begins_with_reference(url: str) -> bool:
     """Whether a URL is a variable followed by a plain path: ``${BASE}/mcp``."""
-    found = EXACT_REFERENCE.match(place)
-    rest = place[found.end() :] if found and len(place) <= MAX_SHOWN_CHARACTERS else " "
+    reference = EXACT_REFERENCE.match(url)
+    rest = url[reference.end() :] if reference and len(url) <= MAX_SHOWN_CHARACTERS else " "
     plain = re.fullmatch(r"(?::[0-9]{1,5})?(?:/[\w.~-]*)*", rest)
     return bool(plain) and MASK not in mask_url(f"https://host{rest}")
 
@@ -412,12 +414,12 @@ def find_origins(text: str) -> Iterator[str]:
     """The origin of every URL in a text, with ``?`` for an ambiguous host."""
     if len(text) > _MAX_TEXT:
         return
-    for number, found in enumerate(_IN_TEXT.finditer(text)):
-        if number == _MAX_HOSTS:
+    for index, match in enumerate(_IN_TEXT.finditer(text)):
+        if index == _MAX_HOSTS:
             yield "?"
             return
-        if found[1].lower() in _SCHEMES:
-            yield f"{found[1]}://{_host(found[1], found[2], text[found.end() :]) or '?'}/"
+        if match[1].lower() in _SCHEMES:
+            yield f"{match[1]}://{_host(match[1], match[2], text[match.end() :]) or '?'}/"
 
 
 def keep_host_list(name: str, text: str) -> str | None:
@@ -425,8 +427,8 @@ def keep_host_list(name: str, text: str) -> str | None:
     if len(text) > _MAX_TEXT or not _SAYS_HOST.search(name) or names_secret(name):
         return None
     kept: list[str] = []
-    for each in text.split(","):
-        host, slash, _ = each.partition("/")
+    for address in text.split(","):
+        host, slash, _ = address.partition("/")
         if not _DOTTED.fullmatch(host) or _is_key(host):
             return None
         kept.append(f"{host}/<{name}>" if slash else host)
@@ -442,7 +444,11 @@ def _host(scheme: str, authority: str, behind: str) -> str | None:
     plain = scheme.lower() in _SCHEMES and "\\" not in authority and not re.search(r"[\s\x00-\x1f]", authority)
     # Database clients accept several hosts and use any of them.
     hosts = [host] if scheme.lower() in _WEB else host.split(",")[: _MAX_HOSTS + 1]
-    known = plain and len(hosts) <= _MAX_HOSTS and all(_HOST.fullmatch(each) and not _is_key(each) for each in hosts)
+    known = (
+        plain
+        and len(hosts) <= _MAX_HOSTS
+        and all(_HOST.fullmatch(single_host) and not _is_key(single_host) for single_host in hosts)
+    )
     return host if known else None
 
 
@@ -466,10 +472,10 @@ def redacted_members(lockable: Any) -> list[str]:
 
 def _left_out(path: str, name: str, value: Any) -> Iterator[str]:
     if type(value) is dict and name not in NAMED_VALUES:
-        for each, part in value.items():
-            yield from _left_out(f"{path}.{each}", each, part)
+        for key, part in value.items():
+            yield from _left_out(f"{path}.{key}", key, part)
     elif type(value) is list:
-        for place, part in enumerate(value):
-            yield from _left_out(f"{path}.{place}", name, part)
+        for index, part in enumerate(value):
+            yield from _left_out(f"{path}.{index}", name, part)
     elif type(value) is str and (value.startswith(f"<{path}>") or value.endswith(f"/<{path}>")):
         yield path

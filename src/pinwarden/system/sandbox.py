@@ -163,14 +163,14 @@ def _program(name: str) -> tuple[str, ...]:
 
 def _program_folders(program: str, environment: dict[str, str], folder: str) -> list[str]:
     """The folders of a program; for one in a Python virtual environment, the whole environment."""
-    found = shutil.which(program, path=environment.get("PATH", os.defpath))
-    path = Path(found) if found else Path(folder) / program
+    resolved = shutil.which(program, path=environment.get("PATH", os.defpath))
+    path = Path(resolved) if resolved else Path(folder) / program
     if not path.exists():
         raise probe_failed("start", f"{program} could not be started: no such program")
     folders: list[str] = []
-    for place in (path.absolute(), path.resolve()):
-        if place.is_relative_to("/usr") or place.is_relative_to("/bin"):
+    for location in (path.absolute(), path.resolve()):
+        if location.is_relative_to("/usr") or location.is_relative_to("/bin"):
             continue
-        home = place.parent.parent
-        folders.append(str(home if (home / "pyvenv.cfg").is_file() else place.parent))
+        home = location.parent.parent
+        folders.append(str(home if (home / "pyvenv.cfg").is_file() else location.parent))
     return folders

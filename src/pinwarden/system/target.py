@@ -123,8 +123,8 @@ class HttpAddress(Record):
 def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
     """Replace each placeholder by its variable, or by its default if the variable is unset or empty."""
 
-    def value(found: re.Match[str]) -> str:
-        name, default = found[1], found[2]
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
         if default is not None:
             return variables.get(name) or default
         if name not in variables:
@@ -136,12 +136,12 @@ def expand_placeholders(text: str, variables: Mapping[str, str]) -> str:
 
 def placeholder_names(text: str) -> set[str]:
     """The variables that a text names."""
-    return {found[1] for found in _PLACEHOLDER.finditer(text)}
+    return {match[1] for match in _PLACEHOLDER.finditer(text)}
 
 
 def placeholder_values(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """The variables that a text names, with their values."""
-    return [(found[1], expand_placeholders(found[0], variables)) for found in _PLACEHOLDER.finditer(text)]
+    return [(match[1], expand_placeholders(match[0], variables)) for match in _PLACEHOLDER.finditer(text)]
 
 
 def url_without_query(url: str) -> str:
@@ -183,13 +183,13 @@ class Options(Record):
 
     def settings(self, long_names: Mapping[str, str], *, ignored: frozenset[str], first_of: str) -> tuple[str, ...]:
         """The options in one spelling and order, without those in ``ignored`` and the first value of ``first_of``."""
-        found: dict[str, list[str]] = {}
+        merged: dict[str, list[str]] = {}
         for name, values in self.values.items():
             if name not in ignored:
-                found.setdefault(long_names.get(name, name), []).extend(values)
-        if first_of in found:
-            del found[first_of][0]
-        return tuple(f"{name}={value}" for name in sorted(found) for value in found[name])
+                merged.setdefault(long_names.get(name, name), []).extend(values)
+        if first_of in merged:
+            del merged[first_of][0]
+        return tuple(f"{name}={value}" for name in sorted(merged) for value in merged[name])
 
 
 def name_set(text: str) -> frozenset[str]:
@@ -200,20 +200,20 @@ def name_set(text: str) -> frozenset[str]:
 def parse_options(words: Sequence[str], with_value: frozenset[str]) -> Options:
     """Options up to the first other word; those of ``with_value`` take the next word unless they hold ``=``."""
     values: dict[str, tuple[str, ...]] = {}
-    place = 0
-    while place < len(words) and words[place].startswith("-") and words[place] != "-":
-        word = words[place]
-        place += 1
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] != "-":
+        word = words[index]
+        index += 1
         if word == "--":
             break
         name, equals, value = word.partition("=")
-        if not equals and name in with_value and place < len(words):
-            value = words[place]
-            place += 1
+        if not equals and name in with_value and index < len(words):
+            value = words[index]
+            index += 1
         elif not equals and not name.startswith("--") and len(name) > 2 and name[:2] in with_value:
             name, value = name[:2], name[2:]
         values[name] = (*values.get(name, ()), value)
-    return Options(values=values, rest=tuple(words[place:]))
+    return Options(values=values, rest=tuple(words[index:]))
 
 
 def split_command_line(line: str) -> list[str]:

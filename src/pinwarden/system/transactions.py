@@ -142,29 +142,29 @@ class Database(ABC):
             present.close()
             self._local.connection = None
         with self._translated_errors():
-            made = self._connect()
+            connection = self._connect()
             try:
-                self._make_tables(made)
+                self._make_tables(connection)
             except BaseException:
-                made.close()
+                connection.close()
                 raise
         with self._guard:
-            self._all = [connection for connection in self._all if connection is not present]
-            self._all.append(made)
+            self._all = [other for other in self._all if other is not present]
+            self._all.append(connection)
             self._opened += 1
-        self._local.connection = made
-        return made
+        self._local.connection = connection
+        return connection
 
     def _has_tables(self, connection: Any) -> bool:
         """Whether the tables exist. Does not wait for writers, because every reading thread begins with this."""
         sql = "SELECT version FROM pinwarden_schema WHERE name = ?"
         try:
-            found = self._transaction(connection).row(sql, (self._schema.name,))
+            row = self._transaction(connection).row(sql, (self._schema.name,))
         except PinwardenError:
             if self._is_lost(connection):
                 raise
             return False  # empty, or unreadable, which the next statement reports
-        return found is not None and found[0] == _SCHEMA_VERSION
+        return row is not None and row[0] == _SCHEMA_VERSION
 
     def _make_tables(self, connection: Any) -> None:
         if self._has_tables(connection):
@@ -176,14 +176,14 @@ class Database(ABC):
         step = self._transaction(connection)
         try:
             step.run("CREATE TABLE IF NOT EXISTS pinwarden_schema (name TEXT PRIMARY KEY, version BIGINT NOT NULL)")
-            found = step.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
-            if found is None:
+            row = step.row("SELECT version FROM pinwarden_schema WHERE name = ?", (name,))
+            if row is None:
                 for statement in _statements(self._schema.sql):
                     step.run(statement)
                 step.run("INSERT INTO pinwarden_schema (name, version) VALUES (?, ?)", (name, _SCHEMA_VERSION))
-            elif found[0] != _SCHEMA_VERSION:
+            elif row[0] != _SCHEMA_VERSION:
                 raise PinwardenError(
-                    "DATABASE_NEWER", f"{self} was made by another release (tables of version {found[0]})"
+                    "DATABASE_NEWER", f"{self} was made by another release (tables of version {row[0]})"
                 )
         except BaseException:
             self._roll_back(connection)
@@ -223,4 +223,4 @@ def database_missing(name: str) -> PinwardenError:
 
 def _statements(text: str) -> list[str]:
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return [each.strip() for each in "\n".join(lines).split(";") if each.strip()]
+    return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]

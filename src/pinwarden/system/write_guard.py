@@ -45,28 +45,28 @@ class TooManyFilesError(Exception):
     """A writable folder has more than `MAX_ENTRIES`."""
 
 
-def forbidden_paths(folder: str, names: Collection[str], most: int | None = None) -> Iterator[str]:
+def forbidden_paths(folder: str, names: Collection[str], max_entries: int | None = None) -> Iterator[str]:
     """All forbidden paths below a folder: one of the names in any case, and files that make git treat a folder as a
     repository without a ``.git``. Links are not followed.
 
     Raises `TooManyFilesError`, and OSError for a folder that cannot be read or a path of more than `MAX_PATH` bytes.
     """
-    most = MAX_ENTRIES if most is None else most
+    max_entries = MAX_ENTRIES if max_entries is None else max_entries
     seen = 0
-    waiting = [folder]
-    while waiting:
-        place = waiting.pop()
-        if len(place) - len(folder) > MAX_PATH or len(os.fsencode(place)) - len(os.fsencode(folder)) > MAX_PATH:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), place)
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        if len(current) - len(folder) > MAX_PATH or len(os.fsencode(current)) - len(os.fsencode(folder)) > MAX_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), current)
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(current) as entries:
             listed = list(entries)
             seen += len(listed)
-            if seen > most:
+            if seen > max_entries:
                 raise TooManyFilesError(folder)
-            found = forbidden_names([entry.name for entry in listed], names)
-            yield from (os.path.join(place, name) for name in sorted(found))  # noqa: PTH118  thousands of them
-            waiting += [
-                entry.path for entry in listed if entry.name not in found and entry.is_dir(follow_symlinks=False)
+            forbidden = forbidden_names([entry.name for entry in listed], names)
+            yield from (os.path.join(current, name) for name in sorted(forbidden))  # noqa: PTH118  thousands of them
+            pending += [
+                entry.path for entry in listed if entry.name not in forbidden and entry.is_dir(follow_symlinks=False)
             ]
 
 
@@ -74,10 +74,10 @@ def forbidden_names(listed: Collection[str], names: Collection[str]) -> set[str]
     """The forbidden names in one folder. Git treats a folder with ``HEAD``, ``objects`` and ``refs``, or with ``HEAD``
     and ``commondir``, as a repository, so its ``HEAD`` is forbidden."""
     folded = {name.casefold() for name in listed}
-    found = {name for name in listed if name.casefold() in names}
+    forbidden = {name for name in listed if name.casefold() in names}
     if "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded):
-        found |= {name for name in listed if name.casefold() == "head"}
-    return found
+        forbidden |= {name for name in listed if name.casefold() == "head"}
+    return forbidden
 
 
 class _Watch:
@@ -93,20 +93,20 @@ class _Watch:
 
     def add(self, folder: str) -> None:
         """Watch a folder and everything below it. Raises OSError."""
-        waiting = [folder]
-        while waiting:
-            place = waiting.pop()
+        pending = [folder]
+        while pending:
+            current = pending.pop()
             mask = _CREATED | _MOVED_HERE | _ONLY_FOLDERS | _NO_LINKS
-            number = self._libc.inotify_add_watch(self.descriptor, os.fsencode(place), mask)
-            if number < 0:
+            watch_id = self._libc.inotify_add_watch(self.descriptor, os.fsencode(current), mask)
+            if watch_id < 0:
                 error = ctypes.get_errno()
                 if error in (errno.ENOENT, errno.ENOTDIR):  # it was removed again
                     continue
                 reason = f"{os.strerror(error)} (fs.inotify.max_user_watches)"
-                raise OSError(error, reason if error == errno.ENOSPC else os.strerror(error), place)
-            self._folders[number] = place
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
-                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                raise OSError(error, reason if error == errno.ENOSPC else os.strerror(error), current)
+            self._folders[watch_id] = current
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(current) as entries:
+                pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def is_quiet(self) -> bool:
         """Process the events. True if no changed folder has anything forbidden.
@@ -120,12 +120,12 @@ class _Watch:
             while data := os.read(self.descriptor, 1 << 16):
                 at = 0
                 while at < len(data):
-                    number, mask, _, length = _HEADER.unpack_from(data, at)
+                    watch_id, mask, _, length = _HEADER.unpack_from(data, at)
                     name = os.fsdecode(data[at + _HEADER.size : at + _HEADER.size + length].rstrip(b"\0"))
                     at += _HEADER.size + length
                     if mask & _OVERFLOW:  # events were lost
                         return False
-                    folder = self._folders.get(number)
+                    folder = self._folders.get(watch_id)
                     if folder is not None:
                         changed.add(folder)
                         if mask & _IS_FOLDER:
@@ -155,8 +155,8 @@ def main(names: frozenset[str], folders: list[str], command: list[str]) -> int:
         sys.exit(f"pinwarden: could not watch a writable folder: {_describe(err)}")
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
     process = subprocess.Popen(command)  # noqa: S603  no shell
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: process.kill())  # also where our parent made bubblewrap ignore it
+    for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signal_number, lambda *_: process.kill())  # also where our parent made bubblewrap ignore it
     poll = select.poll()
     poll.register(watch.descriptor, select.POLLIN)
     poll.register(os.pidfd_open(process.pid), select.POLLIN)
@@ -225,22 +225,22 @@ def _block(folders: list[str], names: frozenset[str], kept: set[str]) -> bool:
 
 def _open_up(folder: str) -> None:
     """Make every folder below this one readable, and move up those with a too long path."""
-    waiting = [folder]
-    while waiting:
-        place = waiting.pop()
-        if not os.access(place, os.R_OK | os.X_OK):
-            os.chmod(place, 0o700)  # noqa: PTH101
-        with os.scandir(place) as entries:
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        if not os.access(current, os.R_OK | os.X_OK):
+            os.chmod(current, 0o700)  # noqa: PTH101
+        with os.scandir(current) as entries:
             below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         for path in below:
             if len(os.fsencode(path)) - len(os.fsencode(folder)) > MAX_PATH // 2:
-                _make_writable(place)
+                _make_writable(current)
                 _make_writable(path)  # to be moved, a folder has to be writable itself
                 to = _free(f"{folder}/deep{BLOCKED}")
                 os.rename(path, to)  # noqa: PTH104
-                waiting.append(to)
+                pending.append(to)
             else:
-                waiting.append(path)
+                pending.append(path)
 
 
 def _make_writable(folder: str) -> None:

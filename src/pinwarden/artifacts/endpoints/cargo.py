@@ -24,7 +24,7 @@ _MAX_REPLACEMENTS = 10
 
 
 class _Layer(Record):
-    said_by: Origin
+    configured_by: Origin
     source: str
     values: Mapping[str, Any] = field(repr=False)
 
@@ -49,11 +49,11 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
     name = registry or _default_name(layers)
     setting = _index(name, layers)
     url = setting.value.removeprefix("sparse+")
-    if setting.layer.said_by != "default" and url == setting.value:
+    if setting.layer.configured_by != "default" and url == setting.value:
         raise PinwardenError("CONFIG_INVALID", f"{setting.layer.source} names a registry that is not a sparse index")
     url = url if url.endswith("/") else f"{url}/"
     named = _find(layers, "index", "registries", name)
-    is_users = setting == named and setting.layer.said_by != "project"
+    is_users = setting == named and setting.layer.configured_by != "project"
     try:
         HttpAddress.parse(url)
     except PinwardenError as err:  # the value may contain a password
@@ -61,7 +61,7 @@ def registry_for(settings: SettingsSources, *, registry: str | None = None) -> E
         raise PinwardenError("CONFIG_INVALID", message) from err
     return Endpoint(
         url=url,
-        said_by=setting.layer.said_by,
+        configured_by=setting.layer.configured_by,
         source=setting.layer.source,
         authorization=_token(name, settings) if is_users else None,
         ca_file=_certificates(layers, settings),
@@ -90,7 +90,7 @@ def _index(name: str, layers: list[_Layer]) -> _Setting:
     for _ in range(_MAX_REPLACEMENTS):
         replaced = _find(layers, "replace-with", "source", source) if source else None
         if replaced is None:
-            default = _Layer(said_by="default", source="Cargo's own default", values={})
+            default = _Layer(configured_by="default", source="Cargo's own default", values={})
             return setting or _Setting(value=default_index(), layer=default)
         source = replaced.value
         setting = _find(layers, "registry", "source", source) or _find(layers, "index", "registries", source)
@@ -127,7 +127,7 @@ def _token(name: str, settings: SettingsSources) -> str | None:
 
 
 def _certificates(layers: list[_Layer], settings: SettingsSources) -> Path | None:
-    setting = _find([layer for layer in layers if layer.said_by != "project"], "cainfo", "http")
+    setting = _find([layer for layer in layers if layer.configured_by != "project"], "cainfo", "http")
     return settings.home / setting.value if setting else None
 
 
@@ -135,7 +135,7 @@ def _certificates(layers: list[_Layer], settings: SettingsSources) -> Path | Non
 
 
 def _layers(settings: SettingsSources) -> Iterator[_Layer]:
-    yield _Layer(said_by="environment", source="the environment", values=_environment(settings.variables))
+    yield _Layer(configured_by="environment", source="the environment", values=_environment(settings.variables))
     home = _cargo_home(settings)
     if settings.project is not None:
         folder = settings.project.resolve()
@@ -163,20 +163,20 @@ def _cargo_home(settings: SettingsSources) -> Path:
     return Path(settings.variables.get("CARGO_HOME") or settings.home / ".cargo")
 
 
-def _config(folder: Path, said_by: Origin) -> Iterator[_Layer]:
+def _config(folder: Path, configured_by: Origin) -> Iterator[_Layer]:
     # If both exist, Cargo reads the one without an extension.
     for name in ("config", "config.toml"):
-        layers = list(_file(folder / name, said_by))
+        layers = list(_file(folder / name, configured_by))
         if layers:
             yield from layers
             return
 
 
-def _file(path: Path, said_by: Origin) -> Iterator[_Layer]:
+def _file(path: Path, configured_by: Origin) -> Iterator[_Layer]:
     if not path.is_file():
         return
     try:
         values = tomllib.loads(read_file(path, _MAX_BYTES).decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as err:
         raise PinwardenError("CONFIG_INVALID", f"{path} is not TOML") from err  # its text may contain a token
-    yield _Layer(said_by=said_by, source=str(path), values=values)
+    yield _Layer(configured_by=configured_by, source=str(path), values=values)

@@ -30,9 +30,9 @@ class HelperLimits(Record):
 
 
 def registry_endpoint(
-    reference: ImageReference, settings: SettingsSources, *, said_by: Origin, limits: HelperLimits | None = None
+    reference: ImageReference, settings: SettingsSources, *, configured_by: Origin, limits: HelperLimits | None = None
 ) -> Endpoint:
-    """The registry of an image. ``said_by`` is who named the image; a registry that the user is logged in to is theirs.
+    """The registry of an image. ``configured_by``: who named the image. A registry with a login of the user is trusted.
 
     Like docker, uses plain HTTP for a registry on this machine unless there are certificates for it, and HTTPS for all
     others.
@@ -45,12 +45,12 @@ def registry_endpoint(
         if credential is not None or config.knows(reference):
             return Endpoint(
                 url=url,
-                said_by="user",
+                configured_by="user",
                 source=str(path),
                 authorization=credential.authorization if credential else None,
                 ca_file=certificates,
             )
-    return Endpoint(url=url, said_by=said_by, source=f"the image {reference}", ca_file=certificates)
+    return Endpoint(url=url, configured_by=configured_by, source=f"the image {reference}", ca_file=certificates)
 
 
 def _configs(settings: SettingsSources) -> Iterator[tuple[Path, DockerConfig]]:

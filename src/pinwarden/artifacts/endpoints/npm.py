@@ -41,7 +41,7 @@ class NpmRegistry(Record):
 class _Layer(Record):
     """One settings file, or the environment."""
 
-    said_by: Origin
+    configured_by: Origin
     source: str
     values: Mapping[str, str] = field(repr=False)
 
@@ -63,13 +63,13 @@ class _Layers:
 
     def find(self, key: str, *, project: bool = True) -> _Setting | None:
         for layer in self.layers:
-            if key in layer.values and (project or layer.said_by != "project"):
+            if key in layer.values and (project or layer.configured_by != "project"):
                 return _Setting(value=layer.values[key], layer=layer)
         return None
 
     def own(self) -> Iterator[_Layer]:
         """Only the user's own layers, without the project's."""
-        return (layer for layer in self.layers if layer.said_by != "project")
+        return (layer for layer in self.layers if layer.configured_by != "project")
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -82,12 +82,12 @@ def registry_for(name: str, settings: SettingsSources, *, argument: str | None =
     layers = _Layers(list(_layers(settings)), settings.variables)
     setting = _registry(scope, layers, argument)
     url = _base(setting)
-    said_by, source = _origin(url, setting, layers)
+    configured_by, source = _origin(url, setting, layers)
     endpoint = Endpoint(
         url=url,
-        said_by=said_by,
+        configured_by=configured_by,
         source=source,
-        authorization=_authorization(url, said_by, layers),
+        authorization=_authorization(url, configured_by, layers),
         ca_file=_certificates(layers, settings),
     )
     return NpmRegistry(endpoint=endpoint, notes=tuple(layers.notes))
@@ -98,7 +98,7 @@ def project_scopes(settings: SettingsSources) -> tuple[str, ...]:
     scopes = {
         key.removesuffix(":registry")
         for layer in _layers(settings)
-        if layer.said_by == "project"
+        if layer.configured_by == "project"
         for key, value in layer.values.items()
         if _SCOPE_KEY.fullmatch(key) and value
     }
@@ -118,7 +118,7 @@ def default_registry() -> str:
 
 def _registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
     if argument is not None:
-        return _Setting(value=argument, layer=_Layer(said_by="argument", source="the command line", values={}))
+        return _Setting(value=argument, layer=_Layer(configured_by="argument", source="the command line", values={}))
     keys = [f"{scope}:registry"] if scope else []
     usual = layers.find("scope")
     if usual and usual.value:
@@ -127,7 +127,9 @@ def _registry(scope: str, layers: _Layers, argument: str | None) -> _Setting:
         setting = layers.find(key)
         if setting and setting.value:
             return setting
-    return _Setting(value=default_registry(), layer=_Layer(said_by="default", source="npm's own default", values={}))
+    return _Setting(
+        value=default_registry(), layer=_Layer(configured_by="default", source="npm's own default", values={})
+    )
 
 
 def _base(setting: _Setting) -> str:
@@ -146,21 +148,21 @@ def _base(setting: _Setting) -> str:
 
 def _origin(url: str, setting: _Setting, layers: _Layers) -> tuple[Origin, str]:
     """Who configured the registry. If both the project and the user name it, it counts as the user's."""
-    if setting.layer.said_by == "project":
+    if setting.layer.configured_by == "project":
         for layer in layers.own():
             for key, value in layer.values.items():
                 if (key == "registry" or key.endswith(":registry")) and f"{value.rstrip('/')}/" == url:
-                    return layer.said_by, layer.source
-    return setting.layer.said_by, setting.layer.source
+                    return layer.configured_by, layer.source
+    return setting.layer.configured_by, setting.layer.source
 
 
 # Credentials
 
 
-def _authorization(url: str, said_by: Origin, layers: _Layers) -> str | None:
+def _authorization(url: str, configured_by: Origin, layers: _Layers) -> str | None:
     """The ``Authorization`` header for a registry, from the most specific setting."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and said_by == "project":
+    if parts.scheme == "http" and configured_by == "project":
         return None  # a project could name the same host with plain HTTP to intercept the credential
     address = HttpAddress.parse(url)
     key_prefix = f"//{address.host_header}{address.path}"
@@ -203,7 +205,7 @@ def _secret(key: str, address: HttpAddress, layers: _Layers) -> str | None:
     if setting is None:
         return None
     value = setting.value
-    if setting.layer.said_by == "project" and "${" in value:
+    if setting.layer.configured_by == "project" and "${" in value:
         if not _is_users_host(address, layers):
             layers.note(
                 f"{setting.layer.source} would send one of your environment variables to {address.host_header}, which "
@@ -236,7 +238,7 @@ def _is_users_host(address: HttpAddress, layers: _Layers) -> bool:
 def _certificates(layers: _Layers, settings: SettingsSources) -> Path | None:
     own_cafile = layers.find("cafile", project=False)
     any_cafile = layers.find("cafile")
-    if any_cafile and any_cafile.layer.said_by == "project":
+    if any_cafile and any_cafile.layer.configured_by == "project":
         layers.note(f"{any_cafile.layer.source} names certificate authorities; they are not trusted")
     for key in ("ca", "strict-ssl", "proxy", "https-proxy", "noproxy"):
         setting = layers.find(key)
@@ -259,7 +261,7 @@ def _path(text: str, settings: SettingsSources) -> Path:
 
 def _layers(settings: SettingsSources) -> Iterator[_Layer]:
     environment = _environment(settings.variables)
-    yield _Layer(said_by="environment", source="the environment", values=environment)
+    yield _Layer(configured_by="environment", source="the environment", values=environment)
     user_config = environment.get("userconfig")
     users = _path(user_config, settings) if user_config else settings.home / ".npmrc"
     if settings.project is not None:
@@ -305,7 +307,7 @@ def _builtin(settings: SettingsSources) -> Iterator[_Layer]:
         yield from _file(npm.resolve().parent.parent / "npmrc", "system", settings.variables)
 
 
-def _file(path: Path | None, said_by: Origin, variables: Mapping[str, str]) -> Iterator[_Layer]:
+def _file(path: Path | None, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_Layer]:
     if path is None or not path.is_file():
         return
     try:
@@ -313,9 +315,9 @@ def _file(path: Path | None, said_by: Origin, variables: Mapping[str, str]) -> I
     except UnicodeDecodeError as err:
         raise PinwardenError("CONFIG_INVALID", f"{path} is not UTF-8") from err
     values = parse_npmrc(text)
-    if said_by != "project":
+    if configured_by != "project":
         values = {_filled(key, variables): _filled(value, variables) for key, value in values.items()}
-    yield _Layer(said_by=said_by, source=str(path), values=values)
+    yield _Layer(configured_by=configured_by, source=str(path), values=values)
 
 
 def parse_npmrc(text: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ class NugetSources(Record):
 class _File(Record):
     """One settings file."""
 
-    said_by: Origin
+    configured_by: Origin
     path: Path
     sources: Mapping[str, str] = field(repr=False)
     cleared: bool
@@ -64,7 +64,7 @@ def sources(settings: SettingsSources) -> NugetSources:
                 continue
             authorization = _credential(name, file, files)
             endpoints[name] = Endpoint(
-                url=url, said_by=file.said_by, source=str(file.path), authorization=authorization
+                url=url, configured_by=file.configured_by, source=str(file.path), authorization=authorization
             )
         if file.cleared:
             break
@@ -72,7 +72,7 @@ def sources(settings: SettingsSources) -> NugetSources:
         raise PinwardenError("CONFIG_INVALID", f"NuGet's settings name more than {_MAX_SOURCES} sources")
     if not endpoints and any(file.sources or file.cleared for file in files):
         raise PinwardenError("CONFIG_INVALID", "NuGet's settings name no usable package source")
-    default = Endpoint(url=default_source(), said_by="default", source="the table of package addresses")
+    default = Endpoint(url=default_source(), configured_by="default", source="the table of package addresses")
     main, *extra = list(endpoints.values()) or [default]
     return NugetSources(main=main, extra=tuple(extra), notes=tuple(notes))
 
@@ -100,7 +100,7 @@ def _credential(name: str, named_by: _File, files: list[_File]) -> str | None:
     for file in files:
         if name in file.credentials:
             # A project's source may use the project's credential only, and the user's source the user's.
-            same_side = (file.said_by == "project") == (named_by.said_by == "project")
+            same_side = (file.configured_by == "project") == (named_by.configured_by == "project")
             return file.credentials[name] if same_side else None
     return None
 
@@ -122,7 +122,7 @@ def _files(settings: SettingsSources) -> Iterator[_File]:
         yield from _file(directory, "user", variables)
 
 
-def _file(folder: Path, said_by: Origin, variables: Mapping[str, str]) -> Iterator[_File]:
+def _file(folder: Path, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[_File]:
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
         return
@@ -132,24 +132,24 @@ def _file(folder: Path, said_by: Origin, variables: Mapping[str, str]) -> Iterat
     listed = children(root, "packageSources")
     pairs = _pairs(listed, variables)
     yield _File(
-        said_by=said_by,
+        configured_by=configured_by,
         path=path,
         sources=pairs,
         cleared=any(children(section, "clear") for section in listed),
         disabled=frozenset(
             name for name, value in _pairs(children(root, "disabledPackageSources"), {}).items() if value == "true"
         ),
-        credentials=dict(_credentials(root, said_by, variables)),
+        credentials=dict(_credentials(root, configured_by, variables)),
         mapped=bool(children(root, "packageSourceMapping")),
     )
 
 
-def _credentials(root: Element, said_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _credentials(root: Element, configured_by: Origin, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for part in children(root, "packageSourceCredentials"):
         for row in part:
             values = _pairs([row], variables)
             user, password = values.get("Username"), values.get("ClearTextPassword")
-            if not user or not password or (said_by == "project" and _VARIABLE.search(user + password)):
+            if not user or not password or (configured_by == "project" and _VARIABLE.search(user + password)):
                 continue
             name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), row.tag.rpartition("}")[2])
             yield name, f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

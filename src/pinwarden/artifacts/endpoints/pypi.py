@@ -41,7 +41,7 @@ class _IndexSetting(Record):
     """One index as configured, including credentials."""
 
     url: str = field(repr=False)
-    said_by: Origin
+    configured_by: Origin
     source: str
     name: str = ""
 
@@ -83,7 +83,9 @@ def indexes(settings: SettingsSources, *, client: Client = "any", system: Path =
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         if value := settings.variables.get(variable):
             collected.certificates = collected.certificates or Path(value)
-    main = collected.main or _IndexSetting(url=default_index(), said_by="default", source="the clients' own default")
+    main = collected.main or _IndexSetting(
+        url=default_index(), configured_by="default", source="the clients' own default"
+    )
     passwords = _netrc(settings)
     endpoints = [_endpoint(setting, collected, passwords, settings.variables) for setting in (main, *collected.extra)]
     different = {endpoint.url: endpoint for endpoint in reversed(endpoints[1:]) if endpoint.url != endpoints[0].url}
@@ -123,18 +125,20 @@ def _uv_settings(collected: _Collected, settings: SettingsSources, system: Path)
             collected.offer_extra(_uv_named(word, "environment", variable))
     if variables.get("UV_FIND_LINKS"):
         collected.notes.append("UV_FIND_LINKS lists file locations; they are not used")
-    for said_by, path, tables in _uv_files(settings, system):
+    for configured_by, path, tables in _uv_files(settings, system):
         document = _toml(path)
         for table in tables:
             document = document.get(table, {}) if isinstance(document, dict) else {}
         if isinstance(document, dict):
-            _uv_document(collected, document, said_by, str(path))
+            _uv_document(collected, document, configured_by, str(path))
 
 
-def _uv_named(text: str, said_by: Origin, source: str) -> _IndexSetting:
+def _uv_named(text: str, configured_by: Origin, source: str) -> _IndexSetting:
     name, mark, url = text.partition("=")
     has_name = bool(mark) and re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
-    return _IndexSetting(url=url if has_name else text, said_by=said_by, source=source, name=name if has_name else "")
+    return _IndexSetting(
+        url=url if has_name else text, configured_by=configured_by, source=source, name=name if has_name else ""
+    )
 
 
 def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin, Path, tuple[str, ...]]]:
@@ -152,17 +156,19 @@ def _uv_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin,
             yield "project", settings.project / "pyproject.toml", ("tool", "uv")
     files: list[tuple[Origin, Path]] = [("user", folder / "uv" / "uv.toml") for folder in _user_folders(settings)]
     files.append(("system", system / "etc" / "uv" / "uv.toml"))
-    for said_by, path in files:
+    for configured_by, path in files:
         if path.is_file():
-            yield said_by, path, ()
+            yield configured_by, path, ()
 
 
-def _uv_document(collected: _Collected, document: Mapping[str, Any], said_by: Origin, source: str) -> None:
+def _uv_document(collected: _Collected, document: Mapping[str, Any], configured_by: Origin, source: str) -> None:
     rows = document.get("index", [])
     for row in rows if isinstance(rows, list) else []:
         if not isinstance(row, dict) or not isinstance(row.get("url"), str):
             _invalid(source, "an index without a URL")
-        setting = _IndexSetting(url=row["url"], said_by=said_by, source=source, name=str(row.get("name", "")))
+        setting = _IndexSetting(
+            url=row["url"], configured_by=configured_by, source=source, name=str(row.get("name", ""))
+        )
         if row.get("format") == "flat":
             collected.notes.append(f"{source} names a page of links; it is not used")
         elif row.get("explicit") is True:
@@ -173,16 +179,16 @@ def _uv_document(collected: _Collected, document: Mapping[str, Any], said_by: Or
             collected.offer_extra(setting)
     for table in (document, document.get("pip", {})):
         if isinstance(table, dict):
-            _uv_older_keys(collected, table, said_by, source)
+            _uv_older_keys(collected, table, configured_by, source)
 
 
-def _uv_older_keys(collected: _Collected, table: Mapping[str, Any], said_by: Origin, source: str) -> None:
+def _uv_older_keys(collected: _Collected, table: Mapping[str, Any], configured_by: Origin, source: str) -> None:
     if isinstance(table.get("index-url"), str):
-        collected.offer_main(_IndexSetting(url=table["index-url"], said_by=said_by, source=source))
+        collected.offer_main(_IndexSetting(url=table["index-url"], configured_by=configured_by, source=source))
     extra = table.get("extra-index-url", [])
     for url in extra if isinstance(extra, list) else []:
         if isinstance(url, str):
-            collected.offer_extra(_IndexSetting(url=url, said_by=said_by, source=source))
+            collected.offer_extra(_IndexSetting(url=url, configured_by=configured_by, source=source))
     if table.get("find-links"):
         collected.notes.append(f"{source} lists file locations (find-links); they are not used")
 
@@ -201,9 +207,9 @@ def _pip_settings(collected: _Collected, settings: SettingsSources, system: Path
     variables = settings.variables
     values: dict[str, tuple[str, Origin, str]] = {}
     by_section: dict[str, dict[str, tuple[str, Origin, str]]] = {"global": {}, "install": {}}
-    for said_by, path in _pip_files(settings, system):  # later ones take precedence
+    for configured_by, path in _pip_files(settings, system):  # later ones take precedence
         for section, name, value in _pip_file(path):
-            by_section[section][name] = (value, said_by, str(path))
+            by_section[section][name] = (value, configured_by, str(path))
     for section in ("global", "install"):
         values |= by_section[section]
     for name in ("index-url", "extra-index-url", "find-links", "cert", "no-index"):
@@ -211,11 +217,11 @@ def _pip_settings(collected: _Collected, settings: SettingsSources, system: Path
         if variables.get(variable):
             values[name] = (variables[variable], "environment", variable)
     if "index-url" in values:
-        url, said_by, source = values["index-url"]
-        collected.offer_main(_IndexSetting(url=url.strip(), said_by=said_by, source=source))
-    text, said_by, source = values.get("extra-index-url", ("", "user", ""))
+        url, configured_by, source = values["index-url"]
+        collected.offer_main(_IndexSetting(url=url.strip(), configured_by=configured_by, source=source))
+    text, configured_by, source = values.get("extra-index-url", ("", "user", ""))
     for word in text.split():
-        collected.offer_extra(_IndexSetting(url=word, said_by=said_by, source=source))
+        collected.offer_extra(_IndexSetting(url=word, configured_by=configured_by, source=source))
     if "find-links" in values:
         collected.notes.append(f"{values['find-links'][2]} lists file locations (find-links); they are not used")
     if values.get("no-index", ("",))[0].lower() in ("1", "true", "yes", "on"):
@@ -242,7 +248,7 @@ def _pip_files(settings: SettingsSources, system: Path) -> Iterator[tuple[Origin
         site = Path(variables["VIRTUAL_ENV"])
         inside = settings.project is not None and site.is_relative_to(settings.project)
         paths.append(("project" if inside else "user", site / name))
-    yield from ((said_by, path) for said_by, path in paths if path.is_file())
+    yield from ((configured_by, path) for configured_by, path in paths if path.is_file())
     if own:
         yield "user", _existing(Path(own))
 
@@ -306,7 +312,7 @@ def _endpoint(
         pair = _named_credential(setting, collected, variables) or pair or _netrc_credential(setting, parts, passwords)
     return Endpoint(
         url=url,
-        said_by=setting.said_by,
+        configured_by=setting.configured_by,
         source=setting.source,
         authorization=None if pair is None else _basic(*pair),
         ca_file=collected.certificates,
@@ -317,7 +323,7 @@ def _netrc_credential(
     setting: _IndexSetting, parts: SplitResult, passwords: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
     """The user's credential for a host, but not over plain HTTP or at another port, which a project could name."""
-    if setting.said_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
+    if setting.configured_by == "project" and (parts.scheme.lower() != "https" or parts.port not in (None, 443)):
         return None
     return passwords.get(parts.hostname or "")
 
@@ -332,7 +338,7 @@ def _named_credential(
     user, password = variables.get(f"{stem}_USERNAME", ""), variables.get(f"{stem}_PASSWORD", "")
     if not user and not password:
         return None
-    if setting.said_by == "project":
+    if setting.configured_by == "project":
         # The project chose both name and URL, so it would choose who gets the password.
         collected.notes.append(
             f"{setting.source} names the index {setting.name[:80]!a}; {stem}_PASSWORD is not sent to it"

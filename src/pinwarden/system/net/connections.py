@@ -272,7 +272,7 @@ class Endpoint(Record):
     """A base URL that ends with a slash, and where it was configured."""
 
     url: str
-    said_by: Origin
+    configured_by: Origin
     source: str = ""
     """The file or variable it comes from, for display."""
     authorization: str | None = field(default=None, repr=False)
@@ -288,7 +288,7 @@ class Endpoint(Record):
     @property
     def private_allowed(self) -> bool:
         """Whether it may be in a private network. Not if a project's files name it, which others may have written."""
-        return self.said_by != "project"
+        return self.configured_by != "project"
 
     def owns(self, address: HttpAddress) -> bool:
         """Whether the credential may be sent to an address: below the base URL, without ``..``."""

@@ -36,16 +36,16 @@ def status_failed(address: object, status: int, body: bytes) -> PinwardenError:
 def error_text(body: bytes) -> str:
     """Code and message of a JSON error response in any registry's format; empty if there is none."""
     try:
-        found = strict_json.parse_json(body, Limits(max_bytes=MAX_ERROR_BYTES, max_depth=10))
+        body_json = strict_json.parse_json(body, Limits(max_bytes=MAX_ERROR_BYTES, max_depth=10))
     except PinwardenError:
         return ""
-    if isinstance(found, dict) and isinstance(found.get("errors"), list) and found["errors"]:
-        found = found["errors"][0]
-    elif isinstance(found, dict) and isinstance(found.get("error"), dict):
-        found = found["error"]
-    if not isinstance(found, dict):
+    if isinstance(body_json, dict) and isinstance(body_json.get("errors"), list) and body_json["errors"]:
+        body_json = body_json["errors"][0]
+    elif isinstance(body_json, dict) and isinstance(body_json.get("error"), dict):
+        body_json = body_json["error"]
+    if not isinstance(body_json, dict):
         return ""
-    words = [found.get(name) for name in ("code", "error", "message", "detail", "reason")]
+    words = [body_json.get(name) for name in ("code", "error", "message", "detail", "reason")]
     texts = [" ".join(word[:_MOST_SENTENCE].split()) for word in words if isinstance(word, str) and word]
     return show_invisible(": ".join(dict.fromkeys(texts))[:_MOST_SENTENCE])
 
