@@ -799,7 +799,7 @@ def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after
     assert npm_user.ask("ci")[0] == 0
     offline = npm_user.run("prove", "notes", "--offline")
     host = npm.url.split("/")[2]
-    assert (offline.code, f"could not be fetched ({host} not reached)" in offline.out) == (3, True)
+    assert (offline.code, f"could not be downloaded ({host} not reached)" in offline.out) == (3, True)
     assert "mine" not in npm_user.lock_bytes()["mcp-lock.json"].decode()
     assert npm_user.ask("update")[1]["updates"] == []
 
@@ -907,7 +907,7 @@ def test_registries_that_cannot_be_asked_are_named_server_by_server_and_nothing_
     proved = user.run("prove", "--allow-private")
     assert proved.code == 3
     told = (
-        f"the bytes of 3 servers could not be fetched ({nobody} not reached), so nothing about them changed in the lock"
+        f"the bytes of 3 servers could not be downloaded ({nobody} not reached), and their lock entries are unchanged"
     )
     assert proved.out.splitlines()[-1] == told
     assert user.lock_bytes() == locked

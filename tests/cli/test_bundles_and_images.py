@@ -134,7 +134,7 @@ def test_a_locked_bundle_is_fetched_built_audited_and_started_with_settings_from
     place.chmod(0o755)
     place.write_bytes(b"evil")
     outcome = user.run("run", NOTES, "--without-gateway")
-    assert (json.loads(outcome.out), "it is built anew" in outcome.err) == ([["/a", "/b"], "k3y"], True)
+    assert (json.loads(outcome.out), "building it again" in outcome.err) == ([["/a", "/b"], "k3y"], True)
     other = user.run("run", NOTES, "--", "--more")
     assert (other.code, "[ARGUMENTS_CHANGED]" in other.err) == (1, True)
 
@@ -302,7 +302,7 @@ def test_a_locked_image_is_kept_in_the_store_by_digest_and_started_from_there(oc
     drawer.mkdir()
     outcome = user.run("run", "notes", "--without-gateway")
     assert outcome.out == f"started run -i --rm {oci.host}/acme/kept@{built.digest} --root /data\n"
-    assert "not what was locked" in outcome.err
+    assert "the image in the store differs from the lock" in outcome.err
     assert list(drawer.iterdir()) == []
     assert user.run("fetch", "--frozen", "--allow-private").code == 0
     assert blob.read_bytes() == layer.data

@@ -313,7 +313,7 @@ class TestTampering:
         place.write_bytes(b"process.exit(7)" if name.endswith("js") else b"import sys; sys.exit(7)")
         told = world.about("notes" if name.endswith("js") else "clock")
         assert told["base"] == "b"
-        assert "it is built anew" in told["stderr"]
+        assert "building it again" in told["stderr"]
         assert place.read_bytes() == good
 
     def test_a_file_that_was_planted_in_an_environment_is_gone_before_it_runs(self, world: World) -> None:

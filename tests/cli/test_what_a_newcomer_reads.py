@@ -122,7 +122,7 @@ class TestNextSteps:
         world.run("init")
         told = " ".join(world.run("sbom", "-o", "sbom.json").out.split())
         assert "pinwarden prove" in told
-        assert "script it is a program of this machine, so nobody can list what it needs" in told
+        assert "script it is a local program, whose dependencies are unknown and missing here" in told
 
     def test_a_script_is_not_called_a_package(self, world: World) -> None:
         world.configure({"script": {"command": "python3", "args": ["notes.py"]}})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RunRequest(Record):
-    """What ``pinwarden run`` was asked to start."""
+    """What ``pinwarden run`` shall start."""
 
     name: str | None
     command: tuple[str, ...]
@@ -105,7 +105,7 @@ def _is_start(server: ConfiguredServer, start: RunRequest) -> bool:
 
 
 def _scope(here: Project, server: ConfiguredServer) -> str:
-    """Where an entry belongs. One that the user's file has for this project only belongs to the project."""
+    """Where an entry belongs. An entry that the user's file has only for this project belongs to the project."""
     if server.scope == "local":
         same = server.folder is not None and Path(server.folder).resolve() == here.root.resolve()
         return "project" if same else "another project"
@@ -117,7 +117,7 @@ def _lock_has(lock: Path, name: str) -> bool:
     from pinwarden.lock import lock_store
 
     try:
-        entries_lock = lock_store.read(lock)
+        known = lock_store.read(lock)
     except PinwardenError:
         return True
-    return entries_lock is not None and any(entry.name == name for entry in entries_lock.entries)
+    return known is not None and any(entry.name == name for entry in known.entries)

@@ -1,7 +1,7 @@
 """Plaintext secrets in client configurations. Findings never contain a value.
 
-Two audits: ToolPin's, over the entries of a lock with its kinds and wording, and a wider one over every configured
-server.
+There are two audits: ToolPin's, of the entries in a lock, with its kinds and wording; and a wider one, of every
+configured server.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class SecretFinding(Record):
 
 
 class SecretsReport(Record):
-    """What an audit looked at and found."""
+    """The number of audited entries, and the findings."""
 
     checked: int
     findings: tuple[SecretFinding, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
@@ -100,28 +100,28 @@ def _audit_entry(
     entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], scope: str
 ) -> Iterator[SecretFinding]:
     scopes = ("project", "global") if scope == "all" else (scope,)
-    places = [
+    locations = [
         (scope_name, paths[entry.client, scope_name]) for scope_name in scopes if (entry.client, scope_name) in paths
     ]
     missing: list[tuple[str, str]] = []
-    is_found = False
-    for file_scope, path in places:
+    is_settled = False
+    for file_scope, path in locations:
         file = files.get(path)
         config = installed(file, entry) if file else None
         if file and file.fault:
-            is_found = True
+            is_settled = True
             yield _finding("unreadable_config", entry, (path, file_scope), f"{path}: {file.problem}")
         elif config is None:
             missing.append((file_scope, path))
         else:
-            is_found = True
+            is_settled = True
             yield from _exposed_secrets(entry, (path, file_scope), config)
-    if not is_found and missing:
+    if not is_settled and missing:
         where = f" in checked scopes: {', '.join(file_scope for file_scope, _ in missing)}" if scope == "all" else ""
         message = f"missing {entry.client} config entry for {entry.name}{where}"
         files_looked_for = ", ".join(path for _, path in missing)
         yield _finding("missing_config", entry, (files_looked_for, None if scope == "all" else scope), message)
-    elif not is_found:
+    elif not is_settled:
         yield _finding("invalid_scope", entry, ("", None), f"cannot audit {entry.client} at {scope} scope")
 
 
@@ -171,15 +171,15 @@ def _toolpin_reference(value: str, name: str) -> bool:
 
 
 def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
-    """Our audit: every plaintext secret of a configured server, locked or not."""
-    looked_at = tuple(servers)
+    """Pinwarden's audit: every plaintext secret of a configured server, locked or not."""
+    audited = tuple(servers)
     return SecretsReport(
-        checked=len(looked_at), findings=tuple(finding for server in looked_at for finding in _exposed_in(server))
+        checked=len(audited), findings=tuple(finding for server in audited for finding in _exposed_in(server))
     )
 
 
 def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
-    """Every declared input whose default is a secret. The default of a password input always is one."""
+    """Every declared input whose default is a secret. Any default of a password input counts as one."""
     return tuple(
         SecretFinding(
             kind="plaintext_secret",
@@ -225,9 +225,9 @@ def _secret_locations(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
         if looks_secret(name, value):
             yield source, name
     words = [word for word in (fields["command"], *fields["args"]) if type(word) is str]
-    for place, (word, shown) in enumerate(zip(words, mask_words(words), strict=True)):
+    for index, (word, shown) in enumerate(zip(words, mask_words(words), strict=True)):
         if MASK in shown and MASK not in word:
-            yield "args", str(place - 1) if place else "command"
+            yield "args", str(index - 1) if index else "command"
     if type(fields["url"]) is str and MASK in mask_url(fields["url"]):
         yield "url", "address"
     known = ("command", "args", "env", "url", "headers")
@@ -237,13 +237,13 @@ def _secret_locations(server: ConfiguredServer) -> Iterator[tuple[str, str]]:
 
 
 def _secret_members(path: str, name: str, value: Any) -> Iterator[str]:
-    """Search members that this client does not know; another client may, and they are readable either way."""
+    """Search members that this client does not use: a secret in them is stored as plain text all the same."""
     if type(value) is dict:
         for member, part in value.items():
             yield from _secret_members(f"{path}.{member}", member, part)
     elif type(value) is list:
-        for place, part in enumerate(value):
-            yield from _secret_members(f"{path}.{place}", name, part)
+        for index, part in enumerate(value):
+            yield from _secret_members(f"{path}.{index}", name, part)
     elif type(value) is str and looks_secret(name, value):
         yield path
 

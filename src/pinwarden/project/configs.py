@@ -108,8 +108,9 @@ def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[Lo
         if where is None or where.client not in CLIENTS:
             installed.append(locked)
         else:
-            place = {"client": where.client, "scope": where.scope, "file": where.file}
-            located.append(LocatedEntry(entry=entry, locked=locked, **place))
+            located.append(
+                LocatedEntry(entry=entry, locked=locked, client=where.client, scope=where.scope, file=where.file)
+            )
     return tuple(installed), tuple(located)
 
 
@@ -176,7 +177,9 @@ def _located_issues(project: Project, view: ConfigView) -> Iterator[ConfigIssue]
 
 def _configured(located: LocatedEntry, file: ConfigFile | None) -> ConfiguredServer | None:
     servers = file.servers if file else ()
-    return next((one for one in servers if (one.name, one.scope) == (located.entry.name, located.scope)), None)
+    return next(
+        (server for server in servers if (server.name, server.scope) == (located.entry.name, located.scope)), None
+    )
 
 
 def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
@@ -194,9 +197,8 @@ def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
 def unknown_config_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
     """Every configured server that the lock does not cover in that file."""
     known = {(located.entry.name, located.scope, located.file) for located in view.located}
-    elsewhere = [
-        located.locked for located in view.located
-    ]  # approved for one file only, and that need not be the usual one
+    # Approved for one file, which need not be the one that the client installs to.
+    elsewhere = [located.locked for located in view.located]
     unknown = unknown_servers(view.installed, view.files, project.config_paths(), elsewhere=elsewhere)
     return (
         *repeated_servers(view.files),
@@ -222,8 +224,8 @@ def config_rows(
         # below, and not for every server that should be in it.
         for change in issue.changes if issue.kind == "drift" else ():
             yield _change_row(change, project.shown(issue.file))
-    for stranger in unknown_config_servers(project, view):
-        yield _change_row(stranger.change, project.shown(stranger.server.path))
+    for unknown in unknown_config_servers(project, view):
+        yield _change_row(unknown.change, project.shown(unknown.server.path))
     for finding in unresolved_starts(project, lock.entries, view.servers):
         yield finding_row(finding, project.shown(finding.file), policies)
     for file in view.files:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pinwarden.project.project import Project
 
 RUNNERS = ("npx", "node", "uvx", "python", "docker")
-"""What most servers are started with."""
+"""Programs that start most servers."""
 
 ISSUE_KINDS: FindingKinds = kind_table(
     critical=(("config_unreadable", "A configuration could not be read, so its servers are unknown."),),
@@ -150,7 +150,7 @@ def _find(name: str, search_path: str) -> Path | None:
 
 def _program_rows(project: Project, programs: Iterable[Program], relative: list[str]) -> Iterator[Row]:
     if relative:
-        message = "the search path has relative folders, so another program can be started in place of a runner"
+        message = "the search path has relative folders, so a command may start a different program in another folder"
         yield _machine_row("search_path_relative", "PATH", message)
     for program in programs:
         servers = ", ".join(program.needed_by)
@@ -158,7 +158,7 @@ def _program_rows(project: Project, programs: Iterable[Program], relative: list[
             yield _machine_row("program_missing", program.name, f"not on the search path, but it starts: {servers}")
         elif program.needed_by and program.path and _is_inside(program.path, project.root):
             message = (
-                f"found inside the project, so anyone who changes the repository can change it; it starts: {servers}"
+                f"it is inside the project, so anyone who can change the repository can change it; it starts: {servers}"
             )
             yield _machine_row("program_in_project", program.name, message)
 
@@ -245,15 +245,17 @@ def _notes(project: Project, view: ConfigView, programs: Iterable[Program]) -> I
     if view.document is None:
         yield f"there is no {project.lock.name}, so no configured server is approved; create it with pinwarden init"
     listed = tuple(programs)
-    there = [program.name for program in listed if program.path]
-    gone = [program.name for program in listed if not program.path]
-    yield f"on the search path: {', '.join(there) or 'no runner'}" + (f"; not there: {', '.join(gone)}" if gone else "")
+    present = [program.name for program in listed if program.path]
+    missing = [program.name for program in listed if not program.path]
+    yield f"on the search path: {', '.join(present) or 'no runner'}" + (
+        f"; not there: {', '.join(missing)}" if missing else ""
+    )
 
 
 def _summary(view: ConfigView, rows: Iterable[Row], ok: bool) -> str:
     files, servers = len(view.files), len(view.servers)
-    looked = f"{len(view.locked)} locked and {servers} configured servers in {plural(files, 'file')}"
+    checked = f"{len(view.locked)} locked and {servers} configured servers in {plural(files, 'file')}"
     if ok:
-        return f"{looked}: everything is configured as approved" if view.locked else f"{looked}: no findings"
-    grave = sum(map(is_failing, rows))
-    return f"{looked}: {grave} thing{'' if grave == 1 else 's'} to look at"
+        return f"{checked}: everything is configured as approved" if view.locked else f"{checked}: no findings"
+    failing = sum(map(is_failing, rows))
+    return f"{checked}: {failing} finding{'' if failing == 1 else 's'}"

@@ -39,15 +39,29 @@ if TYPE_CHECKING:
 _MAX_TOOLS = 200  # more than any known server has; the rest is counted
 
 
-class Section(Record):
-    """A heading and the lines below it."""
-
-    heading: str
-    lines: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The section as JSON."""
-        return {"heading": self.heading, "lines": list(self.lines)}
+def list_locked(project: Project) -> Report:
+    """The report of ``pinwarden list``. A tampered lock is listed, with exit code 1."""
+    document = read_lock(project.lock)
+    lock = document.lock
+    servers = len({entry.name for entry in lock.entries})
+    counted = (
+        f"{servers} server{'' if servers == 1 else 's'} in "
+        f"{len(lock.entries)} entr{'y' if len(lock.entries) == 1 else 'ies'}"
+    )
+    broken = f"; the lock is not what was approved: {len(document.broken)} problems" if document.broken else ""
+    return Report(
+        command="list",
+        subject=project.lock.name,
+        summary=counted + broken,
+        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
+        rows=problem_rows(document),
+        facts={
+            "ok": not document.broken,
+            "entries": [_facts(entry) for entry in lock.entries],
+            "problems": problem_facts(document.problems),
+        },
+        rule_texts=PROBLEMS,
+    )
 
 
 def explain_locked(project: Project, server: str, *, now: str) -> Report:
@@ -94,7 +108,7 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
         rows=tuple(
             Row(
                 code=issue.code,
-                severity=_LEVELS[issue.severity],
+                severity=issue.severity,
                 entity="server",
                 name=entry.name,
                 path="",
@@ -102,7 +116,7 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
             )
             for issue in issues
         ),
-        notes=("this is what a registry's entry claims, from a local copy; nothing of it is locked",),
+        notes=("these are claims of a registry entry, from a local copy; nothing of it is locked",),
         facts={
             "server": entry.name,
             "origin": "registry",
@@ -122,7 +136,15 @@ def explain_registry_entry(project: Project, server: str, *, now: str) -> Report
     )
 
 
-_LEVELS = {"critical": "critical", "warning": "warning", "info": "info"}
+class Section(Record):
+    """A heading and the lines below it."""
+
+    heading: str
+    lines: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The section as JSON."""
+        return {"heading": self.heading, "lines": list(self.lines)}
 
 
 class _EntryExplanation:
@@ -134,14 +156,14 @@ class _EntryExplanation:
         self.document = document
         self.recorded = recorded_trust(entry.trust)
         self.today = gated(self.recorded, now=now) if "evidence" in entry.trust else self.recorded
-        self.told = explain(self.today, now=now, configured=_configured_kind(entry))
+        self.explanation = explain(self.today, now=now, configured=_configured_kind(entry))
         pin = find_bundle_pin(entry)
         if pin is not None and not self.today.gates:
-            self.told = explain_bundle(self.told, pin.version, literal=pin.literal)
+            self.explanation = explain_bundle(self.explanation, pin.version, literal=pin.literal)
         elif _configured_kind(entry) in ("npm", "pypi", "oci"):
             known = self.extension
             pinned = known is not None and bool(known.artifacts or known.image)
-            self.told = explain_bytes(self.told, entry.name, pinned=pinned)
+            self.explanation = explain_bytes(self.explanation, entry.name, pinned=pinned)
 
     def facts(self) -> dict[str, Any]:
         """Everything as JSON; ``sections`` is the same in sentences."""
@@ -153,7 +175,7 @@ class _EntryExplanation:
             Section(heading="which configuration was approved", lines=tuple(self._config())),
             Section(heading="which tools were approved", lines=tuple(self._tools())),
             Section(heading="who approved it, and why", lines=tuple(self._approval())),
-            *_trust_sections(self.told, self.today, self.recorded.tier),
+            *_trust_sections(self.explanation, self.today, self.recorded.tier),
         )
         return {
             "key": self.entry.key,
@@ -166,7 +188,7 @@ class _EntryExplanation:
             "config": config_in_words(self.entry),
             "surface": str(extension.surface.digest) if extension and extension.surface else None,
             "approval": {"by": approval.by, "at": approval.at, "why": approval.why} if approval else None,
-            "trust": {**_trust_facts(self.told, self.today), "locked_tier": self.recorded.tier},
+            "trust": {**_trust_facts(self.explanation, self.today), "locked_tier": self.recorded.tier},
             "sections": [section.to_json() for section in sections],
         }
 
@@ -190,10 +212,10 @@ class _EntryExplanation:
             yield f"contacts {config['url']}"
         for member, words in (("env", "variables"), ("headers", "headers")):
             if config.get(member):
-                yield f"is given the {words} {', '.join(config[member])}"
+                yield f"receives the {words} {', '.join(config[member])}"
         secrets = [str(row.get("name")) for row in self.entry.manifest.get("secrets", []) if isinstance(row, dict)]
         if secrets:
-            yield f"has to be given: {', '.join(secrets)}"
+            yield f"needs these secrets: {', '.join(secrets)}"
 
     def _tools(self) -> Iterator[str]:
         pin = self.extension.surface if self.extension else None
@@ -219,7 +241,7 @@ class _EntryExplanation:
 
 
 def _configured_kind(entry: Entry) -> str | None:
-    """The kind of a server that came from a configuration; None for one from a registry."""
+    """The kind of package of a configured server; None for servers from a registry."""
     if entry.source != SOURCE:
         return None
     target = entry.selected_target
@@ -279,8 +301,8 @@ def _bundle_lines(pin: BundlePin) -> Iterator[str]:
     yield f"bundle {pin.root_cid}: {pin.archive}, {pin.size} bytes"
     yield "the install verified every file against the manifest, and the manifest against the registry's signature"
     yield "every start verifies the unpacked files again"
-    asked = pin.policy
-    yield f"may use: network {asked.network}, filesystem {asked.filesystem}, exec {asked.exec}"
+    allowed = pin.policy
+    yield f"may use: network {allowed.network}, filesystem {allowed.filesystem}, exec {allowed.exec}"
     yield f"attested by {', '.join(dict.fromkeys(pin.provenance.get('attestations_used', ())))}"
     logged = f"event {pin.log_index} of the log {pin.log_id}" if pin.log_id else "without a log (--literal)"
     yield f"from {pin.registry}, channel {pin.channel}, {logged}"
@@ -349,31 +371,6 @@ def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
 
 def _tier_cap(row: Mapping[str, Any]) -> dict[str, Any]:
     return {member: row[member] for member in ("code", "message", "tier")}
-
-
-def list_locked(project: Project) -> Report:
-    """The report of ``pinwarden list``. A tampered lock is listed, with exit code 1."""
-    document = read_lock(project.lock)
-    lock = document.lock
-    servers = len({entry.name for entry in lock.entries})
-    counted = (
-        f"{servers} server{'' if servers == 1 else 's'} in "
-        f"{len(lock.entries)} entr{'y' if len(lock.entries) == 1 else 'ies'}"
-    )
-    broken = f"; the lock is not what was approved: {len(document.broken)} problems" if document.broken else ""
-    return Report(
-        command="list",
-        subject=project.lock.name,
-        summary=counted + broken,
-        exit_code=EXIT_REFUSED if document.broken else EXIT_CLEAN,
-        rows=problem_rows(document),
-        facts={
-            "ok": not document.broken,
-            "entries": [_facts(entry) for entry in lock.entries],
-            "problems": problem_facts(document.problems),
-        },
-        rule_texts=PROBLEMS,
-    )
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ensure_bundle(pin: BundlePin, store: Store, *, notify: Callable[[str], None]) -> Path:
-    """The folder of an unpacked bundle that is exactly what was accepted; a changed one is unpacked again."""
+    """The folder of the unpacked bundle, verified against what was accepted. A changed one is unpacked again."""
     missing = bundle_environment.missing_files(pin, store)
     if pin.descriptor not in missing:  # checked always: otherwise a lock could misstate the bundle
         bundle_environment.check_pinned_descriptor(pin, store)
@@ -55,7 +55,7 @@ def bundle_sandbox(
 ) -> tuple[Sandbox, str]:
     """The sandbox of a bundle, and its working directory.
 
-    The project's policy is part of a repository: it can restrict what was accepted, and add nothing.
+    The project's policy is part of a repository: it can restrict what was accepted, but not extend it.
     """
     own = (str(folder), *bundle_environment.readable_folders(pin))
     network = pin.policy.network == "allow" and (rule is None or rule.network)
@@ -128,7 +128,7 @@ def yank_reason(pin: BundlePin, trust: Path) -> str | None:
 
 
 def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
-    """One row for each locked bundle that was yanked. Unreadable logs are reported by whoever follows them."""
+    """One row for each locked bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
     trust = trust_path(project.home, project.variables)
     reported: set[str] = set()
     for entry in entries:
@@ -136,9 +136,11 @@ def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
         if pin is None or entry.name in reported:
             continue
         try:
-            why = yank_reason(pin, trust)
+            reason = yank_reason(pin, trust)
         except PinwardenError:
             continue
-        if why is not None:
+        if reason is not None:
             reported.add(entry.name)
-            yield Row(code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=why)
+            yield Row(
+                code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=reason
+            )

@@ -1,4 +1,4 @@
-"""Writing entries into the lock: a server from a registry, approved by someone, with or without its live surface."""
+"""Writing entries into the lock: servers from a registry, approvals of surfaces, and removals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class LockRequest(Record):
-    """What a user asks to be locked."""
+    """Which server to lock, and for which clients."""
 
     name: str
     clients: tuple[str, ...]
@@ -77,11 +77,11 @@ class Approver(Record):
     approves_warnings: bool = False
     """Whether the approver saw the scan's warnings and approves the text with them."""
     how: str = ""
-    """What happened: found, named, shown or answered. It is recorded where the approver gives no reason."""
+    """How the approval came about. It is recorded if the approver gives no reason."""
 
     @property
     def reason(self) -> str:
-        """What is recorded: the approver's own words, or else what happened."""
+        """The reason to record: the approver's own words, or how the approval came about."""
         return self.why.strip() or self.how
 
 
@@ -93,19 +93,19 @@ class LockOptions(Record):
     plain_v2: bool = False
     offline: bool = False
     probe: ProbeOptions | None = None
-    """If given, the live server is asked and its surface is approved with the entry."""
+    """If given, the live server is probed and its surface is approved with the entry."""
     fetch_context: FetchContext | None = None
-    """If given, the bytes are fetched and hashed where a verification is wanted."""
+    """If given, the bytes are downloaded and hashed if the request asks for verification."""
 
 
 def lock_from_registry(project: Project, request: LockRequest, policies: Policies, lock_options: LockOptions) -> Report:
-    """Resolve a server, judge it, and write one entry per client.
+    """Look a server up in a registry and write one lock entry per client.
 
     1. Find the entry in a registry.
-    2. Ask the live server, if that was allowed. Text with scan warnings is not approved unless the warnings are.
+    2. Probe the live server, if requested. A surface with scan warnings is approved only if the warnings are.
     3. Make the plan for each client.
-    4. Let the policies refuse it.
-    5. Write the lock and the approved surface in one step.
+    4. Check the plans against the policies.
+    5. Write the lock and the approved surface together.
     """
     entry = from_value(
         project.registries(offline=lock_options.offline).find(request.name, request.version, request.source)
@@ -120,8 +120,8 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     plans = [_plan(entry, client, request, seen, artifact, lock_options.now) for client in request.clients]
     for plan in plans:
         refuse_forbidden(policies, plan, lock_options.now, entry.published_at)
-    made = [_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
-    write_entries(project, made, candidate, lock_options)
+    entries = [_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
+    write_entries(project, entries, candidate, lock_options)
     findings = tuple(
         Row(code=issue.code, severity="review", entity="server", name=entry.name, path="", message=issue.message)
         for issue in own_findings(entry)
@@ -133,7 +133,7 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=(*warnings, *findings),
         facts={
-            "entries": [{"key": made_one.key, "integrity": made_one.integrity} for made_one in made],
+            "entries": [{"key": locked.key, "integrity": locked.integrity} for locked in entries],
             "tier": plans[0]["trust"]["tier"],
             "surface": str(seen.digest) if seen else None,
             "findings": [{"code": row.code, "message": row.message} for row in (*warnings, *findings)],
@@ -144,16 +144,16 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
 def approval_candidate(
     project: Project, name: str, seen: Surface | None, lock_options: LockOptions
 ) -> ApprovalCandidate | None:
-    """What a server told, with all that has to be seen before it is approved: nothing shows it on the way.
+    """The surface of a probed server, with the warnings that a person must see before approving it.
 
-    Beside the scan's warnings these are the critical changes since the approval before.
+    These are scan warnings and critical changes since the last approval.
     """
     if seen is None:
         return None
     approves = lock_options.approver is not None and lock_options.approver.approves_warnings
     approved = approved_surfaces(project, name)
     candidate = scan_candidate(name, seen, approved, warnings_approved=approves)
-    if not approved or any(text.digest == seen.digest for text in approved):
+    if not approved or any(surface.digest == seen.digest for surface in approved):
         return candidate
     critical = (change_row(change) for change in compare(approved[0], seen) if change.severity == CRITICAL)
     rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in critical)
@@ -161,7 +161,7 @@ def approval_candidate(
 
 
 def refuse_forbidden(policies: Policies, plan: Mapping[str, Any], now: str, published_at: str | None) -> None:
-    """Stop at the first entry that a policy does not let in, with all that speaks against it."""
+    """Raise POLICY_REFUSED, with every broken rule, if a policy refuses the plan."""
     broken = [rule for rule in broken_rules(policies, plan, now, published_at=published_at) if rule.refuses]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
@@ -178,14 +178,14 @@ def write_entries(
     candidate: ApprovalCandidate | None,
     lock_options: LockOptions,
 ) -> None:
-    """Put entries into the lock; those that say nothing new leave the file as it is, to the byte."""
-    texts: dict[str, ApprovalCandidate] = {}
+    """Write entries into the lock. If they change nothing, the file keeps its exact bytes."""
+    candidates: dict[str, ApprovalCandidate] = {}
     if candidate is not None and not lock_options.plain_v2:
-        texts = {entry.key: candidate for entry in entries}
+        candidates = {entry.key: candidate for entry in entries}
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = entries if lock_options.plain_v2 else [with_earlier_pins(old, entry) for entry in entries]
-        made, files = assign_surface_files(old, made, texts)
+        made, files = assign_surface_files(old, made, candidates)
         return lock_store.LockWrite(
             lock=relock(old, made, lock_options.now, plain_v2=lock_options.plain_v2), files=files
         )
@@ -194,20 +194,19 @@ def write_entries(
 
 
 def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.Entry:
-    """The entry with the surface that was approved for it, and with its bytes.
+    """The entry with the surface that was approved for it before, and with its pinned bytes.
 
-    Locking again without asking the server takes no approval away: a server that was held to a text must not be
-    trusted on first use because it has another release or argument. What the other one says is not known for that, so
-    the record tells what the text was approved for. The bytes of a package stay pinned as long as the same release is
-    started, however else the configuration changes: otherwise locking again would be a way to have other bytes under
-    that version pinned.
+    Locking again without probing does not withdraw an approval: otherwise a server with a new release or argument would
+    be trusted on first use. The record then says for which release the surface was approved. The bytes of a package
+    stay pinned as long as the same release is started, whatever else changes in the configuration: otherwise locking
+    again could pin different bytes under the same version.
     """
-    before = next((each for each in old.entries if each.key == entry.key), None) if old else None
+    before = next((known for known in old.entries if known.key == entry.key), None) if old else None
     known, fresh = (extension_of(before) if before else None), extension_of(entry)
     if before is None or known is None or fresh is None:
         return entry
     same = all(before.document.get(member) == entry.document.get(member) for member in ("selectedTarget", "config"))
-    merged = _with_earlier_text(before, known, fresh, same=same or pins_probed_release(before, entry))
+    merged = _with_earlier_surface(before, known, fresh, same=same or pins_probed_release(before, entry))
     launch = still_enforced(before, entry)
     if known.has_bytes and not fresh.has_bytes and (same or launch is not None or same_release(before, entry)):
         merged = with_bytes_of(known, merged, same=same)
@@ -216,8 +215,8 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     return entry if merged is fresh else extended(entry, merged)
 
 
-def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
-    """The record with the text that was approved before, unless another one was approved just now."""
+def _with_earlier_surface(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
+    """The record with the surface that was approved before, unless another was approved just now."""
     if fresh.surface is not None or known.surface is None:
         return fresh
     return replace(
@@ -230,34 +229,34 @@ def _with_earlier_text(before: lock_entry.Entry, known: Extension, fresh: Extens
 
 
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
-    """Take the entries of a server out of the lock; the keys that were there."""
-    gone: list[str] = []
+    """Remove the entries of a server from the lock. Returns the keys of the removed entries."""
+    removed: list[str] = []
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         if old is None:
-            raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
-        gone.extend(
+            raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
+        removed.extend(
             entry.key for entry in old.entries if entry.name == name and (not clients or entry.client in clients)
         )
-        if not gone:
+        if not removed:
             raise not_locked_error(old.entries, name)
-        return lock_store.LockWrite(lock=without(old, gone, now))
+        return lock_store.LockWrite(lock=without(old, removed, now))
 
     lock_store.update(project.lock, change)
-    return gone
+    return removed
 
 
 def approve_surfaces(
     project: Project, approved: Sequence[tuple[lock_entry.Entry, ApprovalCandidate]], approver: Approver, now: str
 ) -> list[lock_entry.Entry]:
-    """Several entries, each with its surface as the approved one, written in one step.
+    """Record the surfaces of several entries as approved, all together or none.
 
-    The text of each entry has a file of its own: the same server may be approved differently for two clients. What
-    somebody else changed in an entry meanwhile stays; if that is its surface, nothing is written. A surface with scan
-    warnings that were not approved raises ``WARNINGS_NOT_APPROVED``, and nothing is written.
+    Each entry has a surface file of its own: the same server may be approved differently for two clients. Concurrent
+    changes to an entry are kept, but if its approved surface changed, REVIEW_STALE is raised. A surface with scan
+    warnings that were not approved raises WARNINGS_NOT_APPROVED.
     """
     folder = lock_store.surfaces_folder(project.lock)
-    texts = {entry.key: candidate for entry, candidate in approved}
+    candidates = {entry.key: candidate for entry, candidate in approved}
     written: list[lock_entry.Entry] = []
 
     def with_surface(entry: lock_entry.Entry, candidate: ApprovalCandidate) -> lock_entry.Entry:
@@ -275,19 +274,19 @@ def approve_surfaces(
 
     def change(old: Lock | None) -> lock_store.LockWrite:
         made = [with_surface(_current_entry(old, entry), candidate) for entry, candidate in approved]
-        placed, files = assign_surface_files(old, made, texts)
-        written[:] = placed
-        return lock_store.LockWrite(lock=relock(old, placed, now), files=files)
+        assigned, files = assign_surface_files(old, made, candidates)
+        written[:] = assigned
+        return lock_store.LockWrite(lock=relock(old, assigned, now), files=files)
 
     lock_store.update(project.lock, change)
     return written
 
 
 def _current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
-    """The entry as the lock has it now, if what it approves is what somebody looked at."""
+    """The entry as the lock has it now. Raises REVIEW_STALE if its approved surface changed since the review."""
     present = next((entry for entry in (lock.entries if lock else ()) if entry.key == seen.key), None)
     if present is None or _surface_digest(present) != _surface_digest(seen):
-        raise PinwardenError("REVIEW_STALE", f"what is approved of {seen.name[:120]!a} was changed meanwhile")
+        raise PinwardenError("REVIEW_STALE", f"the approval of {seen.name[:120]!a} changed in the meantime")
     return present
 
 
@@ -305,7 +304,7 @@ def _probe(project: Project, entry: ServerEntry, request: LockRequest, lock_opti
 
 
 def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
-    """What the usual configuration of a server would start or contact."""
+    """What the default configuration of a server starts or contacts."""
     from pinwarden.clients.config import configured_server, entry_in
     from pinwarden.clients.table import CLIENTS
     from pinwarden.lock.install_plan import fragment
@@ -330,7 +329,7 @@ def _verify_bytes(entry: ServerEntry, request: LockRequest, lock_options: LockOp
     )
 
 
-def _plan(  # noqa: PLR0913, PLR0917  all that a plan is made from
+def _plan(  # noqa: PLR0913, PLR0917  every input of a plan
     entry: ServerEntry,
     client: str,
     request: LockRequest,
@@ -365,7 +364,7 @@ def _entry(
 def extension_for(
     candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
 ) -> Extension:
-    """Our record of an entry that is locked now: its approved text, and who approved it."""
+    """Pinwarden's record for a new entry: the approved surface, and who approved it."""
     seen = None if candidate is None else candidate.surface
     return Extension(
         surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
@@ -384,7 +383,7 @@ def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | Non
 
 
 def surface_file(project: Project, name: str) -> str:
-    """Where the approved text of a server is kept, as the lock names it."""
+    """The path of a server's approved surface, as the lock names it."""
     return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
 
 
@@ -393,10 +392,10 @@ def _tools(seen: Surface) -> list[Any]:
 
 
 def _summary(entry: ServerEntry, request: LockRequest, seen: Surface | None, *, refused: bool) -> str:
-    pinned = f", surface {seen.digest}" if seen else ", its live surface not approved yet"
+    pinned = f", surface {seen.digest}" if seen else ", surface not approved yet"
     if refused:
         pinned = (
-            ", but not what it tells the model, which has scan warnings; after reading it: "
+            ", but its surface has scan warnings and is not approved; after reading it, run: "
             f"pinwarden approve {shlex.quote(entry.name)}"
         )
     return f"locked {entry.name} {entry.version} for {', '.join(request.clients)}{pinned}"
@@ -428,7 +427,7 @@ def _stated_version(seen: Surface) -> str | None:
 
 
 def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> str | None:
-    """The same for an entry of the lock; None for an address."""
+    """The release that answered a probe of a lock entry; None for an address."""
     try:
         return probed_release(project, locked_launch(entry).command, seen)
     except PinwardenError:
@@ -436,7 +435,7 @@ def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> st
 
 
 def pins_probed_release(before: Entry, entry: Entry) -> bool:
-    """Whether an entry only names the exact release that answered when the server was asked without one."""
+    """Whether an entry only adds the exact release that answered the probe of the entry before."""
     extension = extension_of(before)
     release = extension.probed_release if extension is not None else None
     was, now = entry_identity(before), entry_identity(entry)

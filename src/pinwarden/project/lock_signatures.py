@@ -1,4 +1,4 @@
-"""Signing a lockfile, and telling whether enough known keys signed it."""
+"""Signing a lockfile, checking that enough known keys signed it, and creating keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pinwarden.system.key_files import create_key_file, generate_key
 
 
 class SigningRequest(Record):
-    """What is to be signed, with what, and where the signature goes."""
+    """What to sign, with which keys, and where to write the signature."""
 
     lock: Path
     output: Path
@@ -30,18 +30,18 @@ class SigningRequest(Record):
     policy: Path | None = None
     """The policy that the lock was reviewed under; the signature names its digest."""
     dsse: bool = False
-    """Sign the bytes of the file, in an envelope that holds any number of signatures."""
+    """Sign the bytes of the file, in an envelope that can have several signatures."""
     add: bool = False
-    """Add to the signatures that the envelope already holds."""
+    """Keep the signatures that the envelope has."""
 
 
 def sign_lock(signing: SigningRequest) -> Report:
     """The report of ``pinwarden lock sign``.
 
-    1. Read and verify the lock; one that is not whole is not signed.
-    2. Digest the policy, if one is named.
+    1. Read and verify the lock. A lock that was tampered with is not signed.
+    2. Digest the policy, if one is given.
     3. Sign.
-    4. Write the envelope, in one step.
+    4. Write the envelope atomically.
     """
     document = read_lock(signing.lock)
     refuse_if_tampered(document.problems)
@@ -57,10 +57,14 @@ def sign_lock(signing: SigningRequest) -> Report:
 
 def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
-        raise PinwardenError("USAGE", "this envelope holds one signature", hint="Sign with --dsse to have several.")
+        raise PinwardenError(
+            "USAGE", "this format has only one signature", hint="Sign with --dsse to have several."
+        )
     digest = digest_of(document.lock)
     if digest is None:
-        raise PinwardenError("LOCK_INVALID", "the lock has no digest, because two keys are written the same")
+        raise PinwardenError(
+            "LOCK_INVALID", "the lock has no digest, because two of its keys have the same canonical form"
+        )
     envelope = lock_signature.sign(digest, signing.keys[0], signing.now, policy_digest=policy)
     return lock_signature.to_bytes(envelope)
 
@@ -70,7 +74,9 @@ def _dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> 
         return lock_signature.sign_file(data, signing.keys, signing.now, policy_digest=policy)
     envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
     if not isinstance(envelope, dict):
-        raise PinwardenError("SIGNATURE_INVALID", f"{signing.output.name} is no DSSE envelope, so nothing can be added")
+        raise PinwardenError(
+            "SIGNATURE_INVALID", f"{signing.output.name} is not a DSSE envelope, so no signature can be added"
+        )
     for key in signing.keys:
         envelope = lock_signature.countersigned(envelope, data, key, policy_digest=policy)
     return envelope
@@ -80,10 +86,10 @@ def _signing_report(document: LockDocument, signing: SigningRequest, policy: str
     notes: list[str] = []
     if not signing.dsse and document.lock.is_extended:
         notes.append(
-            "this envelope leaves out what Pinwarden recorded beside v2 (surfaces, approvals); --dsse covers all of it"
+            "this signature does not cover Pinwarden's own fields (surfaces, approvals); --dsse covers all of it"
         )
     if policy is None:
-        notes.append("no policy is named, so the signature says nothing about one; --policy adds it")
+        notes.append("the signature covers no policy; add one with --policy")
     names = ", ".join(key.public_key.did for key in signing.keys)
     return Report(
         command="lock sign",
@@ -111,7 +117,7 @@ def verify_lock_signatures(
     required: RequiredSigners,
     policy: Path | None = None,
 ) -> Report:
-    """The report of ``pinwarden lock verify-signature``: a good signature over a damaged lock is no consent to it."""
+    """The report of ``pinwarden lock verify-signature``. A tampered lock fails, even if its signature is valid."""
     document = read_lock(lock)
     digest = policy_digest(policy)
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in signatures]
@@ -140,17 +146,17 @@ def verify_lock_signatures(
 
 
 class SignatureCheck(Record):
-    """Whose signatures a gate demands, and where they are."""
+    """Which signatures ``ci`` requires, and the files they are in."""
 
     files: tuple[Path, ...]
     keys: Mapping[str, PublicKey]
     required: RequiredSigners
     policy: Path | None = None
-    """The policy that the signatures must name; None for the one that the gate itself follows."""
+    """The policy that the signatures must cover; None for the project's policy."""
 
 
 def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) -> tuple[Row, ...]:
-    """What is wrong with the signatures of these bytes. A file that is not there is a signature that is missing."""
+    """Problems with the signatures of a lock. A missing file counts as a missing signature."""
     digest = gate_policy if check.policy is None else policy_digest(check.policy)
     absent = [path for path in check.files if not (path.exists() or path.is_symlink())]
     envelopes = [read_file(path, LOCK_LIMITS.max_bytes) for path in check.files if path not in absent]
@@ -159,8 +165,8 @@ def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) 
 
 
 SIGNATURE_KINDS: FindingKinds = kind_table(
-    critical=(("signature_missing", "A signature that is required is not there."),),
-    warning=(("signature_rejected", "An envelope does not count, for the reason given."),),
+    critical=(("signature_missing", "A required signature is missing."),),
+    warning=(("signature_rejected", "A signature is not accepted, for the reason given."),),
 )
 
 
@@ -180,14 +186,14 @@ def _row(code: str, message: str) -> Row:
 def _failure_summary(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
     if missing:
         return f"{lock.name} is not signed as required: {'; '.join(missing)}"
-    return f"{lock.name} is signed, but it is not whole: {document.broken[0].message}"
+    return f"{lock.name} is signed, but was changed: {document.broken[0].message}"
 
 
 def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
-    """The report of ``pinwarden keygen``. An existing file is never touched, and half a pair is never left."""
+    """The report of ``pinwarden keygen``. Existing files are kept; either both files are written or none."""
     public_path = path.with_name(path.name + ".pub")
     if public_path.exists() or public_path.is_symlink():
-        raise PinwardenError("FILE_EXISTS", f"{public_path} exists already")
+        raise PinwardenError("FILE_EXISTS", f"{public_path} already exists")
     key = generate_key()
     create_key_file(path, key, passphrase)
     try:
@@ -196,7 +202,7 @@ def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
         path.unlink(missing_ok=True)
         raise
     public = key.public_key
-    protected = "encrypted" if passphrase else "not encrypted: whoever can read the file can sign"
+    protected = "encrypted" if passphrase else "not encrypted: anyone who can read the file can sign"
     return Report(
         command="keygen",
         subject=path.name,
@@ -204,7 +210,7 @@ def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
         exit_code=EXIT_CLEAN,
         notes=(
             f"{path} is the private key, {protected}; keep it out of version control",
-            f"{public_path} is the public key; give it to whoever verifies",
+            f"{public_path} is the public key; give it to the people who verify your signatures",
         ),
         facts={
             "private_key": str(path),

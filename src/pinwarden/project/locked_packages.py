@@ -1,4 +1,4 @@
-"""Locked versions that a local export of known vulnerabilities is about."""
+"""The packages in a lock: known vulnerabilities among them, and the bill of materials."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ VULNERABLE = "vulnerable_package"
 UNCERTAIN = "vulnerability_unclear"
 NOT_CHECKED = "dependencies_not_looked_up"
 VULNERABILITY_KINDS: FindingKinds = kind_table(
-    critical=((VULNERABLE, "A locked version is one that a published record calls vulnerable or malicious."),),
+    critical=((VULNERABLE, "A published record calls a locked version vulnerable or malicious."),),
     review=(
         (
             UNCERTAIN,
-            "A published record is about this package, and its versions cannot be compared with the locked one.",
+            "A published record is about this package, but its versions cannot be compared with the locked one.",
         ),
     ),
     warning=((NOT_CHECKED, "The dependencies of this server are not locked, so they were not looked up."),),
@@ -47,7 +47,7 @@ _ECOSYSTEMS: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
 
 
 def find_advisories(project: Project, export: Path) -> Report:
-    """The report of ``pinwarden advisories``. A lock that is not whole is refused."""
+    """The report of ``pinwarden advisories``. A lock that was tampered with is refused."""
     document = read_lock(project.lock)
     lock = document.lock
     refuse_if_tampered(document.problems)
@@ -62,7 +62,7 @@ def find_advisories(project: Project, export: Path) -> Report:
         rows=rows,
         facts={
             "packages": len(packages),
-            "findings": [_facts(found_one, packages) for found_one in vulnerabilities],
+            "findings": [_facts(vulnerable, packages) for vulnerable in vulnerabilities],
             "not_looked_up": [row.name for row in rows if row.code == NOT_CHECKED],
         },
         rule_texts=kind_reasons(VULNERABILITY_KINDS),
@@ -70,18 +70,18 @@ def find_advisories(project: Project, export: Path) -> Report:
 
 
 def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, tuple[str, ...]]:
-    """Every package with one version that the lock holds, with the servers that need it.
+    """Every package in the lock with an exact version, and the servers that need it.
 
     ``files`` are the files beside the lock, by the path that the lock pins.
     """
     closures = {
         pin.path: closure_document.parse(files[pin.path]) for _, member, pin in file_pins(lock) if member == "closure"
     }
-    vulnerabilities: dict[PackageRef, set[str]] = {}
+    servers_by_package: dict[PackageRef, set[str]] = {}
     for entry in lock.entries:
         for package in _packages_of(entry, closures):
-            vulnerabilities.setdefault(package, set()).add(entry.name)
-    return {package: tuple(sorted(servers)) for package, servers in vulnerabilities.items()}
+            servers_by_package.setdefault(package, set()).add(entry.name)
+    return {package: tuple(sorted(servers)) for package, servers in servers_by_package.items()}
 
 
 def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
@@ -96,10 +96,10 @@ def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[Pack
 
 
 def _own_package(entry: Entry) -> PackageRef | None:
-    """The package of the server itself. An open version is not looked up: it can be any."""
+    """The package of the server itself; None if it has no exact version."""
     try:
         runs = locked_launch(entry).runs
-    except PinwardenError:  # an address, or a configuration that only its own client understands
+    except PinwardenError:  # an address, or a command that only its own client can parse
         target = entry.selected_target
         kind, name, version = (str(target.get(member) or "") for member in ("registryType", "identifier", "version"))
     else:
@@ -113,36 +113,36 @@ def _own_package(entry: Entry) -> PackageRef | None:
 
 
 def _unchecked_rows(lock: Lock) -> Iterator[Row]:
-    """Servers of which something was not looked up. An address has nothing that could be."""
+    """Servers that were not checked completely. Remote servers have no packages to check."""
     for entry in lock.entries:
         extension = extension_of(entry)
         if (extension is not None and extension.closure is not None) or entry.selected_target.get("kind") == "remote":
             continue
-        what = "its version is open, or it is no package" if _own_package(entry) is None else "only its own version was"
+        checked = "not a package with an exact version" if _own_package(entry) is None else "only its own version was"
         yield Row(
             code=NOT_CHECKED,
             severity="warning",
             entity="server",
             name=entry.name,
             path="",
-            message=f"its dependencies are not locked and were not looked up ({what})",
+            message=f"its dependencies are not locked and were not looked up ({checked})",
         )
 
 
 def vulnerable_rows(
     vulnerabilities: tuple[VulnerablePackage, ...], packages: Mapping[PackageRef, tuple[str, ...]]
 ) -> tuple[Row, ...]:
-    """What was found, as rows of a report. What cannot be compared is a row too: it is no all-clear."""
+    """One row per vulnerability, including those whose versions cannot be compared."""
     return tuple(
         Row(
-            code=VULNERABLE if found_one.certain else UNCERTAIN,
-            severity="critical" if found_one.certain else "review",
+            code=VULNERABLE if vulnerable.certain else UNCERTAIN,
+            severity="critical" if vulnerable.certain else "review",
             entity="package",
-            name=str(found_one.package),
+            name=str(vulnerable.package),
             path="",
-            message=_message(found_one, packages[found_one.package]),
+            message=_message(vulnerable, packages[vulnerable.package]),
         )
-        for found_one in vulnerabilities
+        for vulnerable in vulnerabilities
     )
 
 
@@ -173,7 +173,7 @@ def _facts(vulnerable: VulnerablePackage, packages: Mapping[PackageRef, tuple[st
 Kind = Literal["cyclonedx", "spdx"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NO_CLOSURE = "closure_not_locked"
-BILL_KINDS: FindingKinds = kind_table(warning=((NO_CLOSURE, "Nobody has worked out yet what this server depends on."),))
+BILL_KINDS: FindingKinds = kind_table(warning=((NO_CLOSURE, "The dependencies of this server are not locked."),))
 
 
 class BillOfMaterials(Record):
@@ -184,12 +184,12 @@ class BillOfMaterials(Record):
 
 
 _PROVED = ("npm", "pypi", "oci", "mcpb")
-_MISSING = "its dependencies are not locked, so they are missing here; pinwarden prove locks them"
-_MISSING_OF_SCRIPT = "it is a program of this machine, so nobody can list what it needs, and that is missing here"
+_MISSING = "its dependencies are not locked, so they are missing here; lock them with pinwarden prove"
+_MISSING_OF_SCRIPT = "it is a local program, whose dependencies are unknown and missing here"
 
 
 def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
-    """The bytes and the report of ``pinwarden sbom``. A lock that is not whole is refused."""
+    """The bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
     document = read_lock(lock_path)
     lock = document.lock
     refuse_if_tampered(document.problems)
@@ -199,7 +199,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
         if member == "closure"
     }
     bill = make_bill(lock, closures, mask_url)
-    bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle brings everything along
+    bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle contains its dependencies
     packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _PROVED}
     to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
     rows = tuple(
@@ -217,7 +217,7 @@ def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) 
     report = Report(
         command="sbom",
         subject=lock_path.name,
-        summary=f"{plural(len(bill.servers), 'server')}, {plural(len(bill.packages), 'package')} that they depend on",
+        summary=f"{plural(len(bill.servers), 'server')}, {plural(len(bill.packages), 'package')} they depend on",
         exit_code=EXIT_CLEAN,
         rows=rows,
         facts={

@@ -1,7 +1,7 @@
-"""Pinning the bytes of locked servers: fetched and hashed here, with their whole dependency closure.
+"""Pinning the bytes of locked servers: downloaded and hashed here, with all their dependencies.
 
-What was pinned before is never replaced here: other bytes under the same name are a refusal. A new release, or newer
-dependencies of the same one, come in through ``update``.
+Existing pins are never replaced: different bytes under the same name are refused. New releases and newer dependencies
+are pinned by ``update``.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from pinwarden.project.project import Project
 
 
 class VerifiedArtifact(Record):
-    """What is written into the lock about one server."""
+    """A verified artifact of one server, with everything that the lock records about it."""
 
     examined_artifact: ExaminedArtifact
     closure: Closure | None
     data: bytes = b""
     """The closure's file."""
     scripts: tuple[ScriptApproval, ...] = ()
-    """Install scripts that are approved with it."""
+    """Install scripts that are approved with the pins."""
     tree: Digest | None = None
-    """What unpacks from a bundle."""
+    """The digest of the files in an MCPB bundle."""
 
 
 def prove_servers(
@@ -57,9 +57,9 @@ def prove_servers(
     now: str,
     allowed: AllowedScripts = AllowedScripts(),  # noqa: B008  a frozen value
 ) -> Report:
-    """Pin the bytes of every locked server that is named, or of all."""
+    """Pin the bytes of the named servers, or of all. The report of ``pinwarden prove``."""
     rows: list[Row] = []
-    done: list[dict[str, Any]] = []
+    pinned: list[dict[str, Any]] = []
     closures: list[Closure] = []
     failures: list[tuple[str, PinwardenError]] = []
     for entry in chosen_entries(project, names):
@@ -74,7 +74,7 @@ def prove_servers(
                 approved = write_pins(project, entry, verified, now)
                 if verified.closure is not None:
                     rows += skipped_script_rows(entry.name, verified.closure, approved, context.store)
-                done.append(_server_facts(entry, verified, approved))
+                pinned.append(_server_facts(entry, verified, approved))
         except PinwardenError as err:
             rows.append(_failure(entry, err))
             failures.append((entry.name, err))
@@ -86,16 +86,16 @@ def prove_servers(
     return Report(
         command="prove",
         subject=project.lock.name,
-        summary=_summary(done, open_rows, failures),
+        summary=_summary(pinned, open_rows, failures),
         exit_code=exit_code,
         rows=tuple(rows),
         notes=hints_for_failures(failures),
-        facts={"servers": done, "findings": [row_facts(row) for row in rows]},
+        facts={"servers": pinned, "findings": [row_facts(row) for row in rows]},
     )
 
 
 def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> None:
-    """Pin the bytes of one entry, and of every client that has the same server; raises what speaks against it."""
+    """Pin the bytes of one entry, for every client that has the same server. Raises an error if they are refused."""
     lock = lock_store.read(project.lock)
     entry = next((entry for entry in (lock.entries if lock is not None else ()) if entry.key == key), None)
     if entry is None:
@@ -108,20 +108,19 @@ def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> No
 
 
 def _summary(
-    done: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
+    pinned: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
 ) -> str:
-    """What was pinned now, what was refused, and what nobody could look at: that says nothing about earlier pins."""
-    missed = {row.name for row in open_rows if row.code == COULD_NOT_CHECK}
-    refused = {row.name for row in open_rows} - missed
-    parts = [f"the bytes of {plural(len(done), 'server')} are pinned"] if done or not missed else []
+    """How many servers were pinned, refused, or could not be downloaded and keep their earlier pins."""
+    failed = {row.name for row in open_rows if row.code == COULD_NOT_CHECK}
+    refused = {row.name for row in open_rows} - failed
+    parts = [f"the bytes of {plural(len(pinned), 'server')} are pinned"] if pinned or not failed else []
     if refused:
         parts.append(f"{'those' if parts else 'the bytes'} of {plural(len(refused), 'server')} were refused")
-    if missed:
+    if failed:
         hosts = dict.fromkeys(str(err.data["host"]) for _, err in failures if "host" in err.data)
         why = f" ({', '.join(hosts)} not reached)" if hosts else ""
-        whose = plural(len(missed), "server")
-        what = f"{'those' if parts else 'the bytes'} of {whose} could not be fetched{why}"
-        parts.append(f"{what}, so nothing about them changed in the lock")
+        subject = f"{'those' if parts else 'the bytes'} of {plural(len(failed), 'server')}"
+        parts.append(f"{subject} could not be downloaded{why}, and their lock entries are unchanged")
     return "; ".join(parts)
 
 
@@ -135,7 +134,7 @@ def _failure(entry: Entry, err: PinwardenError) -> Row:
 def _verify(
     project: Project, entry: Entry, examined_artifact: ExaminedArtifact, context: FetchContext
 ) -> VerifiedArtifact:
-    """The closure is resolved once; after that it is what the lock says it is."""
+    """Resolve the closure, or read the one that the lock pins already."""
     known = extension_of(entry)
     if examined_artifact.package.ecosystem == "mcpb":
         return verify_bundle(examined_artifact, context)
@@ -154,7 +153,7 @@ def _verify(
 
 
 def verify_bundle(examined_artifact: ExaminedArtifact, context: FetchContext) -> VerifiedArtifact:
-    """The proof of a bundle, with what unpacks from it. It stays in the store."""
+    """Verify an MCPB bundle and digest its files. The bundle stays in the store."""
     from pinwarden.project.server_environments import unpacked_tree
 
     tree = unpacked_tree(examined_artifact.package.name, examined_artifact.facts.files[0].sha256, context)
@@ -162,35 +161,35 @@ def verify_bundle(examined_artifact: ExaminedArtifact, context: FetchContext) ->
 
 
 def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
-    """The closure of a package, resolved now."""
+    """Resolve the dependencies of a package."""
     if package.ecosystem == "npm":
         return npm_closure(package.name, package.version, context)
     return pypi_closure(package.name, package.version, (), context)
 
 
 def _refuse_other_bytes(closure: Closure, facts: ArtifactFacts) -> None:
-    """The resolver and the registry must have spoken of the same bytes."""
-    proven = {digest for file in facts.files for digest in file.digests}
+    """Check that the resolver and the registry name the same bytes."""
+    hashed = {digest for file in facts.files for digest in file.digests}
     for file in closure.root.files:
-        if file.digest not in proven:
+        if file.digest not in hashed:
             raise PinwardenError(
-                "ARTIFACT_MISMATCH", f"{file.name} is not the file that the registry gave out a moment ago"
+                "ARTIFACT_MISMATCH", f"{file.name} differs from the file that the registry served before"
             )
 
 
 def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: str) -> frozenset[Digest]:
-    """Write what was proved into the lock, for every client that starts the same thing.
+    """Pin verified bytes in the lock, for every client that has the same server.
 
-    Tells whose install scripts are approved now.
+    Returns the digests of packages whose install scripts are approved.
     """
     approved: frozenset[Digest] = frozenset()
 
     def change(old: Any) -> lock_store.LockWrite:
         nonlocal approved
-        same = [each for each in old.entries if _is_same_server(each, entry)]
-        path = _closure_file(project, entry, [entry for entry in old.entries if entry not in same])
-        made = [with_pins(entry, verified, path, now) for entry in same]
-        approved = frozenset().union(*(approved_digests(extension_of(entry)) for entry in made))
+        same = [other for other in old.entries if _is_same_server(other, entry)]
+        path = _closure_file(project, entry, [other for other in old.entries if other not in same])
+        made = [with_pins(other, verified, path, now) for other in same]
+        approved = frozenset().union(*(approved_digests(extension_of(changed)) for changed in made))
         return lock_store.LockWrite(lock=relock(old, made, now), files={path: verified.data} if verified.data else {})
 
     lock_store.update(project.lock, change)
@@ -198,14 +197,14 @@ def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: 
 
 
 def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
-    """Where the closure goes. Clients that have different things under one name do not share a file."""
+    """The file for the closure. Clients with different servers of the same name do not share one."""
     taken = {known.closure.path for entry in others if (known := extension_of(entry)) is not None and known.closure}
     path = closure_path(project.lock.stem, surface_path(entry.name))
     return path if path not in taken else closure_path(project.lock.stem, surface_path(entry.name, entry.client))
 
 
 def _is_same_server(entry: Entry, other: Entry) -> bool:
-    """Whether two entries are the same server of several clients. One that is not understood is only itself."""
+    """Whether two entries are the same server. An entry that cannot be parsed equals only itself."""
     from pinwarden.project.configured_servers import entry_identity
 
     identity = entry_identity(entry)
@@ -213,7 +212,7 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
 
 
 def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
-    """The entry with what was proved in our record of it."""
+    """The entry with the verified bytes in Pinwarden's record."""
     known, facts = extension_of(entry) or Extension(), verified.examined_artifact.facts
     pin = None
     if verified.closure is not None:
@@ -239,7 +238,7 @@ def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> 
 
 
 def _publisher(facts: ArtifactFacts) -> str | None:
-    """Who published the release. Only npm says that; other registries say who owns the project today."""
+    """The publisher of the release. Only npm records it; other registries name the current owner of the project."""
     return (facts.publisher or None) if facts.package.ecosystem == "npm" else None
 
 
@@ -253,9 +252,9 @@ def _image_pin(facts: ArtifactFacts) -> ImagePin | None:
 
 
 def _evidence_rows(known: Extension, examined_artifact: ExaminedArtifact, now: str) -> tuple[Mapping[str, Any], ...]:
-    """The rows of evidence; those that say the same as before keep the time at which it was first found out.
+    """The evidence to record. Evidence that did not change keeps its time for the rest of the day.
 
-    So proving again leaves the lock as it is, to the byte, and its signatures stay good. After a day the time moves on.
+    So a second ``prove`` leaves the lock unchanged to the byte, and its signatures stay valid.
     """
     before = known.evidence
     rows = [dict(row) for row in examined_artifact.outcome.evidence]
@@ -270,7 +269,7 @@ def _evidence_rows(known: Extension, examined_artifact: ExaminedArtifact, now: s
 
 def _server_facts(entry: Entry, verified: VerifiedArtifact, approved: frozenset[Digest]) -> dict[str, Any]:
     facts, closure = verified.examined_artifact.facts, verified.closure
-    told: dict[str, Any] = {
+    server: dict[str, Any] = {
         "server": entry.name,
         "package": str(verified.examined_artifact.package),
         "registry": facts.registry,
@@ -280,9 +279,9 @@ def _server_facts(entry: Entry, verified: VerifiedArtifact, approved: frozenset[
         "scripts": [package.name for package in not_approved(closure, approved)] if closure else [],
     }
     if facts.image is not None:
-        told["image"] = {
+        server["image"] = {
             "reference": facts.image.reference,
             "digest": str(facts.image.root),
             "platforms": {name: str(manifest.digest) for name, manifest in sorted(facts.image.platforms.items())},
         }
-    return told
+    return server

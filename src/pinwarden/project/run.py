@@ -1,9 +1,9 @@
-"""Starting a locked server: exactly the bytes, the program and the arguments that were approved, without a network.
+"""Starting a locked server: exactly the approved bytes, program and arguments, without a network.
 
-1. The lock is whole, and the entry is in it.
-2. What it starts is known, and its closure is the one that the lock pins.
-3. The environment is built from verified files, and is still what was built.
-4. The command line and the variables are those that were approved.
+1. Find the entry in the lock, and verify the lock (`find_entry`).
+2. Parse the locked command, and read the closure that the lock pins.
+3. Build the environment from verified files, or check the one that was built before.
+4. Assemble the command line and the variables that were approved (`prepare_locked`).
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ _PLACEHOLDER = pattern(r"\$\{[^}]*\}|\$[A-Za-z_]|%[A-Za-z_]+%")
 
 
 class ServerLaunch(Record):
-    """What to start, and with what."""
+    """A command, its environment, and the sandbox it needs."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     cwd: str | None = None
     readable: tuple[str, ...] = ()
-    """What the command must be able to read, beyond the system."""
+    """Paths that the command must be able to read, besides those of the system."""
     sandbox: Sandbox | None = None
-    """The bounds that it was accepted with and always runs in."""
+    """The sandbox that a bundle was accepted with and always runs in."""
 
 
 def prepare_locked(
     project: Project, entry: Entry, *, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
-    """Everything that it takes to start a locked server, whose entry was found by `find_entry`."""
+    """Make the command that starts a locked server. The entry comes from `find_entry`."""
     launch = locked_launch(entry)
     if is_mcpb(entry):
         return _mcpb_start(project, entry, launch, arguments_given, notify)
     if is_bundle(entry):
         return _bundle_start(project, entry, launch, arguments_given, notify)
     if launch.runs.wrappers:
-        raise _nothing_to_run(entry.name, f"is started by {launch.runs.wrappers[0]}, whose effect cannot be repeated")
-    runs = launch.runs.via or launch.runs  # a package that connects to an address is what is started
+        raise _nothing_to_run(entry.name, f"is started by {launch.runs.wrappers[0]}, which Pinwarden cannot reproduce")
+    runs = launch.runs.via or launch.runs  # for a package that connects to an address, start the package
     arguments = tuple(arguments_given) or runs.arguments
     _refuse_other_arguments(runs.arguments, arguments)
     arguments = tuple(_fill_in(word, project.variables) for word in arguments)
@@ -70,7 +70,7 @@ def prepare_locked(
         line = _container_command(entry, launch, project, environment, notify)
         return ServerLaunch(command=(*line, *arguments), environment=environment)
     if runs.kind not in ("npm", "pypi"):
-        raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is no package")
+        raise _nothing_to_run(entry.name, f"starts {runs.identity[:120]!a}, which is not a package")
     closure, digest = pinned_closure(project, entry)
     store = Store(store_folder(project))
     scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
@@ -83,7 +83,7 @@ def prepare_locked(
 def _mcpb_start(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
-    """What starts a bundle: its manifest says all of it, so there are no arguments to give."""
+    """Start an MCPB bundle: its manifest has the whole command line, so further arguments are refused."""
     from pinwarden.project.server_environments import mcpb_environment, mcpb_start, pinned_mcpb
 
     _refuse_other_arguments((), arguments_given)
@@ -104,14 +104,14 @@ def is_bundle(entry: Entry) -> bool:
 def _bundle_start(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
-    """An installed bundle: unpacked as accepted, started as described, within what it was allowed."""
+    """Start an installed bundle: unpacked as accepted, in the sandbox that it was accepted with."""
     from pinwarden.bundle import environment as bundle_environment
     from pinwarden.bundle.bundle_pin import find_bundle_pin
     from pinwarden.project.installed_bundles import bundle_sandbox, ensure_bundle
 
     pin = find_bundle_pin(entry)
     if pin is None:
-        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+        raise PinwardenError("LOCK_INVALID", f"the lock entry of {entry.name[:120]!a} lacks the record of its bundle")
     _refuse_other_arguments((), arguments_given)
     _report_revoked(project, pin, notify)
     _report_yanked(project, entry, notify)
@@ -133,41 +133,41 @@ def _bundle_start(
 
 
 def _report_revoked(project: Project, pin: BundlePin, notify: Callable[[str], None]) -> None:
-    """Tell if somebody vouched whose key was revoked since. A key that was only replaced is revoked as well, so this is
-    no reason not to start what was accepted."""
+    """Warn about revoked attestation keys. Replaced keys are revoked too, so the server still starts."""
     from pinwarden.bundle.trust_files import load_trust, trust_path
 
     trusted = load_trust(trust_path(project.home, project.variables))
     for key_id in dict.fromkeys(pin.provenance.get("attestations_used", ())):
-        gone = trusted.find_revoked(str(key_id))
-        if gone is not None:
+        revoked = trusted.find_revoked(str(key_id))
+        if revoked is not None:
             notify(
-                f"{gone.name or key_id} vouched for {pin.tool}, and that key was revoked: {gone.why}; pinwarden update"
+                f"{pin.tool} was attested with {revoked.name or key_id}, a key that was revoked ({revoked.why}); "
+                "run: pinwarden update"
             )
 
 
 def _report_yanked(project: Project, entry: Entry, notify: Callable[[str], None]) -> None:
-    """A version that was yanked still starts: it is what was approved. Who starts it is told."""
+    """Warn about a yanked version. It still starts, because it was approved."""
     from pinwarden.project.installed_bundles import yank_rows
 
     for row in yank_rows(project, (entry,)):
-        notify(f"{row.message}; pinwarden update")
+        notify(f"{row.message}; run: pinwarden update")
 
 
 def _nothing_to_run(name: str, why: str) -> PinwardenError:
-    hint = f"Write its command: pinwarden run --name {name:.120} -- COMMAND. What it tells is still held to the lock."
+    hint = f"Give its command: pinwarden run --name {name:.120} -- COMMAND. Its surface is still checked."
     return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
 
 
 def find_entry(project: Project, name: str, client: str | None) -> Entry:
-    """The entry of a server in a lock that is whole. Entries of several clients must mean the same server."""
+    """The entry of a server, after verifying the lock. The entries of several clients must be the same server."""
     lock = lock_store.read(project.lock)
     if lock is None:
         raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
     refuse_if_tampered(verify(lock))
     entries = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
     if len(entries) == 1:
-        return entries[0]  # most servers are started without comparing any
+        return entries[0]  # the usual case, without comparing servers
     from pinwarden.project.locked_servers import locked_server
 
     return locked_server(lock.entries, name, client, "run").entry
@@ -200,7 +200,7 @@ def _container_command(
     from pinwarden.system.files import find_program
 
     runs = launch.runs
-    locked_digest(entry, runs)  # an image that is not locked is refused before anybody looks for an engine
+    locked_digest(entry, runs)  # refuse an image that is not locked, even if no engine is installed
     for runner in (runs.runner, "docker", "podman"):
         program = find_program(runner, project.variables.get("PATH", ""))
         if program is not None:
@@ -212,12 +212,12 @@ def _container_command(
 
 
 def _refuse_other_arguments(locked: Sequence[str], arguments_given: Sequence[str]) -> None:
-    """What a client fills in itself may be anything; all else of the arguments is what was approved."""
+    """Compare arguments with the approved ones. Placeholders may have any value."""
     same = len(locked) == len(arguments_given) and all(map(_is_approved, locked, arguments_given))
     if not same:
         raise PinwardenError(
             "ARGUMENTS_CHANGED",
-            "the arguments are not those that were approved",
+            "the arguments are not the approved ones",
             data={"approved": list(locked)},
         )
 

@@ -1,4 +1,4 @@
-"""Secrets that lie open: in the clients' configurations, and in the lock itself. No value is ever part of a report."""
+"""``secrets audit``: plaintext secrets in client configurations and in the lock. Reports never contain a value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 SECRET_KINDS: FindingKinds = kind_table(
     critical=(
-        ("plaintext_secret", "A secret stands in a file in plain text."),
-        ("secret_prefix", "A value has the form of a key that a service gives out."),
+        ("plaintext_secret", "A secret is stored in a file as plain text."),
+        ("secret_prefix", "A value looks like the key of a known service."),
     ),
-    review=(("unreadable_config", "A configuration could not be read, so nobody looked for secrets in it."),),
+    review=(("unreadable_config", "A configuration could not be read, so it was not searched for secrets."),),
     info=(
         ("invalid_scope", "The client has no file in this scope."),
-        ("missing_config", "The server is not configured, so there is nothing to look at."),
+        ("missing_config", "The server is not configured, so there is nothing to search."),
     ),
 )
 
@@ -31,9 +31,9 @@ SECRET_KINDS: FindingKinds = kind_table(
 def audit_secrets(project: Project, scope: str = "all") -> Report:
     """The report of ``pinwarden secrets audit``.
 
-    1. The secrets that the lock declares, in the files of its clients, as ToolPin looks for them.
-    2. Every configured server, locked or not, what users are asked for, and what the lock itself keeps.
-    3. Files that could not be looked at.
+    1. The secrets that the lock declares, in the files of its clients, as ToolPin does it.
+    2. Every configured server, locked or not, the inputs that files declare, and the lock itself.
+    3. Files that could not be read.
     """
     view = view_configs(project, scope)
     by_path = {file.path: file for file in view.files}
@@ -50,7 +50,7 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
         summary=_summary(view, open_secrets, unread),
         exit_code=EXIT_REFUSED if open_secrets else EXIT_UNCHECKED if unread else EXIT_CLEAN,
         rows=tuple(sorted(rows, key=severity_rank)),
-        notes=() if view.document else (f"there is no {project.lock.name}; only configurations were looked at",),
+        notes=() if view.document else (f"there is no {project.lock.name}; only client configurations were searched",),
         facts={
             "ok": not open_secrets and not unread,
             "checked": len(view.locked),
@@ -62,23 +62,23 @@ def audit_secrets(project: Project, scope: str = "all") -> Report:
 
 
 def _lock_findings(project: Project, view: ConfigView) -> tuple[SecretFinding, ...]:
-    """The lock is committed: a secret in it is a published secret."""
-    places = [(locked, locked.client) for locked in view.installed]
-    places += [(located.locked, located.client) for located in view.located]
+    """Secrets in the lock, which is usually committed and shared."""
+    entries = [(locked, locked.client) for locked in view.installed]
+    entries += [(located.locked, located.client) for located in view.located]
     servers = [
         configured_server(locked.name, locked.entry, client_of(client), path=str(project.lock))
-        for locked, client in places
+        for locked, client in entries
         if locked.entry is not None
     ]
     return audit_servers(servers).findings
 
 
 def _unique(findings: Iterable[SecretFinding]) -> list[SecretFinding]:
-    """Each place once: ToolPin's words for it come first."""
+    """One finding per location; the first one wins, so that ToolPin's wording is kept."""
     unique: dict[tuple[Any, ...], SecretFinding] = {}
     for finding in findings:
-        place = (finding.file, finding.name, finding.secret_source, finding.secret_name)
-        unique.setdefault(place if finding.secret_name else (*place, finding.kind, finding.key), finding)
+        location = (finding.file, finding.name, finding.secret_source, finding.secret_name)
+        unique.setdefault(location if finding.secret_name else (*location, finding.kind, finding.key), finding)
     return list(unique.values())
 
 
@@ -93,7 +93,7 @@ def _unreadable_findings(view: ConfigView, findings: Iterable[SecretFinding]) ->
                 name="",
                 file=file.path,
                 scope=file.scope,
-                message=f"could not be looked at: {file.problem}",
+                message=f"could not be read: {file.problem}",
             )
 
 
@@ -116,8 +116,8 @@ def _facts(project: Project, finding: SecretFinding) -> dict[str, Any]:
     return shown
 
 
-def _summary(view: ConfigView, found: int, unread: int) -> str:
-    looked = f"{len(view.locked)} locked and {len(view.servers)} configured servers"
-    if found:
-        return f"{looked}: {found} secret{'' if found == 1 else 's'} in plain text"
-    return f"{looked}: {unread} files could not be looked at" if unread else f"{looked}: no secret in plain text"
+def _summary(view: ConfigView, secrets: int, unread: int) -> str:
+    searched = f"{len(view.locked)} locked and {len(view.servers)} configured servers"
+    if secrets:
+        return f"{searched}: {secrets} secret{'' if secrets == 1 else 's'} in plain text"
+    return f"{searched}: {unread} files could not be read" if unread else f"{searched}: no secret in plain text"

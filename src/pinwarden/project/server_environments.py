@@ -1,4 +1,4 @@
-"""Environments of locked servers: built from verified files, audited before every use."""
+"""Environments of locked servers: built from verified files, checked before every use."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class ServerEnvironment(Record):
 
     key: str
     files: Callable[[], tuple[ClosureFile, ...]]
-    """The archives that it is built from; worked out only where something has to be built."""
+    """The archives that it is built from; called only if something has to be built."""
     build: Callable[[Path], None]
     problem: Callable[[Path], str | None]
     command: Callable[[Path, str | None], list[str]]
     reads: tuple[str, ...] = ()
-    """Folders beside its own that a started server must be able to read."""
+    """Further folders that the server must be able to read."""
 
 
 class ScriptPermissions(Record):
-    """Whose install scripts may run, by the digests of their archives, and whether they may without a sandbox."""
+    """Packages whose install scripts may run, by archive digest, and whether they may run without a sandbox."""
 
     approved: frozenset[Digest] = frozenset()
     without_sandbox: bool = False
@@ -107,20 +107,20 @@ def _python(closure: Closure, digest: Digest, store: Store) -> ServerEnvironment
 
 
 def _with_known_content(package: ClosurePackage, store: Store) -> ClosurePackage:
-    """What the store knows of a package that was locked on another platform, where none of its files is known."""
+    """The package with the file digests that the store knows, if the lock has none for this platform."""
     if any(file.tree is not None for file in package.files):
         return package
     return replace(package, files=tuple(replace(file, tree=store.content(file.digest)) for file in package.files))
 
 
 def ensure_environment(environment: ServerEnvironment, store: Store, *, notify: Callable[[str], None]) -> Path:
-    """The folder of an environment that is exactly what was locked; a changed one is built anew from the store."""
+    """The folder of the environment, verified against the lock. A changed one is built again from the store."""
     folder = store.environment(environment.key)
     if folder.is_dir():
         problem = environment.problem(folder)
         if problem is None:
             return folder
-        notify(f"the built environment is not what was locked ({problem}); it is built anew")
+        notify(f"the built environment differs from the lock ({problem}); building it again")
     missing = [file.name for file in environment.files() if not store.has(file.digest)]
     if missing:
         raise PinwardenError(
@@ -136,7 +136,7 @@ SETTING_PREFIX = "MCPB_USER_CONFIG_"
 
 
 class PinnedMcpb(Record):
-    """The file that an entry starts, and what unpacks from it."""
+    """A locked MCPB file, and the digest of the files in it."""
 
     url: str
     digest: Digest
@@ -158,27 +158,27 @@ def pinned_mcpb(entry: Entry) -> PinnedMcpb:
 
 
 def fetch_mcpb(url: str, digest: Digest, context: FetchContext) -> Path:
-    """The bundle in the store, fetched if it is not there. Other bytes than the locked ones are refused."""
+    """The bundle in the store, downloaded if it is not there. Bytes that differ from the lock are refused."""
     from pinwarden.artifacts.artifact import PackageRef
     from pinwarden.artifacts.downloads import staged_file
 
     archive = context.store.find(digest)
     if archive is not None:
         return archive
-    with staged_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, into=None) as taken:
-        if taken is None:
+    with staged_file(PackageRef(ecosystem="mcpb", name=url), context.fetcher, None, into=None) as staged:
+        if staged is None:
             raise PinwardenError("ARTIFACT_MISSING", f"there is no bundle at {url[:200]}")
-        if taken.file.sha256 != digest:
+        if staged.file.sha256 != digest:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH",
-                f"{taken.file.name} is not the file that was locked",
-                data={"locked": str(digest), "found": str(taken.file.sha256)},
+                f"{staged.file.name} is not the locked file",
+                data={"locked": str(digest), "found": str(staged.file.sha256)},
             )
-        return context.store.keep_copy(taken.path, digest)
+        return context.store.keep_copy(staged.path, digest)
 
 
 def unpacked_tree(url: str, digest: Digest, context: FetchContext) -> Digest:
-    """The digest of what unpacks from a bundle, whose bytes were verified."""
+    """The digest of the files in a bundle whose bytes were verified."""
     from pinwarden.artifacts.environments import mcpb
 
     return mcpb.bundle_tree_digest(fetch_mcpb(url, digest, context))
@@ -199,7 +199,7 @@ def mcpb_environment(bundle: PinnedMcpb, store: Store) -> ServerEnvironment:
 
 
 def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> BundleStart:
-    """What starts the server of a built bundle, with the user's settings from variables."""
+    """The command of a built bundle, with the user's settings from environment variables."""
     from pinwarden.artifacts.environments import mcpb
     from pinwarden.artifacts.environments.python import Interpreter
     from pinwarden.system.files import find_program
@@ -210,15 +210,15 @@ def mcpb_start(folder: Path, home: Path, variables: Mapping[str, str]) -> Bundle
         for name, setting in mcpb.manifest_in(folder).settings.items()
         if (value := variables.get(variable_of(name)))
     }
-    places = {
+    folders = {
         "HOME": str(home),
         **{folder_name.upper(): str(home / folder_name) for folder_name in ("Desktop", "Documents", "Downloads")},
     }
-    return mcpb.start_command(folder, runtimes, settings, folders=places)
+    return mcpb.start_command(folder, runtimes, settings, folders=folders)
 
 
 def variable_of(setting: str) -> str:
-    """The variable that holds a setting; several values of one are separated as those of PATH are."""
+    """The environment variable of a setting. Several values are separated like those of PATH."""
     return SETTING_PREFIX + re.sub(r"[^A-Z0-9]", "_", setting.upper())
 
 
@@ -236,7 +236,7 @@ def locked_digest(entry: Entry, runs: Launch) -> Digest:
 
 
 def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
-    """The layout of a locked image in the store, as this machine's platform needs it; fetched if it is not there."""
+    """The layout of a locked image in the store, as this machine's platform needs it; downloaded if it is not there."""
     from pinwarden.artifacts.environments.images import platform_here, stored_image
     from pinwarden.artifacts.environments.store import remove_tree
     from pinwarden.artifacts.oci import save_layout
@@ -261,12 +261,12 @@ def fetch_image(entry: Entry, runs: Launch, context: FetchContext) -> Path:
     return folder
 
 
-def _is_same_platform(asked: str, listed: str) -> bool:
-    return listed == asked or listed.startswith(f"{asked}/")
+def _is_same_platform(platform: str, listed: str) -> bool:
+    return listed == platform or listed.startswith(f"{platform}/")
 
 
 def image_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, notify: Callable[[str], None]) -> str:
-    """What an engine is told to start: by digest, always; from the store, if the image was fetched."""
+    """The image name for the engine, always by digest; loaded from the store if the image was fetched."""
     from pinwarden.artifacts.environments.images import ensure_loaded, stored_image
 
     digest = locked_digest(entry, runs)
@@ -274,7 +274,7 @@ def image_to_start(entry: Entry, runs: Launch, engine: Engine, store: Store, not
     if folder.is_dir():
         image = stored_image(folder, digest)
         if image is None:
-            notify("the image in the store is not what was locked; the engine has to fetch it itself")
+            notify("the image in the store differs from the lock; the engine downloads it itself")
         else:
             name = ensure_loaded(engine, folder, image, notify)
             if name is not None:

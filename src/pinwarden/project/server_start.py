@@ -1,11 +1,11 @@
-"""The one step before every start of a server: policy, then sandbox, then the command line.
+"""Prepare the start of a server: policy, then command, then sandbox. Every start goes through this module.
 
-1. The policy is read. One that cannot be read or understood is an error, and nothing is started.
-2. What is started is found: the verified bytes that are locked, or a command as it is configured or typed.
-3. The sandbox is chosen: what a bundle was accepted with, what ``[[policy.sandbox]]`` says, or what the user asked for.
+1. Read the policy. If it cannot be read or parsed, nothing is started.
+2. Find the command: the verified bytes in the lock, or a configured or typed command.
+3. Choose the sandbox: the one that a bundle was accepted with, that of ``[[policy.sandbox]]``, or the user's choice.
 
-``run`` and the gateway start what `prepare_start` returns, everything that asks a server what it tells the model
-starts what `prepare_probe` returns (tests/test_structure.py).
+``run`` and the gateway start what `prepare_start` returns; everything that reads a server's surface uses
+`prepare_probe` (tests/test_structure.py).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pinwarden.system.sandbox import Sandbox
     from pinwarden.system.target import StdioTarget, Target
 
-# Nothing to be started from: no package, or one whose bytes are not locked or not in the store.
+# There are no bytes to start from: no package, or its bytes are not locked or not in the store.
 _NO_BYTES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
 
 
 class PreparedStart(Record):
-    """A command that may be started as it is."""
+    """A complete command line, ready to be started."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
@@ -41,7 +41,7 @@ class PreparedStart(Record):
 
 
 class PreparedProbe(Record):
-    """What is started or contacted to ask it, and how."""
+    """A server to probe, and the options for it."""
 
     target: Target
     options: ProbeOptions
@@ -50,10 +50,10 @@ class PreparedProbe(Record):
 def prepare_start(
     project: Project, name: str, find: Callable[[], ServerLaunch], *, sandbox: bool = False, confine: bool = True
 ) -> PreparedStart:
-    """Prepare the start of a server; ``find`` says what is started, and is called after the policy was read.
+    """Prepare the start of a server. ``find`` returns what to start; it is called after the policy was read.
 
-    ``sandbox`` asks for one also if no policy does; without ``confine`` a bundle starts without the one it was accepted
-    with.
+    ``sandbox`` requires a sandbox even if no policy does. Without ``confine``, a bundle starts without the sandbox that
+    it was accepted with.
     """
     policy = load_policies(project).own
     started = find()
@@ -70,9 +70,9 @@ def prepare_start(
 def prepare_probe(
     project: Project, name: str, target: Target, options: ProbeOptions, entry: Entry | None = None
 ) -> PreparedProbe:
-    """Prepare asking a server. With its entry of the lock it is started from the bytes that are locked for it.
+    """Prepare the probe of a server. With its lock entry, the server is started from the locked bytes.
 
-    Without consent it stays as it is, for the error that names it: nothing is built before.
+    Without permission to execute, the target is returned unchanged and nothing is built; the probe then refuses it.
     """
     from pinwarden.project.run import ServerLaunch
     from pinwarden.system.target import StdioTarget
@@ -85,7 +85,7 @@ def prepare_probe(
         started = ServerLaunch(command=target.command, environment={}, cwd=target.cwd)
     else:
         target = replace(target, command=started.command, cwd=started.cwd or target.cwd)
-    if options.sandbox is not None:  # the strictest there is, whatever a policy allows
+    if options.sandbox is not None:  # stricter than any policy
         chosen: Sandbox | None = replace(options.sandbox, readable=(*options.sandbox.readable, *started.readable))
     else:
         chosen = _sandbox(project, policy, name, started, wanted=False)
@@ -95,19 +95,18 @@ def prepare_probe(
 def prepare_locked_probe(
     project: Project, entry: Entry, files: Sequence[ConfigFile], options: ProbeOptions
 ) -> PreparedProbe:
-    """Prepare asking a locked server: the approved command, with this machine's own values."""
-
+    """Prepare the probe of a locked server: the approved command, with this machine's own values."""
     return prepare_probe(project, entry.name, probe_target(entry, files), options, entry)
 
 
 def prepare_run_probe(project: Project, target: Target, options: ProbeOptions) -> PreparedProbe:
-    """Prepare asking a server that ``pinwarden run`` starts: that command takes this very step, sandbox included."""
+    """Prepare the probe of a server that ``pinwarden run`` starts: that command chooses the sandbox itself."""
     load_policies(project)
     return PreparedProbe(target=target, options=options)
 
 
 def probe_server(prepared: PreparedProbe) -> Surface:
-    """Everything that a server tells the model."""
+    """Start or contact the server and read its surface."""
     from pinwarden.surface.probe.probe import probe
 
     return probe(prepared.target, prepared.options)
@@ -116,7 +115,7 @@ def probe_server(prepared: PreparedProbe) -> Surface:
 def probe_prepared(
     prepared: Sequence[PreparedProbe], on_progress: Callable[[Progress], None] | None = None
 ) -> list[Surface | PinwardenError]:
-    """The same of many servers at once, in their order; an error stands in its place."""
+    """Probe many servers at once. Returns a surface or an error for each, in the same order."""
     from pinwarden.surface.probe.probe import probe_all
 
     targets = [probe.target for probe in prepared]
@@ -152,17 +151,17 @@ def _folder(project: Project, path: str) -> str:
 
 
 def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> ServerLaunch | None:
-    """What the lock says is started; None where the client starts something else, or there are no bytes.
+    """The locked command; None if the client starts something else, or if there are no bytes.
 
-    What a registry serves today may differ from what was verified, and a gateway in between would block what was not
-    approved, which is what whoever asks wants to see.
+    The locked bytes are started because a registry may serve others by now, and without a gateway in between, because
+    that would block the very changes that a probe is meant to show.
     """
     from pinwarden.lock import lock_store
     from pinwarden.lock.lockfile import refuse_if_tampered, verify
     from pinwarden.project.run import prepare_locked
 
-    through_us = _starts_through_run(entry, target)
-    if not through_us and not _is_locked_command(entry, target):
+    through_run = _starts_through_run(entry, target)
+    if not through_run and not _is_locked_command(entry, target):
         return None
     try:
         lock = lock_store.read(project.lock)
@@ -170,13 +169,13 @@ def _locked_command(project: Project, entry: Entry, target: StdioTarget) -> Serv
             refuse_if_tampered(verify(lock))
         return prepare_locked(project, entry, arguments_given=(), notify=lambda _: None)
     except PinwardenError as err:
-        if err.code in _NO_BYTES and not through_us:
+        if err.code in _NO_BYTES and not through_run:
             return None
         raise
 
 
 def _starts_through_run(entry: Entry, target: StdioTarget) -> bool:
-    """Whether the client starts the entry through us."""
+    """Whether the client starts the entry with ``pinwarden run NAME``."""
     from pinwarden.clients.command_line import is_enforced_start
     from pinwarden.lock.extension import extension_of
 
@@ -199,7 +198,7 @@ def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:
 
 
 def probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
-    """What to start or contact for this entry."""
+    """What to start or contact for this entry, with the values in the client's file if that is as approved."""
     from pinwarden.clients.config import configured_server
     from pinwarden.clients.drift import compare_entries
     from pinwarden.clients.table import client_of
@@ -217,7 +216,7 @@ def probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
                     return with_store_variables(server.target)
     server = configured_server(entry.name, approved, client)
     if server.target is None:
-        raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be asked: {server.problem}")
+        raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be probed: {server.problem}")
     return with_store_variables(server.target)
 
 
@@ -225,7 +224,7 @@ _STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DAT
 
 
 def with_store_variables(target: Target) -> Target:
-    """A server that is started through ``pinwarden run`` is looked for in the store of this user."""
+    """Pass the location of this user's store to a server that is started through ``pinwarden run``."""
     from pinwarden.system.target import StdioTarget
 
     if isinstance(target, StdioTarget) and target.command[:2] == ("pinwarden", "run"):

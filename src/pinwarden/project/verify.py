@@ -1,4 +1,4 @@
-"""What can be said about a registry's server before anybody locks it."""
+"""``verify``: check a server from a registry before it is locked."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ def verify_server(
     document: dict[str, Any],
     *,
     now: str,
-    ask: Callable[[str, Target], Surface] | None = None,
+    probe: Callable[[str, Target], Surface] | None = None,
     context: FetchContext | None = None,
 ) -> Report:
-    """The report of ``pinwarden verify``. With ``ask`` the live server is asked, with ``shop`` the bytes are
-    fetched and hashed."""
+    """The report of ``pinwarden verify``.
+
+    ``probe`` reads the surface of the live server; with ``context``, the bytes are downloaded and hashed.
+    """
     entry = from_value(document)
     live = SKIPPED
-    if ask is not None:
+    if probe is not None:
         try:
-            seen = ask(entry.name, target_to_probe(entry))
-            live = LiveOutcome(state="listed", tools=tuple(item.value for item in seen.items_of_kind(TOOL)))
+            surface = probe(entry.name, target_to_probe(entry))
+            live = LiveOutcome(state="listed", tools=tuple(item.value for item in surface.items_of_kind(TOOL)))
         except PinwardenError as err:
             refused = err.code == "CONSENT_REQUIRED"
             live = LiveOutcome(state="not-executed" if refused else "failed", reason=err.message)

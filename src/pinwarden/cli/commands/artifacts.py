@@ -81,9 +81,9 @@ def verify(args: Namespace) -> int:
 
     project = project_from(args)
     entry = project.registries(offline=args.offline).find(args.server, args.version, args.source)
-    ask = _probe_function(args, project) if args.live else None
+    probe = _probe_function(args, project) if args.live else None
     with open_fetch_context(args, project, "downloading") as context:
-        report = verify_server(entry, now=now(), ask=ask, context=None if args.offline else context)
+        report = verify_server(entry, now=now(), probe=probe, context=None if args.offline else context)
     return emit(report, args.format)
 
 

@@ -277,10 +277,10 @@ def _servers_not_to_start(lock: Lock, doubts: Iterable[Row], refused: Iterable[R
 
 
 def _live_rows(
-    project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions, held: Mapping[str, str]
+    project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions, not_to_start: Mapping[str, str]
 ) -> list[Row]:
     if options.probe is None:
         return list(outdated_surface_rows(lock))
     from pinwarden.project.gate.online import live_rows
 
-    return list(live_rows(project, lock, texts, options.probe, held))
+    return list(live_rows(project, lock, texts, options.probe, not_to_start))

@@ -231,17 +231,17 @@ def _coverage_notes(lock: Lock, options: GateOptions, in_vain: _Names) -> Iterat
     if hashed:
         yield f"{hashed} of {entries} entries have only ToolPin's tool hashes, which cover just a part of each tool"
     yield from _unchecked_member_notes(lock)
-    asked = _entry_counts(lock, options, in_vain)
+    covered = _entry_counts(lock, options, in_vain)
     # --live includes the registry lookup; do not mention it for a lock without registry entries.
-    if options.registries is not None and (options.registry_requested or asked["registry"]):
+    if options.registries is not None and (options.registry_requested or covered["registry"]):
         option = "--registry" if options.registry_requested else "--live"
-        yield f"{option} looked up {asked['registry']} of {plural(entries, 'entry', 'entries')}"
+        yield f"{option} looked up {covered['registry']} of {plural(entries, 'entry', 'entries')}"
     if options.fetch_context is not None:
-        yield f"--bytes downloaded and hashed the artifacts of {asked['bytes']} of {entries} entries"
+        yield f"--bytes downloaded and hashed the artifacts of {covered['bytes']} of {entries} entries"
     if options.probe is None:
         yield "live servers were not checked (--live)"
     else:
-        yield f"--live checked the servers of {asked['live']} of {plural(entries, 'entry', 'entries')}"
+        yield f"--live checked the servers of {covered['live']} of {plural(entries, 'entry', 'entries')}"
 
 
 def _unchecked_member_notes(lock: Lock) -> Iterator[str]:

@@ -36,11 +36,11 @@ LOCK_KINDS: FindingKinds = kind_table(
 def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options: GateOptions) -> Iterator[Row]:
     """Problems of the lock and the files beside it."""
     problems = [*verify(lock, require_extension=options.require_extension), *verify_files(lock, texts)]
-    places: dict[str, tuple[int, int]] = {}
+    locations: dict[str, tuple[int, int]] = {}
     if problems:
-        places = _locations(project, [problem.path for problem in problems])
+        locations = _locations(project, [problem.path for problem in problems])
     for problem in problems:
-        line, column = places.get(problem.path, (None, None))
+        line, column = locations.get(problem.path, (None, None))
         yield Row(
             code=problem.code,
             severity=problem.level,

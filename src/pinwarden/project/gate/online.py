@@ -55,11 +55,11 @@ def live_rows(
     lock: Lock,
     texts: Mapping[str, bytes],
     options: ProbeOptions,
-    held: Mapping[str, str],
+    not_to_start: Mapping[str, str],
 ) -> Iterator[Row]:
     """Probe every server with an approved surface, all at once, and report the differences.
 
-    ``held`` are the names of those that must not be started, with the reason.
+    ``not_to_start`` are the names of servers that must not be started, with the reason.
     """
     if lock.entries and not any(map(_has_pin, lock.entries)):
         yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
@@ -67,12 +67,12 @@ def live_rows(
     questions: list[_LiveCheck] = []
     files = project.configs()
     for entry in lock.entries:
-        if entry.name in held:
+        if entry.name in not_to_start:
             if _has_pin(entry):
-                yield _unchecked(entry, f"was not started: {held[entry.name]}")
+                yield _unchecked(entry, f"was not started: {not_to_start[entry.name]}")
             continue
         try:
-            question = _live_check(entry, texts, lambda one: prepare_locked_probe(project, one, files, options))
+            question = _live_check(entry, texts, lambda locked: prepare_locked_probe(project, locked, files, options))
         except PinwardenError as err:
             yield _unchecked(entry, f"could not be probed: {err.message}")
             continue

@@ -99,14 +99,14 @@ def coverage_rows(root: Path, projects: Sequence[Project], policies: Policies) -
                         yield _coverage_row(root, folder, file, first.lock.name, policies)
                     if not file.fault:  # settings are reported even where a lock covers the servers
                         shown = Path(file.path).relative_to(root).as_posix()
-                        yield from (finding_row(found, shown, policies) for found in file_findings(file))
+                        yield from (finding_row(finding, shown, policies) for finding in file_findings(file))
     except PinwardenError as err:
         message = f"the repository was not searched for configurations: {err.message}"
         yield Row(code=COULD_NOT_CHECK, severity="critical", entity="repository", name="", path="", message=message)
 
 
 def _nested_rows(root: Path, project: Project) -> Iterator[Row]:
-    """Failures in a project that this run was not asked to check.
+    """Failures in a project that is not among those to check.
 
     Its lock is checked offline and without starting anything: a pull request that adds a configuration can add a lock
     beside it.
