@@ -402,7 +402,7 @@ class TestFirstApproval:
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
         outcome = world.run("approve", "notes", "--allow-execute")
         assert (outcome.code, outcome.err) == (0, "")
-        assert outcome.out == "notes: nothing to approve, its surface is the approved one\n"
+        assert outcome.out == "notes: nothing to approve, its surface is as approved\n"
 
     def test_after_a_yes_the_difference_is_not_shown_again(self, world: World) -> None:
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0

@@ -1,4 +1,4 @@
-"""A server's surface on its way into the lock: scan warnings must be approved too.
+"""Surfaces to be approved: before a surface is written into the lock, its scan warnings must be approved too.
 
 Every command that records a surface uses this module: ``assign_surface_files`` writes only an ``ApprovalCandidate``,
 which cannot be written while it has scan warnings that the approver did not see and approve.
@@ -124,14 +124,14 @@ def assign_surface_files(
 ) -> tuple[list[Entry], dict[str, bytes]]:
     """Choose the file beside the lock for each newly approved surface. Returns the entries and the files to write.
 
-    ``texts`` has the surfaces by entry key. A surface goes into the file that its entry names, unless that file holds
-    another surface of an entry that stays: a server may be approved for two clients in different versions.
+    ``texts`` has the surfaces by entry key. A surface goes into the file that its entry names, unless that file has
+    another surface of a remaining entry: a server may be approved for two clients in different versions.
 
     Raises ``WARNINGS_NOT_APPROVED`` for a surface with scan warnings that are not approved.
     """
     fresh = {entry.key for entry in entries if entry.key in texts}
-    staying = [entry for entry in (old.entries if old else ()) if entry.key not in fresh]
-    taken = {pin.path: pin.file_digest for pin in map(_pin, staying) if pin is not None}
+    remaining = [entry for entry in (old.entries if old else ()) if entry.key not in fresh]
+    taken = {pin.path: pin.file_digest for pin in map(_pin, remaining) if pin is not None}
     made: list[Entry] = []
     files: dict[str, bytes] = {}
     for entry in entries:
@@ -154,8 +154,8 @@ def _pin(entry: Entry) -> SurfacePin | None:
 def _free_path(entry: Entry, pin: SurfacePin, taken: Mapping[str, Digest]) -> str:
     folder = pin.path.partition("/")[0]
     # The last one is unique to this entry: neither server names nor keys have an "@" in their file name.
-    wished = (pin.path, surface_path(entry.key, folder=folder), surface_path(entry.name, entry.client, folder))
-    for path in wished:
+    candidates = (pin.path, surface_path(entry.key, folder=folder), surface_path(entry.name, entry.client, folder))
+    for path in candidates:
         if taken.get(path, pin.file_digest) == pin.file_digest:
             return path
     raise PinwardenError("LOCK_INVALID", f"every file name for the surface of {entry.key[:120]!a} is taken")

@@ -31,7 +31,7 @@ def server_to_approve(project: Project, name: str, client: str | None = None) ->
     """The server of that name, with the entries of all clients that have it."""
     lock = lock_store.read(project.lock)
     if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
     return locked_server(lock.entries, name, client, "approve")
 
 
@@ -107,8 +107,8 @@ def _approved_for(entry: Entry) -> str | None:
 def _unchanged_report(report: Report, entry: Entry) -> Report:
     of = _approved_for(entry)
     if of is None:
-        return replace(report, summary=f"{entry.name}: nothing to approve, its surface is the approved one")
-    summary = f"{entry.name}: its surface is the one approved for {of}; approve it for this release too"
+        return replace(report, summary=f"{entry.name}: nothing to approve, its surface is as approved")
+    summary = f"{entry.name}: its surface is as approved for {of}; approve it for this release too"
     return replace(report, summary=summary)
 
 
@@ -145,11 +145,11 @@ def approve(project: Project, server: LockedServer, seen: Surface, approver: App
         summary = f"{name}: not approved because of {warnings_text}; to approve them too: {APPROVE_WARNINGS_OPTION}"
         return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
     approve_surfaces(project, [(entry, candidate) for entry in server.entries], approver, now)
-    place = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
+    clients = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
     changes = plural(len(changed.rows), "change")
     return replace(
         shown,
         exit_code=EXIT_CLEAN,
-        summary=f"{name}: {changes} approved by {approver.by}{place}; surface {seen.digest}",
+        summary=f"{name}: {changes} approved by {approver.by}{clients}; surface {seen.digest}",
         facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.reason, "surface": str(seen.digest)},
     )

@@ -56,9 +56,9 @@ def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedA
     if package.ecosystem not in ("mcpb", "cargo"):
         refuse_other_index(locked_launch(entry))
     pinned = extension_of(entry) or Extension()
-    asked = registry_of(package, context)
-    if pinned.registry is not None and asked is not None and asked != pinned.registry:
-        return _registry_changed_result(entry.name, pinned.registry, package, asked, now)
+    configured = registry_of(package, context)
+    if pinned.registry is not None and configured is not None and configured != pinned.registry:
+        return _registry_changed_result(entry.name, pinned.registry, package, configured, now)
     facts = fetch_facts(package, context, now=now, server=entry.name)
     outcome = judge_artifact(facts, claim=claim)
     provenance = check_provenance(entry.name, pinned, facts, context, now)
@@ -71,13 +71,15 @@ def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedA
     )
 
 
-def _registry_changed_result(server: str, locked: str, package: PackageRef, asked: str, now: str) -> ExaminedArtifact:
+def _registry_changed_result(
+    server: str, locked: str, package: PackageRef, configured: str, now: str
+) -> ExaminedArtifact:
     """The result when today's settings name another registry than the locked one; nothing was contacted."""
-    change = registry_change(server, locked, asked)
+    change = registry_change(server, locked, configured)
     return ExaminedArtifact(
         package=package,
-        facts=ArtifactFacts(package=package, registry=asked, checked_at=now),
-        outcome=unavailable_artifact(package, asked, change.reason),
+        facts=ArtifactFacts(package=package, registry=configured, checked_at=now),
+        outcome=unavailable_artifact(package, configured, change.reason),
         rows=(change_row(change),),
     )
 

@@ -63,14 +63,14 @@ def remove_server(project: Project, name: str, clients: Sequence[str], now: str,
                         "action": remove_entry(path, entry.client, name),
                     }
                 )
-    gone = remove_from_lock(project, name, clients, now)
+    removed = remove_from_lock(project, name, clients, now)
     return Report(
         command="remove",
         subject=name,
-        summary=f"removed {', '.join(gone)}"
+        summary=f"removed {', '.join(removed)}"
         + "".join(f"; {row['file']} {_REMOVAL_TEXT[row['action']]}" for row in done),
         exit_code=EXIT_CLEAN,
-        facts={"removed": gone, "configs": done},
+        facts={"removed": removed, "configs": done},
     )
 
 

@@ -69,7 +69,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     """
     lock = lock_store.read(project.lock)
     if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
     refuse_if_tampered(verify(lock))
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
@@ -102,7 +102,7 @@ def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -
     if done and probe is None:
         yield "no server was started; pinwarden enforce --allow-execute starts each once with its new command"
     elif done:
-        yield "each server was started once with its new command, and answered"
+        yield "each server was started once with its new command, and responded"
 
 
 def _row(entry: Entry, err: PinwardenError) -> Row:
@@ -158,11 +158,11 @@ def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], se
     project = options.project
     lock, start = lock_store.read(project.lock), parse_locked_start(words)
     if lock is None or start is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name} here")
+        raise PinwardenError("LOCK_MISSING", f"there is no {project.lock.name}")
     resolved = resolve_start(start, lock.entries)
     if entry_identity(resolved) != entry_identity(entry):
         raise PinwardenError(
-            "CONFIG_UNEDITABLE", f"{' '.join(words)[:200]} would start another server than was approved"
+            "CONFIG_UNEDITABLE", f"{' '.join(words)[:200]} would start a different server than the approved one"
         )
     if options.probe is None or server is None:
         return
@@ -193,7 +193,7 @@ def _refuse_local(entry: Entry, launch: LockedLaunch) -> None:
         if not launch.runs.wrappers:
             return
         raise PinwardenError(
-            "NOTHING_TO_RUN", f"it is started by {launch.runs.wrappers[0]}, which cannot be reproduced"
+            "NOTHING_TO_RUN", f"it is started by {launch.runs.wrappers[0]}, which Pinwarden cannot reproduce"
         )
     raise PinwardenError("NOTHING_TO_RUN", f"it starts {runs.identity[:120]!a}, which is not from a registry")
 
@@ -211,9 +211,9 @@ def _as_approved(
     return None
 
 
-def run_command(project: Project, name: str, client: str, scope: str, *, held: bool = False) -> list[str]:
-    """The ``pinwarden run`` command for a client; ``held`` says that the server's surface is approved."""
-    words = [PROGRAM, "run", name, *(("--require-lock",) if held else ())]
+def run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
+    """The ``pinwarden run`` command for a client. If the surface is ``approved``, the command requires the lock."""
+    words = [PROGRAM, "run", name, *(("--require-lock",) if approved else ())]
     if scope == "global":
         words += ["--project", str(project.root.resolve())]
     elif client in _PROJECT_WORDS:
@@ -222,7 +222,7 @@ def run_command(project: Project, name: str, client: str, scope: str, *, held: b
 
 
 def _run_command(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
-    words = run_command(project, entry.name, client.id, entry.scope, held=has_surface(entry))
+    words = run_command(project, entry.name, client.id, entry.scope, approved=has_surface(entry))
     words += ["--client", entry.client]  # other clients may have another server of this name
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]

@@ -95,7 +95,7 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
 def _summary(done: int, rows: Sequence[Row]) -> str:
     without = sum(row.code == "nothing_to_run" for row in rows)
     summary = f"{plural(done, 'server')} ready to run, {len(rows) - without} not"
-    return f"{summary}, {without} with nothing to fetch" if without else summary
+    return f"{summary}, {without} with nothing to download" if without else summary
 
 
 def _level(err: PinwardenError, *, frozen: bool) -> str:
@@ -171,7 +171,7 @@ def _fetch_bundle(entry: Entry, context: FetchContext, options: FetchOptions) ->
 
     pin = find_bundle_pin(entry)
     if pin is None:
-        raise PinwardenError("LOCK_INVALID", f"the record of the bundle {entry.name[:120]!a} is gone")
+        raise PinwardenError("LOCK_INVALID", f"the lock entry of {entry.name[:120]!a} lacks the record of its bundle")
     if options.bundles is not None and missing_files(pin, context.store):
         options.bundles.fetch(pin, context.store)
     folder = ensure_bundle(pin, context.store, notify=lambda _: None)

@@ -68,9 +68,9 @@ def discover_servers(project: Project, accepted: AcceptedServers, scope: str = "
 def probe_servers(
     discovery: Discovery, options: ProbeOptions | None, on_progress: Callable[[int, int], None] | None = None
 ) -> Discovery:
-    """Probe the servers that may be locked, if allowed. Another surface than the approved one needs a decision.
+    """Probe the servers that may be locked, if allowed. A surface that differs from the approved one needs a decision.
 
-    While a decision is missing nothing is started: a planted server must not be started to find out what it offers.
+    While a decision is missing nothing is started: a planted server must not be started just to see what it offers.
     """
     if discovery.undecided:
         return discovery
@@ -125,16 +125,16 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
     """Compare the server's surface with the approved one. Scan warnings must be accepted explicitly."""
     if server.surface is None or server.refused is not None:
         return server
-    standing = approved.with_surface(server.status, server.key, server.server.name, server.surface)
-    if standing is server.status:
+    status = approved.with_surface(server.status, server.key, server.server.name, server.surface)
+    if status is server.status:
         return server
-    server = replace(server, status=standing)
-    open_warnings = bool(standing.scan_warnings) and not server.warnings_approved
-    if open_warnings and standing.state in ("first", "new"):
+    server = replace(server, status=status)
+    open_warnings = bool(status.scan_warnings) and not server.warnings_approved
+    if open_warnings and status.state in ("first", "new"):
         how = f"its surface looks like an attack. If you reviewed it and accept it: {server.how_to_accept}"
         return replace(server, refused=how)
-    grave = standing.scan_warnings or any(row.severity == CRITICAL for row in standing.rows)
-    return replace(server, accepted=server.named and not open_warnings if grave else server.accepted)
+    serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
+    return replace(server, accepted=server.named and not open_warnings if serious else server.accepted)
 
 
 def _refuse_unknown(accepted: AcceptedServers, servers: Sequence[DiscoveredServer]) -> None:
@@ -149,19 +149,19 @@ def _choose(files: Sequence[ConfigFile], approved: ApprovedServers) -> list[Disc
     for file in files:
         for server in file.servers:
             key = lock_entry.entry_key(server.name, lock_client(server.client))
-            reason, standing = (
+            reason, status = (
                 _lock_problem(server) or _self_reference_problem(server, key, approved),
                 approved.compare(server, key),
             )
             if reason is None and key in chosen:
                 same = fragment_of(server) == fragment_of(chosen[key].server)
                 reason = None if same else f"another file configures {server.name!a} differently for the same client"
-                if same and standing.state != "unchanged":
+                if same and status.state != "unchanged":
                     continue
             if reason is None:
-                chosen[key] = DiscoveredServer(server=server, key=key, status=standing)
+                chosen[key] = DiscoveredServer(server=server, key=key, status=status)
             else:
-                refused.append(DiscoveredServer(server=server, key=key, status=standing, refused=reason))
+                refused.append(DiscoveredServer(server=server, key=key, status=status, refused=reason))
     return [*chosen.values(), *refused]
 
 
@@ -192,8 +192,8 @@ def _self_reference_problem(server: ConfiguredServer, key: str, approved: Approv
 def _has_exposed_secret(entry: Any) -> bool:
     """Whether an argument or an address contains a secret: it would be written into the lock."""
     for url in entry_urls(entry):
-        place, _, query = url.partition("?")
-        if MASK in mask_url(place) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
+        address, _, query = url.partition("?")
+        if MASK in mask_url(address) or any(looks_secret(name, value) for name, value in parse_qsl(query)):
             return True
     lines = [[_LITERAL.sub(r"\1", word) for word in words] for words in entry_command_lines(entry)]
     return any(mask_words(words) != words for words in lines)
@@ -224,8 +224,8 @@ def _probe_all(
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             result.append(replace(server, refused=f"{outcome.message}; a lock must not hold it"))
         elif isinstance(outcome, PinwardenError):
-            wanted_in_vain = None if outcome.code == "CONSENT_REQUIRED" else outcome
-            result.append(replace(server, not_probed=outcome.message, probe_error=wanted_in_vain))
+            failure = None if outcome.code == "CONSENT_REQUIRED" else outcome
+            result.append(replace(server, not_probed=outcome.message, probe_error=failure))
         elif outcome is None:
             result.append(server if server.refused else replace(server, not_probed="it is disabled"))
         elif outcome.digest is None:
@@ -287,11 +287,11 @@ def _write(discovery: Discovery, servers: Sequence[DiscoveredServer], approver: 
 
 def _without_refused(discovery: Discovery, old: Lock | None, now: str) -> Lock | None:
     """The lock without entries that were accepted and written, and refused after their server was probed."""
-    taken_back = _refused_later(discovery)
-    if old is None or not taken_back:
+    refused_keys = _refused_later(discovery)
+    if old is None or not refused_keys:
         return old
-    earlier = [entry for key in taken_back if (entry := discovery.approved.entry(key)) is not None]
-    return relock(without(old, taken_back, now), earlier, now)
+    earlier = [entry for key in refused_keys if (entry := discovery.approved.entry(key)) is not None]
+    return relock(without(old, refused_keys, now), earlier, now)
 
 
 def _refused_later(discovery: Discovery) -> list[str]:

@@ -64,7 +64,7 @@ class LockStatus(Record):
 
 
 class ApprovedServers:
-    """What the lock has of the servers in these files."""
+    """The entries of the lock, compared with the servers in these files."""
 
     def __init__(
         self, project: Project, lock: Lock | None, texts: Mapping[str, bytes], files: Sequence[ConfigFile]
@@ -73,9 +73,7 @@ class ApprovedServers:
         self.exists = lock is not None
         self._entries = {entry.key: entry for entry in lock.entries} if lock is not None else {}
         view = view_of(project, tuple(self._entries.values()), files)
-        self._strangers = {
-            _location(unknown.server): unknown.change for unknown in unknown_config_servers(project, view)
-        }
+        self._unknown = {_location(unknown.server): unknown.change for unknown in unknown_config_servers(project, view)}
         self._drift = {
             (issue.key, project.shown(issue.file)): issue.changes
             for issue in config_issues(project, view)
@@ -87,9 +85,9 @@ class ApprovedServers:
         if not self.exists:
             return LockStatus(state="first")
         entry, file = self._entries.get(key), self._project.shown(server.path)
-        stranger = self._strangers.get(_location(server))
-        if stranger is not None or entry is None:
-            changes: Iterable[Change] = () if stranger is None else (stranger,)
+        unknown = self._unknown.get(_location(server))
+        if unknown is not None or entry is None:
+            changes: Iterable[Change] = () if unknown is None else (unknown,)
             return LockStatus(state="new" if entry is None else "changed", rows=_rows(changes, file))
         changes = self._drift.get((key, file)) or _differences(server, entry)
         return LockStatus(state="changed" if changes else "unchanged", rows=_rows(changes, file))
@@ -109,32 +107,32 @@ class ApprovedServers:
         pin = extension.surface if extension else None
         return parse_surface(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
 
-    def with_surface(self, standing: LockStatus, key: str, name: str, seen: Surface) -> LockStatus:
+    def with_surface(self, status: LockStatus, key: str, name: str, seen: Surface) -> LockStatus:
         """Add the probed surface: it needs a decision too, unless it is the approved one.
 
         Text that is not approved yet is scanned as by ``pinwarden scan``.
         """
         approved = self.surface(key)
         if approved is not None and approved.digest == seen.digest:
-            return standing
+            return status
         from pinwarden.project.surface_reports import warning_rows
 
         attacks = warning_rows(seen, name, () if approved is None else (approved,))
         if approved is not None:
             rows = tuple(change_row(change) for change in compare(approved, seen))
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
-            state: State = "changed" if standing.state == "unchanged" else standing.state
-            return replace(standing, state=state, rows=(*standing.rows, *rows, *attacks), scan_warnings=attacks)
-        if standing.state == "unchanged":
+            state: State = "changed" if status.state == "unchanged" else status.state
+            return replace(status, state=state, rows=(*status.rows, *rows, *attacks), scan_warnings=attacks)
+        if status.state == "unchanged":
             return LockStatus(state="changed", rows=(_first_surface_row(name, seen), *attacks), scan_warnings=attacks)
-        return replace(standing, rows=(*standing.rows, *attacks), scan_warnings=attacks) if attacks else standing
+        return replace(status, rows=(*status.rows, *attacks), scan_warnings=attacks) if attacks else status
 
 
 def _first_surface_row(name: str, seen: Surface) -> Row:
     """A row that names the items to approve, and how to read them first."""
     message = (
-        "Its tools were not pinned yet; its present tools would be approved. "
-        f"To read it first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
+        "Its tools were not pinned yet; its current tools would be approved. "
+        f"To read them first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
     )
     names = ", ".join(f"{kind.entity} {item.name}" for kind in ITEM_KINDS for item in seen.items_of_kind(kind))
     return Row(

@@ -57,9 +57,7 @@ def sign_lock(signing: SigningRequest) -> Report:
 
 def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
     if len(signing.keys) != 1 or signing.add:
-        raise PinwardenError(
-            "USAGE", "this format has only one signature", hint="Sign with --dsse to have several."
-        )
+        raise PinwardenError("USAGE", "this format has only one signature", hint="Sign with --dsse to have several.")
     digest = digest_of(document.lock)
     if digest is None:
         raise PinwardenError(

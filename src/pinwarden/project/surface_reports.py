@@ -18,7 +18,7 @@ from pinwarden.surface.surface import ITEM_KINDS, Surface, encode_surface
 
 
 def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bool = False) -> Report:
-    """The report of ``pinwarden diff``; with ``whole`` no value in it is cut, for those who approve by it."""
+    """The report of ``pinwarden diff``; with ``whole``, no value is shortened, so that it can be approved."""
     changes = compare(before, after)
     blocked = blocked_by_default(changes)
     counts = Counter(change.severity for change in changes)
@@ -50,7 +50,7 @@ def _diff_summary(counts: Counter[str], blocked: bool) -> str:
 def _diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
     notes: list[str] = []
     if before.server is None or after.server is None:
-        notes.append("server information was not recorded on both sides; only new instructions are looked at")
+        notes.append("server information was not recorded on both sides; only new instructions are compared")
     return tuple(notes)
 
 
@@ -59,7 +59,7 @@ def _digest_text(surface: Surface) -> str | None:
 
 
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
-    """The report of ``pinwarden scan`` over one or more named servers, each also seen beside the others."""
+    """The report of ``pinwarden scan`` over one or more servers, also compared with each other."""
     findings: list[tuple[str, Finding]] = []
     for name, surface in surfaces.items():
         neighbours = [(other, beside) for other, beside in surfaces.items() if other != name]
@@ -94,7 +94,7 @@ def scan_row(finding: Finding, server: str = "") -> Row:
 
 
 def warning_rows(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
-    """What the scan warns of in text that is not in an approved surface."""
+    """Scan warnings about text that is not in an approved surface."""
     return tuple(scan_row(finding, server) for finding in new_warnings(surface, approved))
 
 
@@ -129,13 +129,13 @@ def inspect_surface(surface: Surface, subject: str) -> Report:
 
 
 def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
-    """The report of a probe under two identities: a server must tell every client the same."""
+    """The report of probing under two client names: a server should show every client the same surface."""
     changes = compare(first, second)
-    same = "the server tells both clients the same"
+    same = "the server shows both clients the same surface"
     return Report(
         command="inspect",
         subject=subject,
-        summary=f"the server tells the two clients different things: {len(changes)} differences" if changes else same,
+        summary=f"the server shows the two clients different surfaces: {len(changes)} differences" if changes else same,
         exit_code=EXIT_REFUSED if changes else EXIT_CLEAN,
         rows=tuple(change_row(change) for change in changes),
         facts={"differs_per_client": bool(changes), "changes": [change.to_json() for change in changes]},

@@ -60,7 +60,7 @@ def checked_project(
     project: Project, lock: Lock, rows_by_check: Mapping[str, Sequence[Row]], options: GateOptions, policies: Policies
 ) -> ProjectCheck:
     """The outcome for a project that has a lock."""
-    in_vain = {
+    failed_names = {
         name: {row.name for row in group if row.code == COULD_NOT_CHECK} for name, group in rows_by_check.items()
     }
     checked = ProjectCheck(
@@ -69,7 +69,7 @@ def checked_project(
         rows_by_check=rows_by_check,
         not_done=_nothing_to_check(lock, options, policies),
         entry_counts=_entry_counts(lock, options),
-        notes=tuple(_coverage_notes(lock, options, in_vain)),
+        notes=tuple(_coverage_notes(lock, options, failed_names)),
     )
     return replace(checked, rule_texts=_rule_texts(options, checked.rows))
 
@@ -143,14 +143,14 @@ def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
         from pinwarden.project.install_scripts import SCRIPT_KINDS
 
         texts.update(kind_reasons(SCRIPT_KINDS))
-    untold = {row.code for row in rows} - texts.keys()
-    if untold:
+    unexplained = {row.code for row in rows} - texts.keys()
+    if unexplained:
         from pinwarden.clients.drift import CONFIG_KINDS
         from pinwarden.clients.findings import FINDING_KINDS
         from pinwarden.surface.drift.changes import CHANGE_KINDS
 
         known = kind_reasons(CHANGE_KINDS, FINDING_KINDS, CONFIG_KINDS)
-        texts.update({code: known[code] for code in untold & known.keys()})
+        texts.update({code: known[code] for code in unexplained & known.keys()})
     return texts
 
 
@@ -215,8 +215,8 @@ def _has_live_pin(entry: Entry) -> bool:
     return pinned or any(member in entry.manifest for member in TOOL_HASHES)
 
 
-def _coverage_notes(lock: Lock, options: GateOptions, in_vain: _Names) -> Iterator[str]:
-    """What was checked and what was not; ``in_vain`` are the names a check failed for."""
+def _coverage_notes(lock: Lock, options: GateOptions, failed_names: _Names) -> Iterator[str]:
+    """What was checked and what was not; ``failed_names`` are the names a check failed for."""
     if options.configs:
         yield f"searched the configuration files of {len(supported_client_titles())} clients (--format json lists them)"
     unpinned = hashed = 0
@@ -231,7 +231,7 @@ def _coverage_notes(lock: Lock, options: GateOptions, in_vain: _Names) -> Iterat
     if hashed:
         yield f"{hashed} of {entries} entries have only ToolPin's tool hashes, which cover just a part of each tool"
     yield from _unchecked_member_notes(lock)
-    covered = _entry_counts(lock, options, in_vain)
+    covered = _entry_counts(lock, options, failed_names)
     # --live includes the registry lookup; do not mention it for a lock without registry entries.
     if options.registries is not None and (options.registry_requested or covered["registry"]):
         option = "--registry" if options.registry_requested else "--live"

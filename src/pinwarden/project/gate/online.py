@@ -64,7 +64,7 @@ def live_rows(
     if lock.entries and not any(map(_has_pin, lock.entries)):
         yield Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=_NOTHING_PINNED)
     yield from unpinned_rows(lock, _has_pin)
-    questions: list[_LiveCheck] = []
+    checks: list[_LiveCheck] = []
     files = project.configs()
     for entry in lock.entries:
         if entry.name in not_to_start:
@@ -72,25 +72,25 @@ def live_rows(
                 yield _unchecked(entry, f"was not started: {not_to_start[entry.name]}")
             continue
         try:
-            question = _live_check(entry, texts, lambda locked: prepare_locked_probe(project, locked, files, options))
+            check = _live_check(entry, texts, lambda locked: prepare_locked_probe(project, locked, files, options))
         except PinwardenError as err:
             yield _unchecked(entry, f"could not be probed: {err.message}")
             continue
-        if question is not None:
-            questions.append(question)
-    outcomes = probe_prepared([question.prepared for question in questions])
-    for question, seen in zip(questions, outcomes, strict=True):
-        if isinstance(seen, PinwardenError) and seen.code == "SECRET_REPEATED":
-            yield _row(question.entry, "secret_repeated", seen.message)
-        elif isinstance(seen, PinwardenError):
-            how = " (--allow-execute)" if seen.code == "CONSENT_REQUIRED" else ""
+        if check is not None:
+            checks.append(check)
+    outcomes = probe_prepared([check.prepared for check in checks])
+    for check, outcome in zip(checks, outcomes, strict=True):
+        if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
+            yield _row(check.entry, "secret_repeated", outcome.message)
+        elif isinstance(outcome, PinwardenError):
+            how = " (--allow-execute)" if outcome.code == "CONSENT_REQUIRED" else ""
             yield replace(
-                _unchecked(question.entry, f"could not be probed: {seen.message}{how}"), excerpt=stderr_tail(seen)
+                _unchecked(check.entry, f"could not be probed: {outcome.message}{how}"), excerpt=stderr_tail(outcome)
             )
-        elif question.approved is not None:
-            yield from _text_rows(question.entry, question.approved, seen)
+        elif check.approved is not None:
+            yield from _surface_rows(check.entry, check.approved, outcome)
         else:
-            yield from _hash_rows(question.entry, seen)
+            yield from _hash_rows(check.entry, outcome)
 
 
 def _has_pin(entry: Entry) -> bool:
@@ -110,7 +110,7 @@ def _live_check(entry: Entry, texts: Mapping[str, bytes], start: Callable[[Entry
     return _LiveCheck(entry=entry, prepared=start(entry), approved=None)
 
 
-def _text_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
+def _surface_rows(entry: Entry, approved: Surface, seen: Surface) -> Iterator[Row]:
     for change in compare(approved, seen):
         row = change_row(change)
         yield replace(row, entity=f"{entry.name}: {row.entity}")
