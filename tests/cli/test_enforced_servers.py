@@ -258,7 +258,7 @@ class TestUpdating:
         told = " ".join(outcome.out.split())
         assert "would" not in told
         assert "1 of 1 entry comes from a registry, 1 with a newer release; notes updated to 2.0.0" in told
-        assert "next: pinwarden approve notes --allow-execute shows what the new release tells the model" in told
+        assert "next: pinwarden approve notes --allow-execute to review what the new release tells the model" in told
 
     def test_a_server_whose_bytes_were_never_pinned_is_led_to_that_first(self, world: Enforced) -> None:
         world.lock.unlink()

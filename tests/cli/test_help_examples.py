@@ -231,8 +231,10 @@ def test_the_example_of_a_registry_serves_one(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("http://127.0.0.1:")
-        finally:
             process.terminate()
+            process.wait(60)
+        finally:
+            process.kill()
 
 
 def test_the_examples_of_publishers_run_against_a_registry(tmp_path: Path, stack: ExitStack) -> None:

@@ -49,11 +49,16 @@ def serve(registry: Registry, listening: socket.socket) -> None:
         http=bounded_protocol(),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
-    # uvicorn raises the signal again for the previous handler. The default handler would end the process before the
-    # registry is closed.
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda _number, _frame: None)
-    uvicorn.Server(config).run(sockets=[listening])
+    server = uvicorn.Server(config)
+
+    def stop(_signal: int, _frame: object) -> None:
+        server.should_exit = True
+
+    # A signal must not be lost before uvicorn has its own handlers. At the end, uvicorn raises it again for this one:
+    # the default one would end the process before the registry is closed.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server.run(sockets=[listening])
 
 
 HEADER_TIMEOUT_SECONDS = 20.0
