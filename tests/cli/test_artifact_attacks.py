@@ -125,7 +125,7 @@ def offer(user: User, package: str, *versions: str) -> None:
     (user.root / "servers.json").write_text(json.dumps(servers))
 
 
-def test_attack_postmark_a_release_by_somebody_else_is_shown_and_the_approved_bytes_stay(
+def test_attack_postmark_a_release_by_another_publisher_is_reported_and_the_approved_bytes_stay(
     npm: Verdaccio, npm_user: User
 ) -> None:
     server = "io.github.acme/postmark"
@@ -158,9 +158,7 @@ def test_attack_postmark_a_release_by_somebody_else_is_shown_and_the_approved_by
     assert "[BYTES_NOT_LOCKED]" in refused.err
 
 
-def test_attack_a_newer_release_whose_bytes_are_a_lie_is_not_written_even_with_a_yes(
-    npm: Verdaccio, npm_user: User
-) -> None:
+def test_attack_a_newer_release_with_wrong_bytes_is_not_written_even_with_yes(npm: Verdaccio, npm_user: User) -> None:
     server = "io.github.acme/postmark"
     npm.publish(*npm_server("half-broken", "1.0.0", says="approved"))
     offer(npm_user, "half-broken", "1.0.0")
@@ -178,7 +176,7 @@ def test_attack_a_newer_release_whose_bytes_are_a_lie_is_not_written_even_with_a
     assert npm_user.lock_bytes() == locked
 
 
-def test_attack_locking_again_does_not_let_other_bytes_be_pinned(npm: Verdaccio, npm_user: User) -> None:
+def test_attack_locking_again_does_not_pin_different_bytes(npm: Verdaccio, npm_user: User) -> None:
     """Whoever makes somebody accept a harmless change of the configuration must not get the pins dropped with it."""
     manifest, data = npm_server("relocked", says="approved")
     npm.publish(manifest, data)
@@ -247,7 +245,7 @@ def assert_fetch_refuses(user: User) -> None:
     assert "[ARTIFACT_MISSING]" in refused.err
 
 
-def test_attack_a_tarball_and_what_the_registry_says_of_it_changed_together(npm: Verdaccio, npm_user: User) -> None:
+def test_attack_a_tarball_and_its_registry_metadata_changed_together(npm: Verdaccio, npm_user: User) -> None:
     """A first install accepts it happily. Only who knows the bytes from before can tell."""
     manifest, data = npm_server("lying", says="approved")
     npm.publish(manifest, data)
@@ -274,7 +272,7 @@ def test_attack_a_wheel_and_the_index_changed_together(wheels: Path, pip_user: U
     assert_fetch_refuses(pip_user)
 
 
-def test_attack_a_wheel_added_to_an_old_release_is_reported_and_never_taken(wheels: Path, pip_user: User) -> None:
+def test_attack_a_wheel_added_to_an_old_release_is_reported_and_not_used(wheels: Path, pip_user: User) -> None:
     """Installers prefer the more specific wheel, so the code changes while version and old file stay."""
     (wheels / wheel_name("old-notes", "1.0")).write_bytes(python_server("old-notes", says="approved"))
     pip_user.locked(notes="uvx old-notes@1.0")
@@ -355,9 +353,7 @@ def test_attack_an_index_with_another_image_for_one_platform_is_a_moved_tag(oci:
 
 
 @needs_registry
-def test_attack_another_manifest_behind_the_same_index_is_not_what_its_digest_says(
-    oci: DockerRegistry, user: User
-) -> None:
+def test_attack_a_manifest_that_does_not_match_its_digest_is_refused(oci: DockerRegistry, user: User) -> None:
     """The index names its manifests by digest: the only way to exchange one is to serve other bytes under it."""
     built = {"linux/amd64": images.image("one"), "linux/arm64": images.image("two", platform="linux/arm64")}
     images.push_index(oci, "acme/behind", "v1", built, images.index(built))
@@ -377,7 +373,7 @@ def test_attack_another_manifest_behind_the_same_index_is_not_what_its_digest_sa
 
 
 @needs_registry
-def test_attack_an_image_that_is_not_what_its_digest_says_is_never_pinned(oci: DockerRegistry, user: User) -> None:
+def test_attack_an_image_that_does_not_match_its_digest_is_never_pinned(oci: DockerRegistry, user: User) -> None:
     """Tampered with before anybody locked it: the registry still claims the old digest in its header."""
     built = images.image("honest")
     images.push(oci, "acme/tampered", "v1", built)
@@ -398,7 +394,7 @@ def test_attack_an_image_that_is_not_what_its_digest_says_is_never_pinned(oci: D
 
 
 @pytest.mark.parametrize("way", ["project .npmrc", "scope in project .npmrc", "NPM_CONFIG_REGISTRY"])
-def test_attack_npm_is_led_to_another_registry_after_locking(npm: Verdaccio, npm_user: User, way: str) -> None:
+def test_attack_npm_is_redirected_to_another_registry_after_locking(npm: Verdaccio, npm_user: User, way: str) -> None:
     name = "@acme/substituted" if way.startswith("scope") else "substituted"
     publish_once(npm, *npm_server(name, says="approved"))
     npm_user.locked(notes=f"npx -y {name}@1.0.0")
@@ -439,7 +435,7 @@ def test_dependencies_without_a_scope_do_not_come_from_the_registry_of_the_scope
 
 
 @pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "PIP_INDEX_URL"])
-def test_attack_python_is_led_to_another_index_after_locking(
+def test_attack_pip_is_redirected_to_another_index_after_locking(
     wheels: Path, index: str, user: User, variable: str
 ) -> None:
     (wheels / wheel_name("led-notes", "1.0")).write_bytes(python_server("led-notes", says="approved"))
@@ -457,7 +453,7 @@ def test_attack_python_is_led_to_another_index_after_locking(
     assert started(user) == "approved"
 
 
-def test_attack_an_extra_index_with_the_same_name_is_never_asked(wheels: Path, pip_user: User) -> None:
+def test_attack_an_extra_index_with_the_same_name_is_never_contacted(wheels: Path, pip_user: User) -> None:
     """Dependency confusion: an installer would take the higher or better file of any index."""
     (wheels / wheel_name("inside-notes", "1.0")).write_bytes(python_server("inside-notes", says="ours"))
     with scripted() as evil:
@@ -479,7 +475,7 @@ def test_attack_an_extra_index_with_the_same_name_is_never_asked(wheels: Path, p
     ],
     ids=["argument", "variable"],
 )
-def test_attack_the_name_of_a_package_of_another_registry_is_not_proved_by_ours(
+def test_attack_a_package_from_another_registry_is_not_verified_with_the_default_registry(
     npm: Verdaccio, npm_user: User, entry: dict[str, Any]
 ) -> None:
     """Dependency confusion the other way: what the client starts is not what our registry has under that name."""
@@ -494,7 +490,7 @@ def test_attack_the_name_of_a_package_of_another_registry_is_not_proved_by_ours(
 # Row 12: a dependency that floats
 
 
-def test_attack_a_newer_dependency_does_not_get_in_until_somebody_agrees(npm: Verdaccio, npm_user: User) -> None:
+def test_attack_a_newer_dependency_is_not_used_until_it_is_confirmed(npm: Verdaccio, npm_user: User) -> None:
     npm.publish(*npm_library("floating", "1.0.0", says="floating 1.0.0"))
     npm.publish(*npm_server("floats", says="floats", needs={"floating": "^1.0.0"}))
     npm_user.locked(notes="npx -y floats@1.0.0")
@@ -522,7 +518,7 @@ def test_attack_a_newer_dependency_does_not_get_in_until_somebody_agrees(npm: Ve
     assert started(npm_user) == "floats; floating 1.0.1"
 
 
-def test_a_newer_dependency_is_told_with_who_and_when(npm: Verdaccio, npm_user: User) -> None:
+def test_a_newer_dependency_is_reported_with_publisher_and_date(npm: Verdaccio, npm_user: User) -> None:
     npm.publish(*npm_library("gentle", "1.0.0", says="gentle 1.0.0"))
     npm.publish(*npm_server("told", says="told", needs={"gentle": "^1.0.0"}))
     npm_user.locked(notes="npx -y told@1.0.0")
@@ -554,7 +550,9 @@ def test_attack_a_dependency_with_other_bytes_under_its_version_is_never_offered
     assert_fetch_refuses(npm_user)
 
 
-def test_attack_a_dependency_that_is_not_what_its_registry_says_is_never_pinned(npm: Verdaccio, npm_user: User) -> None:
+def test_attack_a_dependency_that_does_not_match_its_registry_hash_is_never_pinned(
+    npm: Verdaccio, npm_user: User
+) -> None:
     manifest, data = npm_library("false-below", says="below")
     npm.publish(manifest, data)
     npm.publish(*npm_server("false-above", says="above", needs={"false-below": "^1.0.0"}))
@@ -675,7 +673,7 @@ def test_attack_a_registry_that_rewrites_who_published_the_locked_release_does_n
     assert (changed["before"], changed["after"]) == ("alice", "mallory")
 
 
-def test_an_update_that_is_agreed_to_reaches_the_client_and_stays_enforced(npm: Verdaccio, npm_user: User) -> None:
+def test_a_confirmed_update_reaches_the_client_and_stays_enforced(npm: Verdaccio, npm_user: User) -> None:
     server = "io.github.acme/postmark"
     for version in ("1.0.0", "1.0.1", "1.0.2"):
         npm.publish(*npm_server("followed", version, says=version))
@@ -712,7 +710,7 @@ def test_a_variable_that_is_added_and_accepted_leaves_bytes_and_command_locked(n
     assert (npm_user.ask("ci")[0], npm_user.run("fetch").code, started(npm_user, server)) == (0, 0, "kept")
 
 
-def test_what_a_user_filled_in_and_switched_stays_when_a_newer_release_is_started() -> None:
+def test_the_users_values_and_switches_survive_an_update() -> None:
     mine = {"command": "npx", "args": ["a@1"], "env": {"KEY": "s3cret", "OLD": "x"}, "disabled": True}
     approved = {"command": "npx", "args": ["a@2"], "env": {"KEY": "${KEY}", "NEW": "${NEW}"}}
     assert with_approved_start(mine, approved) == {
@@ -725,7 +723,7 @@ def test_what_a_user_filled_in_and_switched_stays_when_a_newer_release_is_starte
     assert with_approved_start(mine, address) == {**address, "env": mine["env"], "disabled": True}
 
 
-def test_a_local_program_is_told_by_enforce_and_is_no_failure(user: User) -> None:
+def test_enforce_reports_a_local_program_without_failing(user: User) -> None:
     user.configure(local="python3 server.py")
     user.lock()
     code, report = user.ask("enforce")
@@ -739,7 +737,7 @@ def mcp_json(user: User) -> Any:
     return json.loads((user.root / ".mcp.json").read_text())["mcpServers"]
 
 
-def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after_a_yes(
+def test_a_newer_release_of_a_configured_npm_server_is_shown_and_locked_only_with_yes(
     npm: Verdaccio, npm_user: User
 ) -> None:
     npm.publish(*npm_server("configured-news", "1.0.0", says="old"))
@@ -804,9 +802,7 @@ def test_a_newer_release_of_a_configured_npm_server_is_told_and_taken_only_after
     assert npm_user.ask("update")[1]["updates"] == []
 
 
-def test_an_enforced_configured_server_goes_on_being_enforced_at_its_newer_release(
-    npm: Verdaccio, npm_user: User
-) -> None:
+def test_an_enforced_server_stays_enforced_after_an_update(npm: Verdaccio, npm_user: User) -> None:
     npm.publish(*npm_server("enforced-news", "1.0.0", says="old"))
     npm_user.locked(notes="npx -y enforced-news@1.0.0")
     assert npm_user.run("enforce").code == 0
@@ -824,7 +820,7 @@ def test_an_enforced_configured_server_goes_on_being_enforced_at_its_newer_relea
     assert (npm_user.ask("ci")[0], npm_user.run("fetch").code, started(npm_user)) == (0, 0, "new")
 
 
-def test_attack_a_configured_release_whose_bytes_are_a_lie_is_not_written_even_with_a_yes(
+def test_attack_a_configured_release_with_wrong_bytes_is_not_written_even_with_yes(
     npm: Verdaccio, npm_user: User
 ) -> None:
     npm.publish(*npm_server("lying-news", "1.0.0", says="approved"))
@@ -839,7 +835,7 @@ def test_attack_a_configured_release_whose_bytes_are_a_lie_is_not_written_even_w
     assert (npm_user.lock_bytes(), mcp_json(npm_user)) == (locked, config)
 
 
-def test_attack_a_latest_release_with_a_path_for_a_version_is_not_asked_for(npm: Verdaccio, npm_user: User) -> None:
+def test_attack_a_latest_version_that_is_a_path_is_not_requested(npm: Verdaccio, npm_user: User) -> None:
     manifest, data = npm_server("path-news", "1.0.0", says="approved")
     npm.publish(manifest, data)
     npm_user.configure(notes="npx -y path-news@1.0.0")
@@ -858,7 +854,7 @@ def test_attack_a_latest_release_with_a_path_for_a_version_is_not_asked_for(npm:
     assert npm_user.lock_bytes() == locked
 
 
-def test_the_lock_does_not_run_ahead_of_a_file_that_is_not_edited(npm: Verdaccio, npm_user: User) -> None:
+def test_the_lock_is_not_updated_if_the_clients_file_cannot_be_edited(npm: Verdaccio, npm_user: User) -> None:
     npm.publish(*npm_server("agents-news", "1.0.0", says="old"))
     agent = npm_user.root / ".claude" / "agents" / "helper.md"
     agent.parent.mkdir(parents=True)
@@ -877,7 +873,7 @@ def test_the_lock_does_not_run_ahead_of_a_file_that_is_not_edited(npm: Verdaccio
     assert (npm_user.lock_bytes(), agent.read_text(), npm_user.ask("ci")[0]) == (locked, text, 0)
 
 
-def test_a_package_that_its_registry_does_not_have_is_not_at_its_latest_release(user: User) -> None:
+def test_a_package_missing_from_its_registry_is_not_reported_as_latest(user: User) -> None:
     with scripted() as empty:
         (user.home / ".npmrc").write_text(f"registry=http://{empty.host}/\n")
         user.configure(notes="npx -y taken-away@1.0.0")
@@ -889,7 +885,7 @@ def test_a_package_that_its_registry_does_not_have_is_not_at_its_latest_release(
         assert (code, report["unchecked"]) == (3, [{"name": "notes", "message": why}])
 
 
-def test_registries_that_cannot_be_asked_are_named_server_by_server_and_nothing_is_lost(user: User) -> None:
+def test_unreachable_registries_are_reported_per_server_and_the_lock_stays(user: User) -> None:
     with scripted() as gone:
         nobody = gone.host
     (user.home / ".npmrc").write_text(f"registry=http://{nobody}/\n")
@@ -913,7 +909,7 @@ def test_registries_that_cannot_be_asked_are_named_server_by_server_and_nothing_
     assert user.lock_bytes() == locked
 
 
-def test_a_newer_release_of_a_configured_python_server_is_told_and_written(wheels: Path, pip_user: User) -> None:
+def test_a_newer_release_of_a_configured_python_server_is_shown_and_written(wheels: Path, pip_user: User) -> None:
     for version in ("1.0", "1.10", "2.0rc1"):
         (wheels / wheel_name("configured-py", version)).write_bytes(
             python_server("configured-py", version, says=version)
@@ -929,7 +925,9 @@ def test_a_newer_release_of_a_configured_python_server_is_told_and_written(wheel
 
 
 @needs_registry
-def test_a_newer_tag_of_a_configured_image_is_told_and_written_with_its_digest(oci: DockerRegistry, user: User) -> None:
+def test_a_newer_tag_of_a_configured_image_is_shown_and_written_with_its_digest(
+    oci: DockerRegistry, user: User
+) -> None:
     old, new = images.image("tag old"), images.image("tag new")
     for tag, built in (("1.9", old), ("1.10", new), ("2", new), ("1.11-alpine", new), ("latest", new)):
         images.push(oci, "acme/news", tag, built)
@@ -951,7 +949,7 @@ def test_a_newer_tag_of_a_configured_image_is_told_and_written_with_its_digest(o
     assert user.ask("ci")[0] == 0
 
 
-def test_a_configuration_that_is_not_as_approved_is_not_written_over(npm: Verdaccio, npm_user: User) -> None:
+def test_a_configuration_that_differs_from_the_approved_one_is_not_overwritten(npm: Verdaccio, npm_user: User) -> None:
     for version in ("1.0.0", "1.0.1"):
         npm.publish(*npm_server("touched-news", version, says=version))
     npm_user.configure(notes="npx -y touched-news@1.0.0")
@@ -964,9 +962,7 @@ def test_a_configuration_that_is_not_as_approved_is_not_written_over(npm: Verdac
     assert (npm_user.lock_bytes(), mcp_json(npm_user)) == (locked, config)
 
 
-def test_a_server_is_changed_where_it_stands_and_not_where_its_client_would_install_it(
-    npm: Verdaccio, npm_user: User
-) -> None:
+def test_an_update_edits_the_file_that_configures_the_server(npm: Verdaccio, npm_user: User) -> None:
     """Claude Code keeps servers of single projects in the user's own file; a copy at its top would be for all."""
     for version in ("1.0.0", "1.0.1"):
         npm.publish(*npm_server("placed-news", version, says=version))

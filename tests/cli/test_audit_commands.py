@@ -70,7 +70,7 @@ def codes(outcome: Outcome) -> list[tuple[int, str]]:
     return [(each["number"], each["code"]) for each in json.loads(outcome.out)["breaks"]]
 
 
-def test_an_untouched_log_is_clean_and_says_its_head(world: ReviewWorld) -> None:
+def test_an_untouched_log_is_clean_and_its_head_is_printed(world: ReviewWorld) -> None:
     report = world.json("audit", "verify")
     number, hash_ = report["head"]["number"], report["head"]["hash"]
     assert report == {
@@ -94,7 +94,7 @@ def test_an_export_is_verified_with_nothing_but_sha_256(world: ReviewWorld) -> N
     assert head(world) == f"3:sha256:{previous}"
 
 
-def test_the_verifier_on_the_page_about_the_format_says_the_same(world: ReviewWorld) -> None:
+def test_the_verifier_in_the_documentation_gives_the_same_result(world: ReviewWorld) -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "audit-log.md"
     script = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 
@@ -108,14 +108,14 @@ def test_the_verifier_on_the_page_about_the_format_says_the_same(world: ReviewWo
     assert [verified(bad).returncode for bad in (edited, lines[1:], [lines[0], lines[2]])] == [1, 1, 1]
 
 
-def test_an_edited_log_is_told_with_exit_code_1(world: ReviewWorld) -> None:
+def test_an_edited_log_exits_with_1(world: ReviewWorld) -> None:
     edit(world, "UPDATE audit_entry SET entry = REPLACE(entry, 'blocked', 'allowed') WHERE number = 2")
     outcome = world.run("audit", "verify")
     assert outcome.code == 1
     assert "entry 3 contains another hash" in outcome.out
 
 
-def test_a_log_that_was_cut_off_is_told_by_its_head_or_by_an_earlier_export(world: ReviewWorld, tmp_path: Path) -> None:
+def test_a_truncated_log_is_detected_with_its_head_or_an_earlier_export(world: ReviewWorld, tmp_path: Path) -> None:
     kept = head(world)
     file = tmp_path / "kept.jsonl"
     assert world.run("audit", "export", "--output", str(file)).code == 0
@@ -138,7 +138,7 @@ def test_an_export_is_verified_without_the_database(world: ReviewWorld, tmp_path
     assert world.run("audit", "verify", "--file", str(end), "--head", head(world)).code == 1
 
 
-def test_a_head_before_the_beginning_of_an_export_is_compared_or_told_and_never_ignored(
+def test_a_head_before_the_start_of_an_export_is_checked_or_reported_and_never_ignored(
     world: ReviewWorld, tmp_path: Path
 ) -> None:
     """Attack: give an export of a log that was written anew, without the entry that the kept head names."""
@@ -174,7 +174,7 @@ def test_an_earlier_export_is_compared_line_by_line(world: ReviewWorld, tmp_path
     assert other.code == 0
 
 
-def test_the_end_of_an_export_is_held_to_an_earlier_one_that_overlaps_it(world: ReviewWorld, tmp_path: Path) -> None:
+def test_an_export_must_match_an_earlier_overlapping_export(world: ReviewWorld, tmp_path: Path) -> None:
     early, late = tmp_path / "early.jsonl", tmp_path / "late.jsonl"
     lines = exported(world)
     early.write_bytes(b"".join(line + b"\n" for line in lines[:2]))
@@ -209,14 +209,14 @@ def test_an_export_into_a_file_is_reported_with_its_head(world: ReviewWorld) -> 
     assert world.run("audit", "export", "--after", "99").err == "no events after 99\n"
 
 
-def test_an_export_is_for_its_owner_alone(world: ReviewWorld) -> None:
+def test_an_export_is_readable_only_by_its_owner(world: ReviewWorld) -> None:
     assert world.run("audit", "export", "--output", "log.jsonl").code == 0
     assert (world.root / "log.jsonl").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in world.root.iterdir()] == ["log.jsonl"]
 
 
 @pytest.mark.parametrize("failing", ["fsync", "write"])
-def test_an_export_that_the_disk_does_not_take_leaves_nothing_behind(
+def test_an_export_that_does_not_fit_the_disk_leaves_no_file(
     failing: str, world: ReviewWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short log is in the memory of the program until its file is closed."""
@@ -232,13 +232,13 @@ def test_an_export_that_the_disk_does_not_take_leaves_nothing_behind(
     assert (outcome.code, "[FILE_UNWRITABLE]" in outcome.err, list(world.root.iterdir())) == (3, True, [])
 
 
-def test_half_an_export_is_not_left_behind_as_if_it_were_a_whole_one(world: ReviewWorld) -> None:
+def test_an_interrupted_export_leaves_no_file(world: ReviewWorld) -> None:
     edit(world, "ALTER TABLE audit_entry RENAME TO elsewhere")
     outcome = world.run("audit", "export", "--output", "log.jsonl")
     assert (outcome.code, (world.root / "log.jsonl").exists()) == (3, False)
 
 
-def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_does(world: ReviewWorld) -> None:
+def test_follow_prints_only_matching_events_and_ends_with_its_reader(world: ReviewWorld) -> None:
     command = [sys.executable, "-m", "pinwarden", "audit", "tail", "--follow", "--kind", "blocked"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=world.root) as process:
         assert process.stdout is not None
@@ -271,7 +271,7 @@ def test_whoever_follows_sees_only_what_is_wanted_and_leaves_when_its_reader_doe
         ("tail --audit postgresql://[::1/db", 2, "USAGE"),
     ],
 )
-def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told: str, empty: ReviewWorld) -> None:
+def test_errors_have_a_code(arguments: str, code: int, told: str, empty: ReviewWorld) -> None:
     empty.use()
     (empty.root / "empty.jsonl").touch()
     (empty.root / "half.jsonl").write_text("{")
@@ -280,7 +280,7 @@ def test_what_cannot_be_done_is_told_with_a_code(arguments: str, code: int, told
     assert outcome.code == code
 
 
-def test_what_a_killed_gateway_left_behind_is_in_what_is_read(world: ReviewWorld) -> None:
+def test_events_spooled_by_a_killed_gateway_are_included(world: ReviewWorld) -> None:
     script = (
         "import os, sys; from pathlib import Path; from pinwarden.gateway.audit.log import AuditLog, AuditLimits;"
         "from pinwarden.gateway.audit.event import AuditEvent;"
@@ -292,7 +292,7 @@ def test_what_a_killed_gateway_left_behind_is_in_what_is_read(world: ReviewWorld
     assert world.run("audit", "verify").code == 0
 
 
-def test_what_waits_for_one_database_does_not_go_to_another(empty: ReviewWorld, tmp_path: Path) -> None:
+def test_events_spooled_for_one_database_do_not_go_to_another(empty: ReviewWorld, tmp_path: Path) -> None:
     one, other = GatewayState(empty.folder, str(tmp_path / "1.sqlite")), GatewayState(empty.folder)
     journal = Journal.create(one.journals, "desk", "s1")
     journal.append([pack(1, FACTS[0])])
@@ -314,7 +314,7 @@ def test_what_waits_for_one_database_does_not_go_to_another(empty: ReviewWorld, 
         ("postgresql://me:secret@host/db?options=x", False),
     ],
 )
-def test_events_wait_by_database_and_not_by_password(url: str, same: bool, tmp_path: Path) -> None:
+def test_events_are_spooled_by_database_and_not_by_password(url: str, same: bool, tmp_path: Path) -> None:
     first = GatewayState(tmp_path, "postgresql://me:secret@host/db")
     assert (GatewayState(tmp_path, url).journals == first.journals) is same
 
@@ -341,7 +341,7 @@ READING = [
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 @pytest.mark.parametrize("how", ["state", "variable", "option", "empty postgresql", "empty file"])
-def test_a_log_that_was_named_and_is_not_there_is_not_clean_and_nothing_is_made(
+def test_a_missing_log_is_not_clean_and_is_not_created(
     how: str,
     command: tuple[str, ...],
     empty: ReviewWorld,
@@ -367,7 +367,7 @@ def test_a_log_that_was_named_and_is_not_there_is_not_clean_and_nothing_is_made(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_who_used_no_gateway_yet_is_told_so_and_nothing_is_made(
+def test_without_a_gateway_the_audit_commands_say_so_and_create_nothing(
     empty: ReviewWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PINWARDEN_STATE")
@@ -379,7 +379,7 @@ def test_who_used_no_gateway_yet_is_told_so_and_nothing_is_made(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_log_whose_gateway_was_killed_before_its_first_commit_is_there(empty: ReviewWorld) -> None:
+def test_a_log_exists_even_if_its_gateway_was_killed_before_the_first_commit(empty: ReviewWorld) -> None:
     journal = Journal.create(empty.state.journals, "desk", "s1")
     journal.append([pack(1, FACTS[0])])
     journal.close(remove=False)

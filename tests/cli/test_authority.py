@@ -82,7 +82,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("options", [(), ("--require-lock",)])
 @pytest.mark.parametrize("configured", [True, False], ids=["in a file of the user", "in a file that is not known"])
-def test_attack_the_lock_of_a_hostile_repository_approves_nothing_for_a_server_of_the_user(
+def test_attack_the_lock_of_a_hostile_repository_approves_nothing_for_the_users_servers(
     world: World, options: tuple[str, ...], configured: bool
 ) -> None:
     world.tells(OTHER)
@@ -108,7 +108,7 @@ def test_attack_a_repository_that_configures_the_same_server_does_not_take_it_ov
 
 
 @pytest.mark.parametrize("configured", [True, False], ids=["in a file of the user", "in a file that is not known"])
-def test_attack_the_policy_of_a_hostile_repository_loosens_nothing_for_a_server_of_the_user(
+def test_attack_the_policy_of_a_hostile_repository_loosens_nothing_for_the_users_servers(
     world: World, configured: bool
 ) -> None:
     if configured:
@@ -121,7 +121,7 @@ def test_attack_the_policy_of_a_hostile_repository_loosens_nothing_for_a_server_
     assert "the policy says enforcement" not in done.err
 
 
-def test_the_lock_and_policy_of_the_user_apply_to_a_server_of_the_user_in_every_folder(world: World) -> None:
+def test_the_users_lock_and_policy_apply_to_the_users_servers_in_every_folder(world: World) -> None:
     world.lock_in(world.user_folder)
     world.configure_for_user()
     assert tools_in(world.run("--require-lock")) == [TOOL]
@@ -131,7 +131,9 @@ def test_the_lock_and_policy_of_the_user_apply_to_a_server_of_the_user_in_every_
     assert tools_in(world.run("--require-lock")) == [OTHER]
 
 
-def test_a_server_that_the_project_configures_or_that_names_it_is_held_to_the_lock_of_the_project(world: World) -> None:
+def test_the_projects_lock_applies_to_a_server_that_the_project_configures_or_that_names_the_project(
+    world: World,
+) -> None:
     world.lock_in(world.repository)
     assert tools_in(world.run("--project", ".", "--require-lock")) == [TOOL]
     world.configure(world.repository / ".mcp.json", "run", "--name", "h", "--require-lock", "--", *world.server)
@@ -149,7 +151,7 @@ def test_show_says_which_lock_and_policy_apply(world: World) -> None:
     assert f"policy: {world.repository / 'pinwarden.toml'}" in here.err
 
 
-def test_attack_a_user_level_run_by_name_takes_no_server_from_the_lock_of_a_hostile_repository(world: World) -> None:
+def test_attack_a_user_level_run_by_name_does_not_use_the_lock_of_a_hostile_repository(world: World) -> None:
     world.lock_in(world.repository)
     world.configure(world.home / ".cursor/mcp.json", "run", "h", "--require-lock")
     done = world.pinwarden("run", "h", "--require-lock", cwd=world.repository)
@@ -198,6 +200,6 @@ def test_a_policy_is_made_stricter_and_never_looser() -> None:
         ("npx x run h", None),
     ],
 )
-def test_our_own_start_is_recognised_by_whatever_program_it_is_started(line: str, expected: object) -> None:
+def test_pinwarden_run_is_recognised_whatever_program_starts_it(line: str, expected: object) -> None:
     found = parse_run_command(line.split())
     assert (found and (found.name, found.names_project, found.command)) == expected

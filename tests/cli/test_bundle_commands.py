@@ -124,7 +124,7 @@ def test_a_bundle_is_packed_signed_attested_and_accepted(run: Run) -> None:
     )
 
 
-def test_inspect_tells_what_the_author_wrote_and_what_the_server_asks_for(run: Run) -> None:
+def test_inspect_shows_the_authors_text_and_the_requested_permissions(run: Run) -> None:
     run("bundle", "pack", "server", "-o", "out", "--archive", "tar+zstd", "--network", "allow")
     code, told = run("bundle", "inspect", "out/acme.notes-1.0.0.tar.zst")
     assert code == 0
@@ -170,7 +170,7 @@ def test_documents_are_found_under_the_names_that_other_packers_give_them(run: R
         ({"security": {"policy": {"network": "some"}}}, "DOCUMENT_INVALID"),
     ],
 )
-def test_a_server_that_does_not_say_what_it_is_is_not_packed(change: dict[str, Any], code: str, run: Run) -> None:
+def test_a_server_without_the_required_members_is_not_packed(change: dict[str, Any], code: str, run: Run) -> None:
     Path("server/server.json").write_text(json.dumps({**SERVER, **change}))
     assert run("bundle", "pack", "server", "-o", "out")[1]["error"]["code"] == code
     assert list(Path("out").iterdir()) == []
@@ -182,9 +182,7 @@ def test_a_folder_without_a_description_is_not_packed(run: Run) -> None:
 
 
 @pytest.mark.parametrize("names", [("aux.py",), ("a:b",), ("Notes.py", "notes.py"), ("e\u0301",)])
-def test_an_author_is_asked_to_rename_a_file_and_not_to_report_it_to_its_author(
-    names: tuple[str, ...], run: Run
-) -> None:
+def test_the_hint_about_a_file_name_is_for_the_author_who_packs(names: tuple[str, ...], run: Run) -> None:
     for name in names:
         Path("server", name).write_text("")
     code, told = run("bundle", "pack", "server", "-o", "out")
@@ -195,7 +193,7 @@ def test_an_author_is_asked_to_rename_a_file_and_not_to_report_it_to_its_author(
     assert "archive" not in error["message"]
 
 
-def test_a_scoped_name_and_bun_are_told_in_the_words_of_descriptors(run: Run) -> None:
+def test_a_scoped_name_and_bun_are_explained_in_terms_of_the_descriptor(run: Run) -> None:
     Path("server/server.json").write_text(json.dumps({**SERVER, "name": "@acme/deploy", "runtime": "bun"}))
     _, packed = run("bundle", "pack", "server", "-o", "out")
     document = json.loads(Path(packed["descriptor"]).read_text())
@@ -203,14 +201,14 @@ def test_a_scoped_name_and_bun_are_told_in_the_words_of_descriptors(run: Run) ->
     assert document["entrypoint"] == {"runtime": "node", "target": "main.py", "engine": "bun"}
 
 
-def test_a_bundle_is_not_packed_into_the_folder_that_it_is_packed_from(run: Run) -> None:
+def test_a_bundle_is_not_written_into_its_own_source_folder(run: Run) -> None:
     code, told = run("bundle", "pack", "server", "-o", "server")
     assert (code, told["error"]["code"]) == (2, "USAGE")
     assert run("bundle", "pack", "server", "-o", "out", "--compress")[1]["error"]["code"] == "USAGE"
     assert sorted(each.name for each in Path("server").iterdir()) == ["main.py", "server.json"]
 
 
-def test_nobody_vouches_for_a_bundle_that_was_tampered_with(run: Run) -> None:
+def test_a_tampered_bundle_is_not_attested(run: Run) -> None:
     run("bundle", "pack", "server", "-o", "out")
     archive = Path(ARCHIVE)
     archive.write_bytes(archive.read_bytes().replace(b"notes')", b"evil!')"))
@@ -263,7 +261,7 @@ def test_signing_again_replaces_and_another_key_adds(run: Run) -> None:
     assert counts == [1, 1, 2]
 
 
-def test_what_is_no_document_of_a_bundle_is_not_signed(run: Run) -> None:
+def test_only_documents_of_bundles_and_logs_are_signed(run: Run) -> None:
     Path("other.json").write_text('{"schema_version": "registry.pointer.v0.1", "pointers": [], "registry": 1}')
     before = Path("other.json").read_bytes()
     for text in (None, "[]", '{"schema_version": "else"}'):
@@ -275,7 +273,7 @@ def test_what_is_no_document_of_a_bundle_is_not_signed(run: Run) -> None:
 
 
 @pytest.mark.parametrize("until", [["--expires", "never"], ["--expires", BEFORE], ["--expires-in", "soon"]])
-def test_an_expiry_that_is_none_or_past_is_refused(until: list[str], run: Run) -> None:
+def test_an_invalid_or_past_expiry_is_refused(until: list[str], run: Run) -> None:
     run("bundle", "pack", "server", "-o", "out")
     code, told = run("attest", ARCHIVE, "--key", "verifier", "--role", "verifier", *until)
     assert (code, told["error"]["code"]) == (2, "USAGE")
@@ -291,7 +289,7 @@ def test_duplicate_json_keys_in_a_pointer_are_refused(run: Run) -> None:
     assert (code, told["result"], told["error"]["code"]) == (1, "REJECT", "JSON_CANONICALIZATION_ERROR")
 
 
-def test_a_moment_without_a_time_zone_and_unreadable_trust_are_errors_and_no_verdict(run: Run) -> None:
+def test_a_time_without_a_zone_and_an_unreadable_trust_file_are_errors_and_not_refusals(run: Run) -> None:
     _, packed = run("bundle", "pack", "server", "-o", "out")
     pointed(packed)
     code, told = run(*accepting(), "--now", "2026-03-01T12:00:00")
@@ -302,7 +300,7 @@ def test_a_moment_without_a_time_zone_and_unreadable_trust_are_errors_and_no_ver
     assert "result" not in told
 
 
-def test_the_text_of_a_verdict_names_the_code_and_what_to_do(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_shows_its_code_and_what_to_do(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     _, packed = run("bundle", "pack", "server", "-o", "out")
     pointed(packed)
     assert main([*accepting(), "--literal"]) == 1
@@ -311,7 +309,7 @@ def test_the_text_of_a_verdict_names_the_code_and_what_to_do(run: Run, capsys: p
     assert "has known gaps" in told
 
 
-def test_a_signer_is_whatever_has_a_public_key_and_signs(run: Run) -> None:
+def test_any_object_with_a_public_key_can_sign(run: Run) -> None:
     from pinwarden.bundle.signed_documents import sign_file
 
     class Token:

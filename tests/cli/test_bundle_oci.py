@@ -71,7 +71,7 @@ def test_a_bundle_is_pushed_and_pulled_by_tag_and_by_digest(run: Run, registry: 
     assert (code, by_digest["files"]) == (0, by_tag["files"])
 
 
-def test_a_folder_that_is_absent_is_made_by_a_pull(run: Run, registry: DockerRegistry) -> None:
+def test_pull_creates_a_missing_folder(run: Run, registry: DockerRegistry) -> None:
     place = f"{registry.host}/acme/absent:1"
     assert run("bundle", "push", ARCHIVE, place)[0] == 0
     code, told = run("bundle", "pull", place, "-o", "not/yet/there")
@@ -167,7 +167,7 @@ def test_a_refused_bundle_is_neither_unpacked_nor_written(run: Run, registry: Do
     ],
     ids=["another artifact", "without documents", "two archives", "a smuggled layer"],
 )
-def test_an_artifact_that_is_no_bundle_is_refused(
+def test_an_artifact_that_is_not_a_bundle_is_refused(
     artifact_type: str, layers: list[str], run: Run, registry: DockerRegistry
 ) -> None:
     digest = f"sha256:{sha256(b'{}').hexdigest()}"
@@ -190,7 +190,7 @@ def test_a_bundle_that_is_not_there_is_missing(run: Run, registry: DockerRegistr
     assert (code, told["error"]["code"], pulled()) == (3, "ARTIFACT_MISSING", [])
 
 
-def test_what_is_not_whole_or_not_about_the_bundle_is_not_pushed(run: Run, registry: DockerRegistry) -> None:
+def test_damaged_bundles_and_foreign_attestations_are_not_pushed(run: Run, registry: DockerRegistry) -> None:
     place = f"{registry.host}/acme/unpushed:1"
     attestation = Path("attestation.json").read_bytes()
     Path("server/main.py").write_text("print('other')\n")

@@ -66,21 +66,23 @@ class TestWithoutConfiguration:
             ("--file", "other-lock.json"),
         ],
     )
-    def test_whoever_demands_a_lock_gets_a_refusal(self, repository: Repository, options: tuple[str, ...]) -> None:
+    def test_options_that_require_a_lock_refuse_a_repository_without_one(
+        self, repository: Repository, options: tuple[str, ...]
+    ) -> None:
         """Attack: a pull request deletes the lock together with the configuration."""
         code, facts = repository.facts(*options)
         assert (code, codes(facts)) == (1, [("lock_required", "")])
 
-    def test_a_missing_lock_is_a_refusal_where_one_is_required(self, repository: Repository) -> None:
+    def test_a_missing_lock_is_refused_if_one_is_required(self, repository: Repository) -> None:
         repository.configure(".", {"notes": NOTES})
         assert repository.run("ci").code == 3
         assert repository.run("ci", "--require-lock").code == 1
 
-    def test_a_demanded_policy_is_still_demanded(self, repository: Repository) -> None:
+    def test_a_required_policy_is_required_without_configuration_too(self, repository: Repository) -> None:
         code, facts = repository.facts("--require-policy")
         assert (code, codes(facts)) == (1, [("policy_missing", "")])
 
-    def test_the_users_own_servers_are_not_the_repositorys(self, repository: Repository) -> None:
+    def test_the_users_own_servers_do_not_count_for_the_repository(self, repository: Repository) -> None:
         path = repository.home / ".cursor" / "mcp.json"
         path.parent.mkdir()
         path.write_text(json.dumps({"mcpServers": {"notes": NOTES}}))
@@ -88,7 +90,7 @@ class TestWithoutConfiguration:
         assert (outcome.code, "the servers in your own client files are not checked" in outcome.out) == (0, True)
         assert repository.run("ci", "--scope", "global").code == 3
 
-    def test_a_configuration_that_cannot_be_read_is_not_no_configuration(self, repository: Repository) -> None:
+    def test_an_unreadable_configuration_is_not_treated_as_missing(self, repository: Repository) -> None:
         (repository.root / ".mcp.json").write_text("{")
         assert repository.run("ci").code == 3
 
@@ -113,7 +115,7 @@ class TestPlantedConfigurations:
         code, facts = repository.facts("--project", "services/search")
         assert (code, codes(facts)) == (1, [("config_uncovered", ".mcp.json")])
 
-    def test_a_folder_with_its_own_lock_is_named_and_checked_when_asked(self, repository: Repository) -> None:
+    def test_a_folder_with_its_own_lock_is_named_and_can_be_checked(self, repository: Repository) -> None:
         repository.lock_project("services/search", {"notes": NOTES})
         repository.lock_project("services/mail", {"mail": MAIL})
         code, facts = repository.facts("--project", "services/search")
@@ -168,13 +170,13 @@ class TestPlantedConfigurations:
         (repository.root / "module" / ".git").write_text("gitdir: ../.git/modules/module\n")
         assert repository.facts()[0] == 1
 
-    def test_outside_of_a_repository_only_the_project_is_looked_at(self, repository: Repository) -> None:
+    def test_outside_a_repository_only_the_project_is_searched(self, repository: Repository) -> None:
         (repository.root / ".git").rmdir()
         repository.lock_project(".", {"notes": NOTES})
         repository.configure("elsewhere", {"mail": MAIL})
         assert repository.facts()[0] == 0
 
-    def test_a_policy_can_waive_test_data_until_a_day(self, repository: Repository) -> None:
+    def test_a_policy_can_waive_test_data_until_a_date(self, repository: Repository) -> None:
         repository.lock_project(".", {"notes": NOTES})
         repository.configure("tests/data", {"mail": MAIL})
         waiver = (
@@ -229,7 +231,7 @@ class TestMonorepo:
             assert "file=services/search/.mcp.json,line=3," in shown
             assert "file=.mcp.json" not in shown
 
-    def test_options_of_one_lock_are_refused_for_several(self, repository: Repository) -> None:
+    def test_options_for_one_lock_are_refused_with_several_projects(self, repository: Repository) -> None:
         for option, value in (("--file", "x.json"), ("--expect-digest", f"sha256-{'A' * 43}="), ("--signature", "x")):
             outcome = repository.run("ci", *self.PROJECTS, option, value)
             assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
@@ -302,9 +304,7 @@ class TestFormats:
             ("yaml",),
         ],
     )
-    def test_formats_that_cannot_be_meant_are_usage_errors(
-        self, repository: Repository, formats: tuple[str, ...]
-    ) -> None:
+    def test_contradictory_formats_are_usage_errors(self, repository: Repository, formats: tuple[str, ...]) -> None:
         outcome = repository.run("ci", *(word for form in formats for word in ("--format", form)))
         assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
 
@@ -373,7 +373,7 @@ def test_the_pre_commit_hook_checks_the_project_and_not_the_users_own_files() ->
     assert gate["entry"] == "pinwarden ci --scope project"
 
 
-def test_ci_says_which_clients_it_looked_for(repository: Repository) -> None:
+def test_ci_reports_which_clients_it_searched(repository: Repository) -> None:
     repository.lock_project(".", {"notes": NOTES})
     assert {"Claude Code", "Crush", "Amp", "Goose"} <= set(repository.facts()[1]["clientsLookedFor"])
     assert "note: searched the configuration files of " in repository.run("ci").out

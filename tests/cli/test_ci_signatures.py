@@ -61,7 +61,7 @@ def test_a_good_signature_by_a_known_key_passes(signed: Signed) -> None:
     assert signed.told("--public-key", "ada.pub", "--signature", "elsewhere.sig") == CLEAN
 
 
-def test_nothing_is_demanded_unless_a_key_is_named(signed: Signed) -> None:
+def test_no_signature_is_required_without_a_key(signed: Signed) -> None:
     (signed.root / "mcp-lock.sig").unlink()
     assert signed.told() == (0, [], "skipped")
 
@@ -73,25 +73,25 @@ def test_a_missing_signature_is_a_finding_and_not_a_failure_to_check(signed: Sig
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not JSON", b'{"payloadType": "x", "payload": "", "signatures": []}'])
-def test_something_else_in_its_place_is_no_signature(signed: Signed, content: bytes) -> None:
+def test_a_file_that_is_not_a_signature_does_not_count(signed: Signed, content: bytes) -> None:
     (signed.root / "mcp-lock.sig").write_bytes(content)
     assert signed.told("--public-key", "ada.pub") == REFUSED
 
 
-def test_the_signature_of_somebody_else_does_not_count(signed: Signed) -> None:
+def test_the_signature_of_an_unknown_key_does_not_count(signed: Signed) -> None:
     """Attack: edit the lock and sign it with a key of one's own."""
     signed.key("eve")
     signed.sign("--key", "eve")
     assert signed.told("--public-key", "ada.pub") == REFUSED
 
 
-def test_a_lock_that_was_changed_after_signing_is_refused_though_it_is_whole(signed: Signed) -> None:
+def test_a_lock_changed_after_signing_is_refused_even_if_its_seal_is_valid(signed: Signed) -> None:
     """Attack: another lock with good integrity values, under the old signature."""
     shutil.copy(TOOLPIN / "locks/pypi.claude.mcp-lock.json", signed.root / "mcp-lock.json")
     assert signed.told("--public-key", "ada.pub") == REFUSED
 
 
-def test_a_damaged_lock_is_told_beside_its_signature(signed: Signed) -> None:
+def test_a_damaged_lock_is_reported_besides_its_signature(signed: Signed) -> None:
     lock = signed.root / "mcp-lock.json"
     lock.write_bytes(lock.read_bytes().replace(b"@acme/mcp-notes@1.2.3", b"@acme/mcp-notez@1.2.3", 1))
     code, failures, status = signed.told("--public-key", "ada.pub")
@@ -99,7 +99,7 @@ def test_a_damaged_lock_is_told_beside_its_signature(signed: Signed) -> None:
     assert {"integrity_mismatch", "signature_missing"} <= set(failures)
 
 
-class TestWhoMustHaveSigned:
+class TestRequiredSigners:
     KEYS = ("--public-key", "ada.pub", "bob.pub")
 
     @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ class TestWhoMustHaveSigned:
         signed.key("bob")
 
     @pytest.mark.parametrize("demand", [("--require-signer", "bob"), ("--require-signatures", "2")])
-    def test_what_is_demanded_is_missing_until_it_is_there(self, signed: Signed, demand: tuple[str, str]) -> None:
+    def test_a_required_signer_is_reported_until_it_signed(self, signed: Signed, demand: tuple[str, str]) -> None:
         assert signed.told(*self.KEYS) == CLEAN
         assert signed.told(*self.KEYS, *demand) == REFUSED
         signed.sign("--key", "bob", "--add")
@@ -125,7 +125,7 @@ class TestThePolicy:
         (signed.root / ".toolpin").mkdir()
         shutil.copy(TOOLPIN / "policies/recommended.json", signed.root / ".toolpin/policy.json")
 
-    def test_a_signature_has_to_name_the_policy_that_holds_here(self, signed: Signed) -> None:
+    def test_a_signature_must_cover_the_projects_policy(self, signed: Signed) -> None:
         assert signed.told("--public-key", "ada.pub") == REFUSED
         signed.sign("--key", "ada", "--policy", ".toolpin/policy.json")
         assert signed.told("--public-key", "ada.pub") == CLEAN
@@ -136,7 +136,7 @@ class TestThePolicy:
         (signed.root / ".toolpin/policy.json").write_text('{"version": 1, "minTrustTier": "unverified"}')
         assert signed.told("--public-key", "ada.pub") == REFUSED
 
-    def test_of_two_policies_one_has_to_be_named(self, signed: Signed) -> None:
+    def test_with_two_policies_one_must_be_named(self, signed: Signed) -> None:
         (signed.root / "pinwarden.toml").write_text('[policy]\nservers.deny = ["io.example/*"]\n')
         signed.sign("--key", "ada", "--policy", ".toolpin/policy.json")
         assert signed.gate("--public-key", "ada.pub").code == 2
@@ -160,14 +160,14 @@ class TestThePolicy:
         (("--public-key", "ada.pub", "--signature", "home"), 3, "FILE_UNREADABLE"),
     ],
 )
-def test_wrong_arguments_and_unreadable_files_decide_nothing(
+def test_wrong_arguments_and_unreadable_files_are_errors(
     signed: Signed, arguments: tuple[str, ...], code: int, error: str
 ) -> None:
     outcome = signed.gate(*arguments)
     assert (outcome.code, json.loads(outcome.out)["error"]["code"]) == (code, error)
 
 
-def test_toolpins_envelope_does_not_count_for_a_lock_with_our_record_unless_that_is_accepted(signed: Signed) -> None:
+def test_a_toolpin_signature_of_a_pinwarden_lock_needs_accept_partial(signed: Signed) -> None:
     shutil.copytree(TOOLPIN / "dot-toolpin", signed.root / ".toolpin")
     assert signed.run("lock", "io.github.acme/npm-notes", "--offline", "--by", "ada").code == 0
     assert signed.run("lock", "sign", "--key", "ada").code == 0

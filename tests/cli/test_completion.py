@@ -124,7 +124,7 @@ class TestBash:
         assert not (folder / "started").exists(), "completing started pinwarden"
         return [set(line.split("\t")) - {""} for line in done.stdout.decode().splitlines()]
 
-    def test_what_can_stand_next_is_offered(self, folder: Path) -> None:
+    def test_the_possible_next_words_are_offered(self, folder: Path) -> None:
         # Names of files are completed by readline, which only a terminal has.
         cases = [(line, offers) for line, offers in CASES if "too" not in line]
         for (line, offers), found in zip(cases, self.offers(folder, (line for line, _ in cases)), strict=True):
@@ -198,7 +198,7 @@ class TestFish:
         blocks = done.stdout.decode().split("=\n")[:-1]
         return [{row.split("\t")[0] for row in block.splitlines()} for block in blocks]
 
-    def test_what_can_stand_next_is_offered(self, folder: Path) -> None:
+    def test_the_possible_next_words_are_offered(self, folder: Path) -> None:
         for (line, offers), found in zip(CASES, self.offers(folder, (line for line, _ in CASES)), strict=True):
             assert offers <= {offer.replace("\\ ", " ") for offer in found}, line
 

@@ -55,7 +55,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_server_of_an_approved_name_planted_in_the_file_that_is_read_first(world: World) -> None:
+def test_a_server_with_an_approved_name_planted_in_the_file_that_is_read_first(world: World) -> None:
     world.write("opencode.jsonc", {"mcp": {"notes": OK_LIST}})
     world.lock()
     world.write("opencode.json", {"mcp": {"notes": EVIL_LIST}})
@@ -75,7 +75,7 @@ def test_a_server_of_an_approved_name_planted_in_the_file_that_is_read_first(wor
         (".mcp.json", "mcpServers", REMOTE, {"bearer_token_env_var": "AWS_SECRET"}),
     ],
 )
-def test_another_clients_word_for_variables_or_headers_as_a_decoy(
+def test_another_clients_member_for_variables_or_headers_as_a_decoy(
     world: World, file: str, root: str, before: Any, planted: Any
 ) -> None:
     world.write(file, {root: {"notes": before}})
@@ -113,7 +113,7 @@ def test_a_member_beside_and_inside_the_command_object_of_zed(world: World, befo
         ("opencode.json", "mcp", {**OK_LIST, "enabled": False}, {"disabled": True}),
     ],
 )
-def test_a_switch_that_the_client_does_not_know_in_place_of_its_own(
+def test_an_unknown_switch_in_place_of_the_clients_own(
     world: World, file: str, root: str, before: Any, decoy: Any
 ) -> None:
     world.write(file, {root: {"notes": before}})
@@ -135,7 +135,7 @@ def test_a_placeholder_filled_with_another_variable(world: World, value: str) ->
     "value",
     ["Bearer ${X}", "${input:token}", "${workspaceFolder}/data", "${A}:${B}", "${MODE:-fast}", "%HOME%", "{env:X}"],
 )
-def test_what_refers_to_variables_and_did_not_change_is_clean(world: World, value: str) -> None:
+def test_unchanged_references_to_variables_are_clean(world: World, value: str) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": {**OK, "env": {"MODE": value}}}})
     world.lock()
 
@@ -180,9 +180,7 @@ def test_a_file_whose_name_differs_only_in_case(world: World, file: str) -> None
     "file",
     ["MCP-lock.json", "mcp-lock.json.", "mcp-lock\u200d.json", "Mcp-Lock.surfaces/a", "PINWARDEN.toml", ".Toolpin/x"],
 )
-def test_attack_a_second_lock_or_policy_that_takes_the_place_of_the_first_where_case_is_ignored(
-    world: World, file: str
-) -> None:
+def test_attack_a_lock_or_policy_whose_name_differs_only_in_case(world: World, file: str) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
     world.lock()
     world.write(file, "{}")
@@ -207,7 +205,7 @@ def test_a_merge_key_in_yaml(world: World) -> None:
 
 
 @pytest.mark.parametrize("key", ["/a\u0000b", "loop"])
-def test_a_project_folder_that_is_no_path_does_not_hide_a_server(world: World, key: str) -> None:
+def test_an_invalid_project_folder_does_not_hide_a_server(world: World, key: str) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
     world.lock()
     (world.home / "loop").symlink_to("loop")
@@ -241,7 +239,7 @@ def test_a_workflow_is_not_written_through_a_linked_folder(world: World, tmp_pat
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_file_in_the_place_of_the_workflows_folder_is_an_error_and_no_crash(world: World) -> None:
+def test_a_file_in_place_of_the_workflows_folder_is_a_clean_error(world: World) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
     world.lock()
     world.write(".github", "")
@@ -313,7 +311,7 @@ PLACE_IDS = [f"{place[0]}-{row}" for row, place in enumerate(PLACES)]
 
 
 @pytest.mark.parametrize(("file", "document"), PLACES, ids=PLACE_IDS)
-def test_a_server_planted_in_any_place_that_a_client_reads(world: World, file: str, document: Any) -> None:
+def test_a_server_planted_in_any_file_that_a_client_reads(world: World, file: str, document: Any) -> None:
     world.write(".mcp.json", {"mcpServers": {"other": OK}})
     world.lock()
     world.write(file, document(EVIL))
@@ -321,14 +319,14 @@ def test_a_server_planted_in_any_place_that_a_client_reads(world: World, file: s
 
 
 @pytest.mark.parametrize(("file", "document"), PLACES, ids=PLACE_IDS)
-def test_a_command_swapped_in_any_place_that_a_client_reads(world: World, file: str, document: Any) -> None:
+def test_a_command_swapped_in_any_file_that_a_client_reads(world: World, file: str, document: Any) -> None:
     world.write(file, document(OK))
     world.lock()
     world.write(file, document(EVIL))
     assert "command_swapped" in world.codes()
 
 
-def test_attack_a_command_that_says_nothing_does_not_keep_others_from_being_looked_at(world: World) -> None:
+def test_attack_an_empty_command_does_not_hide_other_servers(world: World) -> None:
     world.write(".mcp.json", {"mcpServers": {"a": {"command": "npx"}, "notes": OK}})
     outcome = world.run("init", "--by", "me")
     assert outcome.code == 1
@@ -346,7 +344,7 @@ def test_attack_a_command_that_says_nothing_does_not_keep_others_from_being_look
         "Without any members, and with the word mcpServers: in its text.\n",
     ],
 )
-def test_an_agent_that_brings_no_server_is_clean(world: World, text: str) -> None:
+def test_an_agent_file_without_servers_is_clean(world: World, text: str) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
     world.lock()
     world.write(".claude/agents/a.md", text)
@@ -378,7 +376,7 @@ def test_attack_a_server_in_an_odd_spelling_of_an_agent_is_not_overlooked(world:
         (".gemini/settings.json", {"tools": {"discoveryCommand": "sh evil"}}, "command_setting"),
     ],
 )
-def test_attack_settings_that_bring_servers_or_take_consent_away(
+def test_attack_settings_that_add_servers_or_disable_consent(
     world: World, file: str, settings: dict[str, Any], code: str
 ) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
@@ -396,7 +394,7 @@ expires = {expires}
 """
 
 
-class TestSettingsThatATeamWants:
+class TestWaivedSettings:
     """Settings that act are told for as long as they are there; a waiver lets them pass until a day."""
 
     @pytest.fixture
@@ -407,7 +405,7 @@ class TestSettingsThatATeamWants:
         assert world.codes() == {"hooks"}
         return world
 
-    def test_a_waiver_for_the_file_lets_them_pass_and_is_shown(self, hooked: World) -> None:
+    def test_a_waiver_for_the_file_allows_them_and_is_shown(self, hooked: World) -> None:
         waiver = WAIVER.format(file=".claude/settings.json", code="hooks", expires="2999-01-31")
         hooked.write("pinwarden.toml", waiver)
         outcome = hooked.run("ci", "--format", "json")
@@ -424,13 +422,13 @@ class TestSettingsThatATeamWants:
             (".claude/settings.json", "plugins_enabled", "2999-01-31"),
         ],
     )
-    def test_attack_a_waiver_that_is_over_or_for_something_else_lifts_nothing(
+    def test_attack_an_expired_or_foreign_waiver_allows_nothing(
         self, hooked: World, file: str, code: str, expires: str
     ) -> None:
         hooked.write("pinwarden.toml", WAIVER.format(file=file, code=code, expires=expires))
         assert hooked.codes() == {"hooks"}
 
-    def test_attack_what_takes_consent_away_cannot_be_waived(self, hooked: World) -> None:
+    def test_attack_settings_that_disable_consent_cannot_be_waived(self, hooked: World) -> None:
         hooked.write(
             "pinwarden.toml",
             WAIVER.format(file=".claude/settings.json", code="permissions_bypassed", expires="2999-01-31"),
@@ -438,7 +436,7 @@ class TestSettingsThatATeamWants:
         outcome = hooked.run("ci")
         assert (outcome.code, "POLICY_INVALID" in outcome.err) == (3, True)
 
-    def test_every_setting_that_can_be_waived_is_one_to_review(self) -> None:
+    def test_only_settings_to_review_can_be_waived(self) -> None:
         assert {FINDING_KINDS[code].severity for code in SETTING_CODES} == {"review"}
 
 
@@ -451,7 +449,7 @@ class TestSettingsThatATeamWants:
         {"type": "command", "id": "script", "command": "evil.run"},
     ],
 )
-def test_attack_another_answer_is_proposed_to_what_decides_what_is_started(world: World, asked: dict[str, Any]) -> None:
+def test_attack_a_changed_default_of_an_input_that_decides_what_is_started(world: World, asked: dict[str, Any]) -> None:
     servers = {"servers": {"notes": {"command": "node", "args": ["${input:script}"], "env": {"T": "${input:token}"}}}}
     token = {"type": "promptString", "id": "token", "password": True, "default": "hunter2"}
     approved = {"type": "promptString", "id": "script", "default": "./server.js"}
@@ -465,7 +463,7 @@ def test_attack_another_answer_is_proposed_to_what_decides_what_is_started(world
     world.lock()
 
 
-def test_a_secret_offered_as_the_answer_to_a_question_of_vs_code(world: World) -> None:
+def test_a_secret_as_the_default_of_a_vs_code_input(world: World) -> None:
     token = {"type": "promptString", "id": "token", "password": True}
     server = {"servers": {"notes": {**OK, "env": {"TOKEN": "${input:token}"}}}}
     world.write(".vscode/mcp.json", {"inputs": [token], **server})
@@ -487,7 +485,7 @@ def test_a_secret_offered_as_the_answer_to_a_question_of_vs_code(world: World) -
         (".vscode/settings.json", ("mcp",)),
     ],
 )
-def test_a_key_among_the_answers_to_pick_from(world: World, file: str, steps: tuple[str, ...]) -> None:
+def test_a_key_among_the_options_of_an_input(world: World, file: str, steps: tuple[str, ...]) -> None:
     pick = {"type": "pickString", "id": "which", "options": ["none", {"label": "main", "value": "ghp_" + "a1B2" * 9}]}
     world.write(file, nested(*steps)({"inputs": [pick]}))
     outcome = world.run("secrets", "audit", "--format", "json")
@@ -496,7 +494,7 @@ def test_a_key_among_the_answers_to_pick_from(world: World, file: str, steps: tu
     assert "ghp_" not in outcome.out + outcome.err
 
 
-def test_answers_that_are_no_secrets_are_left_alone(world: World) -> None:
+def test_input_defaults_that_are_not_secrets_are_not_reported(world: World) -> None:
     inputs = [
         {"type": "promptString", "id": "folder", "default": "${workspaceFolder}/notes"},
         {"type": "promptString", "id": "api-key", "password": True, "default": "${env:API_KEY}"},
@@ -538,7 +536,7 @@ def test_a_server_planted_for_a_client_is_caught(world: World, place: str) -> No
     assert world.codes() == {"rogue_entry"}
 
 
-def test_the_parts_of_goose_itself_are_no_servers(world: World) -> None:
+def test_built_in_extensions_of_goose_are_not_servers(world: World) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": OK}})
     world.lock()
     own = "extensions:\n  developer:\n    type: builtin\n    enabled: true\n  todo:\n    type: platform\n"
@@ -586,7 +584,7 @@ def test_a_switch_that_a_repository_turns_on_is_caught(world: World, switch: str
     assert world.codes() == {code}
 
 
-def test_a_switch_that_the_user_turned_on_is_information(world: World) -> None:
+def test_a_switch_that_the_user_turned_on_is_an_info_finding(world: World) -> None:
     world.write(".vscode/mcp.json", {"servers": {"notes": OK}})
     world.lock()
     world.write("~/.codex/config.toml", 'approval_policy = "never"\n')
@@ -595,14 +593,14 @@ def test_a_switch_that_the_user_turned_on_is_information(world: World) -> None:
     assert world.run("ci").code == 0
 
 
-def test_a_folder_of_agents_that_leads_back_to_itself_is_read_once(world: World) -> None:
+def test_a_link_loop_in_an_agents_folder_is_read_once(world: World) -> None:
     world.write(".claude/agents/a/x.md", "---\nname: x\n---\nText.\n")
     (world.root / ".claude/agents/a/again").symlink_to(world.root / ".claude/agents")
     found = discover_project(world.root, this_system())
     assert [Path(file.path).relative_to(world.root).as_posix() for file in found] == [".claude/agents/a/x.md"]
 
 
-def test_init_says_which_clients_it_looked_for(world: World) -> None:
+def test_init_reports_which_clients_it_searched(world: World) -> None:
     told = " ".join(world.run("init", "--by", "me").out.split())
     assert all(client.title in told for client in CLIENTS.values() if client.id != "generic")
     report = json.loads(world.run("init", "--by", "me", "--format", "json").out)

@@ -114,7 +114,7 @@ class TestList:
         assert "not recorded" in plain
         assert summary == "2 servers in 2 entries"
 
-    def test_the_json_holds_the_same_as_the_lock(self, machine: Machine) -> None:
+    def test_the_json_matches_the_lock(self, machine: Machine) -> None:
         facts = told(machine.install().run("list", "--format", "json"))
         servers = load("toolpin/installed/project/mcp-lock.json")["servers"]
         assert [(row["name"], row["client"], row["scope"], row["tier"]) for row in facts["entries"]] == [
@@ -146,7 +146,7 @@ class TestList:
 
 
 class TestExplain:
-    def test_everything_that_was_approved_is_told(self, machine: Machine) -> None:
+    def test_explain_shows_everything_that_was_approved(self, machine: Machine) -> None:
         outcome = machine.lock(our_entry()).run("explain", "io.github.acme/notes")
         text = " ".join(outcome.out.split())
         assert outcome.code == 0
@@ -178,7 +178,7 @@ class TestExplain:
         servers = load("toolpin/installed/project/mcp-lock.json")["servers"]
         assert [one["key"] for one in facts["entries"]] == [key for key in servers if "npm-notes" in key]
 
-    def test_a_tier_that_time_has_lowered_is_told_with_both(self, machine: Machine) -> None:
+    def test_a_tier_lowered_by_time_is_shown_with_the_recorded_one(self, machine: Machine) -> None:
         evidence = {
             "code": "npm_integrity_verified",
             "status": "passed",
@@ -208,7 +208,7 @@ class TestExplain:
         assert any("by digest" in remedy for remedy in one["trust"]["remedies"])
         assert machine.run("explain", "io.github.acme/none", "--registry").code == 1
 
-    def test_a_secret_in_the_approved_configuration_is_not_told(self, machine: Machine) -> None:
+    def test_a_secret_in_the_approved_configuration_is_not_shown(self, machine: Machine) -> None:
         config = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3", "--token", SECRET], "env": {"API_KEY": SECRET}}
         machine.lock(entry(config={"mcpServers": {"io.github.acme/notes": config}}))
         for form in FORMATS:
@@ -234,7 +234,9 @@ class TestExplain:
             assert not set("\x1b\x07\u202e") & set(outcome.out + outcome.err), form
 
     @pytest.mark.parametrize(("arguments", "code"), [((), 2), (("io.github.acme/none",), 1), (("x", "--file", "y"), 3)])
-    def test_what_cannot_be_explained(self, machine: Machine, arguments: tuple[str, ...], code: int) -> None:
+    def test_explain_refuses_unknown_servers_and_missing_locks(
+        self, machine: Machine, arguments: tuple[str, ...], code: int
+    ) -> None:
         assert machine.lock(entry()).run("explain", *arguments).code == code
 
 
@@ -245,7 +247,7 @@ class TestDoctor:
         assert {name: facts[name] for name in ("ok", "checked", "issues")} == recorded("doctor-ok.json")
         assert (outcome.code, facts["strangers"]) == (0, [])
 
-    def test_the_same_drift_is_found_as_by_toolpin_and_told_more_exactly(self, machine: Machine) -> None:
+    def test_doctor_finds_the_same_drift_as_toolpin_in_more_detail(self, machine: Machine) -> None:
         shutil.copyfile(INSTALLED / "tampered-dot-mcp.json", machine.install().project / ".mcp.json")
         outcome = machine.run("doctor", "--format", "json")
         facts = told(outcome)
@@ -277,18 +279,18 @@ class TestDoctor:
         assert "command_swapped" in {change["kind"] for issue in facts["issues"] for change in issue["changes"]}
         assert "shell_command" in codes(facts["findings"])
 
-    def test_a_missing_entry_is_told(self, machine: Machine) -> None:
+    def test_a_missing_entry_is_reported(self, machine: Machine) -> None:
         facts = told(machine.lock(entry()).run("doctor", "--format", "json"))
         assert codes(facts["issues"], "kind") == {"missing"}
         assert facts["ok"] is False
 
-    def test_only_the_scope_that_was_asked_for_is_examined(self, machine: Machine) -> None:
+    def test_only_the_requested_scope_is_examined(self, machine: Machine) -> None:
         machine.lock(entry()).configure({"io.github.acme/notes": _approved()})
         (machine.home / ".cursor").mkdir()
         (machine.home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"mine": {"command": "npx"}}}))
         assert [machine.run("doctor", "--scope", scope).code for scope in ("all", "project", "global")] == [1, 0, 1]
 
-    def test_servers_for_other_projects_of_the_user_are_their_own_affair(self, machine: Machine) -> None:
+    def test_servers_of_the_users_other_projects_are_ignored(self, machine: Machine) -> None:
         machine.lock(entry()).configure({"io.github.acme/notes": _approved()})
         elsewhere = {str(machine.home / "other"): {"mcpServers": {"theirs": {"command": "npx"}}}}
         (machine.home / ".claude.json").write_text(json.dumps({"projects": elsewhere}))
@@ -298,7 +300,7 @@ class TestDoctor:
         facts = told(machine.run("doctor", "--format", "json"))
         assert [(each["server"], each["scope"]) for each in facts["strangers"]] == [("planted", "local")]
 
-    def test_what_was_locked_from_configurations_is_as_approved_in_each_of_them(self, machine: Machine) -> None:
+    def test_servers_locked_from_several_configurations_are_as_approved_in_each(self, machine: Machine) -> None:
         pinned = {"command": "npx", "args": ["-y", "@acme/notes@1.2.3"], "env": {"NOTES_DIR": "./notes"}}
         machine.configure({"notes": pinned})
         machine.configure({"search": {**pinned, "args": ["-y", "@acme/search@2.0.0"]}}, ".roo/mcp.json")
@@ -312,14 +314,14 @@ class TestDoctor:
         drifted = told(machine.run("doctor", "--format", "json"))
         assert [(issue["key"], issue["kind"]) for issue in drifted["issues"]] == [("files:generic", "drift")]
 
-    def test_without_a_lock_every_configured_server_is_a_stranger(self, machine: Machine) -> None:
+    def test_without_a_lock_every_configured_server_is_unknown(self, machine: Machine) -> None:
         assert machine.run("doctor").code == 0
         outcome = machine.configure({"notes": _approved()}).run("doctor")
         assert outcome.code == 1
         assert "rogue_entry" in outcome.out
         assert "pinwarden init" in outcome.out
 
-    def test_a_tampered_lock_is_told_beside_the_rest(self, machine: Machine) -> None:
+    def test_a_tampered_lock_is_reported_besides_other_findings(self, machine: Machine) -> None:
         lock = machine.lock(entry()).project / "mcp-lock.json"
         lock.write_text(lock.read_text().replace("@acme/notes@1.2.3", "@evil/notes@1.2.3"))
         facts = told(machine.configure({"rogue": _approved()}).run("doctor", "--format", "json"))
@@ -327,7 +329,7 @@ class TestDoctor:
         assert codes(facts["strangers"], "server") == {"rogue"}
 
     @pytest.mark.parametrize("content", [b"{", b'{"mcpServers": {"a": {}, "a": {}}}', b"\xff\xfe"])
-    def test_a_damaged_file_is_not_taken_for_an_empty_one(self, machine: Machine, content: bytes) -> None:
+    def test_a_damaged_file_is_not_treated_as_empty(self, machine: Machine, content: bytes) -> None:
         (machine.lock(entry()).project / ".mcp.json").write_bytes(content)
         before = machine.files()
         outcome = machine.run("doctor")
@@ -335,7 +337,7 @@ class TestDoctor:
         assert "config_invalid" in outcome.out
         assert machine.files() == before
 
-    def test_runners_are_told_in_words_and_missing_ones_with_who_needs_them(self, machine: Machine) -> None:
+    def test_installed_and_missing_runners_are_listed_with_the_servers_that_need_them(self, machine: Machine) -> None:
         machine.lock(entry()).configure({"io.github.acme/notes": _approved()})
         (machine.programs / "npx").unlink()
         (machine.programs / "docker").unlink()
@@ -345,7 +347,7 @@ class TestDoctor:
         assert "on the search path: node, uvx, python; not there: npx, docker" in text
         assert "not on the search path, but it starts: io.github.acme/notes (program_missing)" in text
 
-    def test_a_search_path_that_a_repository_can_change_is_told(self, machine: Machine) -> None:
+    def test_a_search_path_that_a_repository_can_change_is_reported(self, machine: Machine) -> None:
         """Attack: the repository brings its own npx, and the search path leads there."""
         machine.lock(entry()).configure({"io.github.acme/notes": _approved()})
         (machine.project / "bin").mkdir()
@@ -371,13 +373,13 @@ class TestDoctor:
 
 
 class TestSecretsAudit:
-    def test_what_toolpin_installed_holds_no_secret(self, machine: Machine) -> None:
+    def test_a_toolpin_installation_contains_no_secret(self, machine: Machine) -> None:
         outcome = machine.install().run("secrets", "audit", "--format", "json")
         facts = told(outcome)
         assert facts.pop("servers") > 0
         assert (outcome.code, facts) == (0, recorded("secrets-audit.json"))
 
-    def test_the_same_secret_is_found_as_by_toolpin_and_only_once(self, machine: Machine) -> None:
+    def test_the_same_secrets_are_found_as_by_toolpin_and_only_once(self, machine: Machine) -> None:
         shutil.copyfile(INSTALLED / "tampered-dot-mcp.json", machine.install().project / ".mcp.json")
         outcome = machine.run("secrets", "audit", "--format", "json")
         facts = told(outcome)
@@ -396,7 +398,7 @@ class TestSecretsAudit:
         ],
         ids=["env", "argument", "option", "header", "address"],
     )
-    def test_a_secret_in_any_place_is_found_and_never_shown(self, machine: Machine, server: dict[str, Any]) -> None:
+    def test_a_secret_in_any_member_is_found_and_never_shown(self, machine: Machine, server: dict[str, Any]) -> None:
         machine.configure({"notes": server})
         for form in FORMATS:
             outcome = machine.run("secrets", "audit", "--format", form)
@@ -413,11 +415,11 @@ class TestSecretsAudit:
         assert ("plaintext_secret", "mcp-lock.json") in found
         assert SECRET not in outcome.out
 
-    def test_placeholders_are_no_secrets(self, machine: Machine) -> None:
+    def test_placeholders_are_not_secrets(self, machine: Machine) -> None:
         env = {"API_KEY": "${API_KEY}", "TOKEN": "<TOKEN>", "PASSWORD": "op://vault/item/password"}
         assert machine.configure({"notes": {"command": "npx", "env": env}}).run("secrets", "audit").code == 0
 
-    def test_a_file_that_cannot_be_looked_at_is_not_clean(self, machine: Machine) -> None:
+    def test_an_unreadable_file_is_not_clean(self, machine: Machine) -> None:
         (machine.project / ".mcp.json").write_text("{")
         outcome = machine.run("secrets", "audit")
         assert outcome.code == 3

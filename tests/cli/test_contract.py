@@ -81,7 +81,7 @@ def project(locked: Path, tmp_path: Path, run: Run) -> Path:
     return tmp_path
 
 
-def test_an_unchanged_server_keeps_its_contract_and_locking_it_again_changes_no_byte(project: Path, run: Run) -> None:
+def test_an_unchanged_server_matches_its_contract_and_locking_again_changes_no_byte(project: Path, run: Run) -> None:
     before = (project / "mcp-fusion.lock").read_bytes()
     checked = run("contract", "check", "--server", "server.py")
     assert (checked.code, checked.out) == (0, "Lockfile is up to date.\n")
@@ -124,7 +124,7 @@ def test_the_contract_has_the_digest_that_a_consumer_locks(project: Path, run: R
     assert len(facts["signers"]) == 1
 
 
-def test_a_contract_signed_by_somebody_else_is_refused(project: Path, run: Run) -> None:
+def test_a_contract_signed_by_another_key_is_refused(project: Path, run: Run) -> None:
     assert run("keygen", "other.key").code == 0
     (project / "quick.py").write_text("raise SystemExit\n")
     lock = document(project / "mcp-fusion.lock")
@@ -161,7 +161,7 @@ def test_a_budget_that_is_exceeded_fails_the_check(project: Path, run: Run) -> N
     ],
     ids=["raises", "calls sys.exit", "ends its process", "is no Python", "has no server", "hangs"],
 )
-def test_a_server_that_cannot_be_imported_is_told_and_the_lock_stays(
+def test_a_server_that_cannot_be_imported_is_reported_and_the_lock_stays(
     text: str, code: str, told: str, project: Path, run: Run
 ) -> None:
     before = (project / "mcp-fusion.lock").read_bytes()
@@ -207,7 +207,7 @@ def test_a_missing_lock_is_not_drift(project: Path, run: Run) -> None:
     "arguments",
     [(), ("--server", "a.py", "--url", "https://example.org"), ("--server", "nothing.py"), ("--server", "server.txt")],
 )
-def test_a_server_that_is_not_named_rightly_is_a_usage_error(arguments: tuple[str, ...], run: Run) -> None:
+def test_a_wrong_server_argument_is_a_usage_error(arguments: tuple[str, ...], run: Run) -> None:
     done = run("contract", "lock", *arguments)
     assert done.code == 2
     assert "hint:" in done.err
@@ -256,9 +256,7 @@ def test_the_pytest_plugin_fails_a_test_on_drift_and_updates_on_request(project:
 WRITER = SDK.replace("    return a + b", "    open('sum.txt', 'w').write(str(a))\n    return a + b")
 
 
-def test_a_tool_that_says_it_only_reads_and_writes_is_critical_with_the_line_and_the_way(
-    project: Path, run: Run
-) -> None:
+def test_a_read_only_tool_that_writes_is_critical_with_the_line_and_the_call_path(project: Path, run: Run) -> None:
     claims = "from mcp.types import ToolAnnotations\n" + WRITER.replace(
         "@server.tool()", "@server.tool(annotations=ToolAnnotations(read_only_hint=True))"
     )
@@ -270,9 +268,7 @@ def test_a_tool_that_says_it_only_reads_and_writes_is_critical_with_the_line_and
     assert (finding["file"], finding["line"]) == ("writer.py", line)
 
 
-def test_an_entitlement_that_the_code_gained_fails_the_check_though_no_client_sees_a_change(
-    project: Path, run: Run
-) -> None:
+def test_a_new_entitlement_fails_the_check_even_if_the_surface_is_unchanged(project: Path, run: Run) -> None:
     (project / "server.py").write_text(WRITER)
     checked = run("contract", "check", "--server", "server.py", "--format", "json")
     facts = json.loads(checked.out)
@@ -281,7 +277,7 @@ def test_an_entitlement_that_the_code_gained_fails_the_check_though_no_client_se
     assert "open" in facts["findings"][0]["message"]
 
 
-def test_a_live_server_s_code_is_unknown_and_said_to_be(project: Path, run: Run) -> None:
+def test_the_code_of_a_live_server_is_reported_as_unknown(project: Path, run: Run) -> None:
     command = ("--", sys.executable, "-c", "import server; server.server.run('stdio')")
     locked = run("contract", "lock", "--lock", "live.lock", "--command", *command)
     assert (locked.code, "the code of 1 tool was not analysed" in locked.out) == (0, True)
@@ -293,7 +289,7 @@ def test_a_live_server_s_code_is_unknown_and_said_to_be(project: Path, run: Run)
     assert json.loads(with_source.out)["tools"]["add"]["evidence"]["entitlements"] == "source"
 
 
-def test_a_typescript_server_is_not_locked_as_if_it_never_touched_a_file(project: Path, run: Run) -> None:
+def test_a_typescript_server_is_locked_with_unknown_entitlements(project: Path, run: Run) -> None:
     (project / "ts").mkdir()
     (project / "ts" / "server.ts").write_text("import fs from 'fs'; export const add = () => fs.rmSync('/');")
     given = ("--source", "ts", "--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
@@ -305,7 +301,7 @@ def test_a_typescript_server_is_not_locked_as_if_it_never_touched_a_file(project
     assert (checked.code, "was not analysed, so what it can do is unknown: add" in checked.out) == (0, True)
 
 
-def test_what_the_lock_knows_of_the_code_is_not_passed_over_when_the_code_is_not_read(project: Path, run: Run) -> None:
+def test_locked_entitlements_are_reported_if_the_code_is_not_analysed(project: Path, run: Run) -> None:
     command = ("--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
     assert run("contract", "lock", "--source", ".", *command).code == 0
     flags = document(project / "mcp-fusion.lock")["capabilities"]["tools"]["add"]["entitlements"]
@@ -315,7 +311,7 @@ def test_what_the_lock_knows_of_the_code_is_not_passed_over_when_the_code_is_not
     assert [each["code"] for each in json.loads(checked.out)["findings"]] == ["entitlements_unchecked"]
 
 
-def test_a_flag_behind_code_that_cannot_be_followed_is_unknown_and_not_false(project: Path, run: Run) -> None:
+def test_a_flag_is_unknown_if_the_code_cannot_be_followed(project: Path, run: Run) -> None:
     text = (project / "server.py").read_text().replace("return a + b", "return __import__('op' + chr(a)).add(a, b)")
     (project / "server.py").write_text(text)
     assert run("contract", "lock", "--server", "server.py").code == 0
@@ -324,7 +320,7 @@ def test_a_flag_behind_code_that_cannot_be_followed_is_unknown_and_not_false(pro
     assert False not in flags.values()
 
 
-def test_a_lock_from_before_unknown_flags_is_neither_stale_nor_called_edited(project: Path, run: Run) -> None:
+def test_a_lock_without_unknown_flags_is_neither_stale_nor_edited(project: Path, run: Run) -> None:
     command = ("--command", "--", sys.executable, "-c", "import server; server.server.run('stdio')")
     assert run("contract", "lock", *command).code == 0
     path = project / "mcp-fusion.lock"

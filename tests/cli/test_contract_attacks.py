@@ -107,16 +107,14 @@ EDITS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("edit", "expected"), EDITS.values(), ids=EDITS)
-def test_a_resealed_lock_that_says_something_else_is_never_up_to_date(
-    edit: Change, expected: str, notes: Observed
-) -> None:
+def test_a_resealed_lock_with_other_content_is_never_up_to_date(edit: Change, expected: str, notes: Observed) -> None:
     document = written(notes)
     assert answer(notes, resealed(document)) == "0"
     edit(document)
     assert answer(notes, resealed(document)) == expected
 
 
-def test_a_contract_is_not_kept_by_a_server_that_shows_less_of_it(notes: Observed, tmp_path: Path) -> None:
+def test_a_server_that_offers_less_does_not_match_its_contract(notes: Observed, tmp_path: Path) -> None:
     lock = tmp_path / "mcp-fusion.lock"
     document = written(notes)
     lock.write_text(json.dumps(document))
@@ -160,7 +158,7 @@ FACTS = [
 ]
 
 
-def test_a_server_that_writes_down_its_own_facts_is_refused_and_never_an_internal_error(tmp_path: Path) -> None:
+def test_a_server_that_forges_its_observations_is_refused_without_an_internal_error(tmp_path: Path) -> None:
     """The process is the server's: it can write anything into the file, or a link to something else."""
     from pinwarden.contract.python_server import _is_valid, _read
 
@@ -175,7 +173,7 @@ def test_a_server_that_writes_down_its_own_facts_is_refused_and_never_an_interna
     assert refusal(lambda: observed(tmp_path, forged)).code == "SERVER_IMPORT_FAILED"
 
 
-def test_a_server_does_not_make_its_asker_read_files_outside_its_folder(tmp_path: Path) -> None:
+def test_a_server_cannot_make_pinwarden_read_files_outside_its_folder(tmp_path: Path) -> None:
     from pinwarden.contract.observation import read_modules
 
     (tmp_path / "outside.py").write_text("secret = 1\n")
@@ -203,7 +201,7 @@ def test_a_secret_reaches_neither_the_message_of_a_failed_import_nor_the_lock(
     assert refusal(lambda: introspect(server, sys.executable, allowed)).code == "SECRET_REPEATED"
 
 
-def test_a_server_sees_its_own_packages_and_not_the_folder_of_its_asker(tmp_path: Path) -> None:
+def test_a_server_sees_its_own_packages_and_not_the_callers_folder(tmp_path: Path) -> None:
     """``import sources`` must not find a module of Pinwarden; standard output and lazy modules must not stop it."""
     prelude = (
         "import importlib.util, sys, types\nassert importlib.util.find_spec('sources') is None\nsys.stdout = None\n"
@@ -213,7 +211,7 @@ def test_a_server_sees_its_own_packages_and_not_the_folder_of_its_asker(tmp_path
     assert list(observed(tmp_path, prelude + SERVER).contracts) == ["save"]
 
 
-def test_an_environment_that_somebody_else_put_above_the_server_is_not_used(
+def test_an_environment_of_another_user_above_the_server_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / ".venv" / "bin" / "python"
@@ -248,7 +246,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "folder", ["a b", "a: b", "x #y", "$(id)", "${{ secrets.TOKEN }}", "it's", "-x", "a\nb"], ids=ascii
 )
-def test_no_name_of_a_file_is_a_command_in_a_workflow(folder: str, tmp_path: Path, run: Callable[..., Outcome]) -> None:
+def test_a_file_name_cannot_inject_a_command_into_a_workflow(
+    folder: str, tmp_path: Path, run: Callable[..., Outcome]
+) -> None:
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "server.py").write_text(SERVER)
     for kind in ("github", "gitlab", "pre-commit"):
@@ -257,7 +257,7 @@ def test_no_name_of_a_file_is_a_command_in_a_workflow(folder: str, tmp_path: Pat
     assert [each.name for each in tmp_path.iterdir()] == [folder]
 
 
-def test_a_link_does_not_decide_where_init_writes(tmp_path: Path, run: Callable[..., Outcome]) -> None:
+def test_init_does_not_write_through_a_link(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / ".github").symlink_to(elsewhere)
@@ -267,9 +267,7 @@ def test_a_link_does_not_decide_where_init_writes(tmp_path: Path, run: Callable[
     assert not elsewhere.exists()
 
 
-def test_the_name_of_a_tool_does_not_steer_the_terminal_through_explain(
-    tmp_path: Path, run: Callable[..., Outcome]
-) -> None:
+def test_a_tool_name_cannot_control_the_terminal_through_explain(tmp_path: Path, run: Callable[..., Outcome]) -> None:
     (tmp_path / "server.py").write_text(SERVER.replace("@server.tool()", "@server.tool(name=' \\x1b[31mred')"))
     explained = run("contract", "explain", "--server", "server.py", "--python", sys.executable)
     assert explained.out.startswith(" <U+001B>[31mred\n")

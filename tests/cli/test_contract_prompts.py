@@ -100,7 +100,7 @@ def recorded(folder: Path) -> dict[str, dict[str, list[str]]]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_prompts_and_resources_reach_is_locked_explained_and_checked(tmp_path: Path, framework: str) -> None:
+def test_entitlements_of_prompts_and_resources_are_locked_explained_and_checked(tmp_path: Path, framework: str) -> None:
     head, python = FRAMEWORKS[framework]
     if not Path(python).exists():
         missing(python, "make .venv-old-client/.ready")

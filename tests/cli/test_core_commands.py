@@ -33,7 +33,7 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
             assert f"  {command}" in outcome.out
 
 
-def test_canonical_bytes_go_to_stdout_and_nothing_else_does() -> None:
+def test_only_the_canonical_bytes_go_to_stdout() -> None:
     outcome = pinwarden("canonicalize", "-", "--profile", "rulebook", stdin=b'{"b": 1.0, "a": [ ]}')
     assert (outcome.code, outcome.out, outcome.err) == (0, '{"a":[],"b":1}', "")
 
@@ -89,7 +89,7 @@ def test_cids_of_documents_manifests_and_blobs(tmp_path: Path) -> None:
         (("cid", "broken.json"), 3, "JSON_PARSE_ERROR"),
     ],
 )
-def test_what_is_wrong_is_told_with_a_code_a_hint_and_the_right_exit_code(
+def test_errors_have_a_code_a_hint_and_the_right_exit_code(
     tmp_path: Path, arguments: tuple[str, ...], code: int, name: str
 ) -> None:
     (tmp_path / "broken.json").write_bytes(b'{"a":')
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_told_with_a_code_a_hint_and_the_right_exit_code(
     assert second.startswith("hint: ")
 
 
-def test_an_error_is_json_too_when_json_was_asked_for(tmp_path: Path) -> None:
+def test_an_error_is_json_if_json_is_requested(tmp_path: Path) -> None:
     for arguments in (("digest", "none", "--format", "json"), ("digest", "--format=json")):
         outcome = pinwarden(*arguments, cwd=tmp_path)
         assert set(json.loads(outcome.out)["error"]) == {"code", "message", "hint", "data"}
@@ -113,14 +113,14 @@ def test_an_unknown_command_is_answered_with_the_nearest_one() -> None:
     assert "did you mean digest?" in pinwarden("digets").err
 
 
-def test_a_reader_that_goes_away_early_hears_no_complaint_and_gets_no_clean_verdict(tmp_path: Path) -> None:
+def test_a_closed_pipe_prints_no_error_and_does_not_exit_clean(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text(json.dumps([{"name": f"tool-{n}"} for n in range(5000)]))
     command = f"{sys.executable} -m pinwarden digest list.json | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (3, b"")
 
 
-def test_a_failure_of_our_own_is_reported_without_a_traceback(
+def test_an_internal_error_is_reported_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pinwarden.cli.commands.digest import digest

@@ -85,7 +85,7 @@ def suite_of(output: str) -> ET.Element:
 
 
 class TestJUnit:
-    def test_each_row_is_a_test_case_and_those_that_need_a_decision_fail(self) -> None:
+    def test_every_row_is_a_test_case_and_rows_that_need_a_decision_fail(self) -> None:
         rows = [row(severity=level, code=f"code_{level}", name=f"tool-{level}") for level in ROW_SEVERITIES]
         suite = suite_of(render(report(*rows, exit_code=1), "junit"))
         outcomes = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
@@ -112,7 +112,7 @@ class TestJUnit:
         for suite, counts in ((clean, ("0", "0")), (refused, ("1", "0")), (unchecked, ("0", "1"))):
             assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", *counts)
 
-    def test_the_texts_and_the_place_are_there(self) -> None:
+    def test_texts_and_location_are_included(self) -> None:
         changed = row(before="old", after="new", file="mcp-lock.json", line=7, column=3)
         (case,) = suite_of(render(report(changed, exit_code=1), "junit")).findall("testcase")
         assert case.get("name") == "tool search /description in mcp-lock.json"
@@ -129,7 +129,7 @@ class TestJUnit:
 
 
 class TestGitHub:
-    def test_each_row_is_a_command_with_its_place_after_the_summary(self) -> None:
+    def test_every_row_is_a_command_with_its_location_after_the_summary(self) -> None:
         rows = [row(severity=level) for level in ROW_SEVERITIES]
         placed = row(severity="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
         title = "tool search /description"
@@ -149,10 +149,10 @@ class TestGitHub:
             ("notice", {"title": "pinwarden diff"}, "a note"),
         ]
 
-    def test_without_rows_the_summary_is_told(self) -> None:
+    def test_without_rows_the_summary_is_printed(self) -> None:
         assert workflow_commands(render(report(), "github")) == [("notice", {"title": "pinwarden diff"}, "no change")]
 
-    def test_hostile_text_begins_no_command(self) -> None:
+    def test_hostile_text_cannot_start_a_command(self) -> None:
         """Attack: line breaks, encoded ones and workflow commands in all texts."""
         told = workflow_commands(render(hostile_report(HOSTILE), "github"))
         assert len(told) == len(ROW_SEVERITIES) + 3
@@ -161,7 +161,7 @@ class TestGitHub:
 
 
 class TestSarif:
-    def test_a_place_becomes_a_region_beside_the_logical_location(self) -> None:
+    def test_a_location_becomes_a_region_besides_the_logical_location(self) -> None:
         placed = row(file="conf/a b#%é.json", line=7, column=3)
         (result,) = json.loads(render(report(placed), "sarif"))["runs"][0]["results"]
         (location,) = result["locations"]
@@ -214,7 +214,7 @@ class TestSarif:
 
 
 @given(st.text(st.characters(), max_size=80))
-def test_no_text_breaks_out_of_any_format(text: str) -> None:
+def test_text_cannot_break_out_of_any_format(text: str) -> None:
     hostile = hostile_report(text)
     assert len(suite_of(render(hostile, "junit")).findall("testcase")) == len(ROW_SEVERITIES) + 1
     assert len(workflow_commands(render(hostile, "github"))) == len(ROW_SEVERITIES) + 3
@@ -229,7 +229,7 @@ def test_nothing_invisible_is_printed_in_any_format(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_can_be_asked_for_and_is_whole_without_rows(form: str, tmp_path: Path) -> None:
+def test_every_format_is_a_complete_document_without_rows(form: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"tools": []}')
     outcome = pinwarden("diff", "a.json", "a.json", "--format", form, cwd=tmp_path)
     assert outcome.code == 0
@@ -301,11 +301,11 @@ class TestErrors:
         error = {"code": "LOCK_MISSING", "message": self.LOCK, "hint": "Make one.", "data": {}}
         assert json.loads(self.told("json")) == {"error": error}
 
-    def test_text_is_for_stderr_alone(self) -> None:
+    def test_the_text_format_prints_errors_only_to_stderr(self) -> None:
         assert self.told("text") == ""
 
     @given(st.text(st.characters(), max_size=80))
-    def test_no_text_breaks_out_of_any_format(self, text: str) -> None:
+    def test_text_cannot_break_out_of_any_format(self, text: str) -> None:
         """Attack: an error quotes a file or a server, which chose the words."""
         hostile = hostile_error(text)
         assert len(suite_of(render_error(hostile, "ci", "junit")).findall("testcase/error")) == 1
@@ -331,7 +331,7 @@ class TestErrors:
         ],
         ids=["no lock", "damaged lock", "no consent", "unknown option", "unknown command"],
     )
-    def test_a_command_that_fails_prints_a_whole_document_and_the_sentence_for_people(
+    def test_a_failing_command_prints_a_complete_document_and_a_message(
         self, tmp_path: Path, form: str, arguments: tuple[str, ...], code: int, error: str
     ) -> None:
         (tmp_path / "broken.json").write_text("{")
@@ -365,6 +365,6 @@ class TestErrors:
         outcome = pinwarden("ci", "--format=json", option, cwd=tmp_path, env={"HOME": str(tmp_path)})
         assert (outcome.code, self.code_in(outcome.out, "json")) == (2, "USAGE")
 
-    def test_the_format_of_the_server_is_not_ours(self, tmp_path: Path) -> None:
+    def test_a_format_option_after_the_separator_belongs_to_the_server(self, tmp_path: Path) -> None:
         outcome = pinwarden("inspect", "--", "server", "--format", "json", cwd=tmp_path)
         assert (outcome.code, outcome.out) == (2, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.run import pinwarden
 
 
-def test_every_finding_of_the_gate_has_its_reason_and_not_its_code_as_the_text_of_its_rule(tmp_path: Path) -> None:
+def test_every_finding_of_the_gate_has_an_explanation(tmp_path: Path) -> None:
     config = tmp_path / ".mcp.json"
     approved = {"command": "npx", "args": ["-y", "notes@1.0.0"]}
     config.write_text(json.dumps({"mcpServers": {"notes": approved}}))

@@ -96,7 +96,7 @@ class TestInit:
         assert world.run("init").code == 0
         assert world.lock.read_bytes() == first
 
-    def test_nothing_configured_is_said_and_nothing_is_written(self, world: World) -> None:
+    def test_no_configured_servers_are_reported_and_nothing_is_written(self, world: World) -> None:
         outcome = world.run("init")
         assert outcome.code == 0
         assert "no MCP servers are configured" in outcome.out
@@ -131,7 +131,7 @@ class TestConfigurationAttacks:
         world.configure({"notes": {**NOTES, "env": {**NOTES["env"], "UV_INDEX_URL": "https://evil.example/simple"}}})
         assert world.run("ci").code == 1
 
-    def test_a_filled_in_placeholder_is_no_drift(self, world: World) -> None:
+    def test_a_filled_in_placeholder_is_not_drift(self, world: World) -> None:
         outcome = world.run("ci", "--format", "json")
         assert outcome.code == 0
         assert json.loads(outcome.out)["failures"] == []
@@ -188,7 +188,7 @@ class TestLockAttacks:
         world.lock.write_text(world.lock.read_text().replace('"reviewer"', '"boss"'))
         assert world.run("ci", "--no-configs").code == 1
 
-    def test_only_the_seals_digest_vouches_for_a_sealed_file(self, world: World) -> None:
+    def test_a_sealed_lock_is_verified_with_the_seals_digest_only(self, world: World) -> None:
         """Attack: swap the approved texts and seal the file again; ToolPin's digest does not cover them."""
         partial = world.run("lock", "digest").out.strip()
         whole = world.run("lock", "digest", "--sealed").out.strip()
@@ -196,7 +196,7 @@ class TestLockAttacks:
         assert world.failures("--expect-digest", partial) == [("digest_partial", "")]
         assert world.failures("--expect-digest", "sha256-" + "A" * 43 + "=") == [("digest_mismatch", "")]
 
-    def test_a_record_that_was_stripped_is_missed(self, world: World) -> None:
+    def test_a_stripped_record_is_reported(self, world: World) -> None:
         """Attack: take away our record and seal, which leaves a good file of version 2."""
         from pinwarden.lock import lockfile
 
@@ -204,7 +204,7 @@ class TestLockAttacks:
         world.lock.write_bytes(lockfile.to_bytes(lock, plain_v2=True))
         assert ("record_stripped", "notes") in world.failures("--no-configs")
 
-    def test_a_policy_that_cannot_be_read_is_never_no_policy(self, world: World) -> None:
+    def test_an_unreadable_policy_is_not_treated_as_missing(self, world: World) -> None:
         """Attack: make the policy vanish by a link to nowhere, or by a misspelt table."""
         policy = world.root / "pinwarden.toml"
         policy.symlink_to("nowhere")
@@ -265,7 +265,7 @@ class TestLiveServers:
     def test_an_unchanged_server_is_clean(self, world: World) -> None:
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 0
 
-    def test_a_rug_pull_is_caught_and_the_words_are_shown(self, world: World) -> None:
+    def test_a_rug_pull_is_caught_and_the_new_text_is_shown(self, world: World) -> None:
         world.serve(POISONED)
         assert world.run("ci").code == 0  # frozen: nothing is contacted
         outcome = world.run("ci", "--live", "--offline", "--allow-execute")
@@ -281,7 +281,7 @@ class TestLiveServers:
         caught = {row["name"].rpartition(" ")[2] for row in json.loads(outcome.out)["failures"]}
         assert (outcome.code, caught) == (1, set(NARROWED))
 
-    def test_a_server_that_cannot_be_asked_is_exit_3_not_clean(self, world: World) -> None:
+    def test_a_server_that_cannot_be_probed_exits_with_3(self, world: World) -> None:
         (world.root / "script.json").unlink()
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 3
 
@@ -297,14 +297,14 @@ class TestLiveServers:
         surface.unlink()
         assert ("surface_missing", "notes") in world.failures()
 
-    def test_locking_again_without_asking_keeps_the_approved_surface(self, world: World) -> None:
+    def test_locking_again_without_a_probe_keeps_the_approved_surface(self, world: World) -> None:
         before = world.lock.read_bytes()
         assert world.run("init").code == 0
         assert world.lock.read_bytes() == before
         world.serve(POISONED)
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 1
 
-    def test_an_approval_needs_a_yes_and_then_the_gate_is_clean_again(self, world: World) -> None:
+    def test_after_an_approval_with_yes_the_gate_is_clean_again(self, world: World) -> None:
         world.serve(POISONED)
         before = world.lock.read_bytes()
         asked = world.run("approve", "notes", "--allow-execute")
@@ -319,7 +319,7 @@ class TestLiveServers:
         assert "1 change approved by reviewer" in agreed.out
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 0
 
-    def test_an_answer_that_has_no_canonical_form_is_not_approved(self, world: World) -> None:
+    def test_a_surface_without_a_canonical_form_is_not_approved(self, world: World) -> None:
         """Attack: a number that two readers read differently, in what the server says of itself."""
         world.serve(TOOL, server={"capabilities": {"tools": {}, "experimental": {"n": 2**53 + 1}}})
         before = world.lock.read_bytes()
@@ -357,7 +357,7 @@ class TestRegistryServers:
             ("global", "cursor vscode codex opencode windsurf cline continue gemini"),
         ],
     )
-    def test_all_clients_are_those_whose_file_of_that_scope_can_be_written(
+    def test_all_means_every_client_with_a_writable_file_of_that_scope(
         self, world: World, scope: str, clients: str
     ) -> None:
         locked = world.run("lock", "io.github.acme/npm-notes", "--offline", "--client", "all", "--scope", scope)
@@ -365,7 +365,7 @@ class TestRegistryServers:
         servers = json.loads(world.lock.read_bytes())["servers"]
         assert {entry["client"] for entry in servers.values()} == set(clients.split())
 
-    def test_plain_v2_is_what_toolpin_itself_writes(self, world: World) -> None:
+    def test_plain_v2_writes_the_same_as_toolpin(self, world: World) -> None:
         expected = (VECTORS / "locks" / "npm.claude.mcp-lock.json").read_bytes()
         assert world.run("lock", "io.github.acme/npm-notes", "--offline", "--plain-v2").code == 0
         assert world.lock.read_bytes() == expected
@@ -393,7 +393,7 @@ class TestRegistryServers:
         outcome = world.run("lock", "io.github.acme/nothing", "--offline")
         assert (outcome.code, "[SERVER_NOT_FOUND]" in outcome.err) == (1, True)
 
-    def test_a_newer_release_is_news_and_is_locked_only_with_a_yes(self, world: World) -> None:
+    def test_a_newer_release_is_reported_and_locked_only_with_yes(self, world: World) -> None:
         world.run("lock", "io.github.acme/npm-notes", "--offline")
         shutil.copy(
             VECTORS / "drift" / "newer_release.registry-cache.json", world.root / ".toolpin/registry-cache.json"

@@ -87,7 +87,7 @@ class TestDigest:
         digest = load("toolpin/locks/whole.digest.json")["digest"]
         assert told(outcome) == {"digest": digest, "seal": None, "entries": 16, "ok": True, "problems": []}
 
-    def test_a_tampered_lock_is_refused_and_its_digest_is_not_the_answer(self, tmp_path: Path) -> None:
+    def test_a_tampered_lock_is_refused_without_printing_its_digest(self, tmp_path: Path) -> None:
         here = project(tmp_path, "tamper/entry_config.mcp-lock.json")
         text, report = pinwarden("lock", "digest", cwd=here), pinwarden("lock", "digest", "--format", "json", cwd=here)
         assert (text.code, report.code) == (1, 1)
@@ -97,7 +97,7 @@ class TestDigest:
         assert "integrity_mismatch" in [problem["code"] for problem in facts["problems"]]
         assert facts["digest"] == load("toolpin/tamper/entry_config.digest.json")["digest"]
 
-    def test_an_entry_under_a_wrong_key_is_refused_where_toolpin_is_content(self, tmp_path: Path) -> None:
+    def test_an_entry_under_a_wrong_key_is_refused_although_toolpin_accepts_it(self, tmp_path: Path) -> None:
         outcome = pinwarden("lock", "digest", cwd=project(tmp_path, "tamper/key_renamed.mcp-lock.json"))
         assert outcome.code == 1
         assert "entry_key_mismatch" in outcome.out
@@ -128,7 +128,7 @@ class TestDigest:
             (b'{"specVersion": 7, "entries": []}', 3, "LOCK_VERSION_UNSUPPORTED"),
         ],
     )
-    def test_what_is_no_lock_is_not_digested(
+    def test_a_file_that_is_not_a_lock_is_not_digested(
         self, tmp_path: Path, content: bytes | None, code: int, error: str
     ) -> None:
         if content is not None:
@@ -148,7 +148,7 @@ class TestDigest:
 
 
 class TestKeygen:
-    def test_a_pair_is_made_that_only_its_owner_can_read(self, tmp_path: Path) -> None:
+    def test_a_key_pair_is_readable_only_by_its_owner(self, tmp_path: Path) -> None:
         outcome = pinwarden("keygen", "ada", "--format", "json", cwd=tmp_path)
         facts = told(outcome)
         assert outcome.code == 0
@@ -158,7 +158,7 @@ class TestKeygen:
         assert (facts["did"], facts["fingerprint"]) == (key.public_key.did, key.public_key.fingerprint)
         assert facts["encrypted"] is False
 
-    def test_the_text_tells_both_names_and_never_the_secret(self, tmp_path: Path) -> None:
+    def test_the_report_names_both_files_and_never_the_secret(self, tmp_path: Path) -> None:
         outcome = pinwarden("keygen", "ada", cwd=tmp_path)
         key = PrivateKey.from_pem((tmp_path / "ada").read_bytes()).public_key
         assert key.did in outcome.out
@@ -174,7 +174,9 @@ class TestKeygen:
         PrivateKey.from_pem((tmp_path / "ada").read_bytes(), secret.encode())
 
     @pytest.mark.parametrize("existing", ["ada", "ada.pub"])
-    def test_nothing_is_overwritten_and_half_a_pair_is_never_left(self, tmp_path: Path, existing: str) -> None:
+    def test_existing_files_are_kept_and_either_both_keys_are_written_or_none(
+        self, tmp_path: Path, existing: str
+    ) -> None:
         (tmp_path / existing).write_text("mine")
         outcome = pinwarden("keygen", "ada", cwd=tmp_path)
         assert (outcome.code, files(tmp_path)) == (1, {existing: b"mine"})
@@ -183,7 +185,7 @@ class TestKeygen:
     @pytest.mark.parametrize(
         ("arguments", "code"), [((), 2), (("a", "--passphrase-env", "UNSET_WORDS"), 2), (("no/such/folder/a",), 3)]
     )
-    def test_wrong_arguments_leave_nothing(self, tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+    def test_wrong_arguments_create_no_files(self, tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
         assert pinwarden("keygen", *arguments, cwd=tmp_path).code == code
         assert files(tmp_path) == {}
 
@@ -192,7 +194,7 @@ class TestSign:
     @pytest.mark.parametrize(
         ("policy", "recorded"), [("policies/recommended.json", "mcp-lock.sig"), (None, "no-policy.sig")]
     )
-    def test_the_envelope_is_the_one_that_toolpin_made(self, tmp_path: Path, policy: str | None, recorded: str) -> None:
+    def test_the_envelope_is_identical_to_toolpins(self, tmp_path: Path, policy: str | None, recorded: str) -> None:
         named = ["--policy", str(TOOLPIN / policy)] if policy else []
         outcome = pinwarden(
             "lock", "sign", "--key", fixture_key(tmp_path), *named, cwd=project(tmp_path), env=NOON_EPOCH
@@ -200,7 +202,7 @@ class TestSign:
         assert outcome.code == 0
         assert (tmp_path / "mcp-lock.sig").read_bytes() == (TOOLPIN / "signing" / recorded).read_bytes()
 
-    def test_a_policy_that_is_not_there_is_not_taken_for_none(self, tmp_path: Path) -> None:
+    def test_a_missing_policy_file_is_an_error(self, tmp_path: Path) -> None:
         key = fixture_key(tmp_path)
         before = files(project(tmp_path))
         outcome = pinwarden("lock", "sign", "--key", key, "--policy", "missing.json", cwd=tmp_path)
@@ -226,7 +228,7 @@ class TestSign:
         statement = json.loads(b64decode(envelope["payload"]))
         assert statement["subject"][0]["digest"]["sha256"] == Digest.of_bytes((here / "mcp-lock.json").read_bytes()).hex
 
-    def test_a_signature_is_added_to_those_that_are_there(self, tmp_path: Path) -> None:
+    def test_a_signature_is_added_to_existing_ones(self, tmp_path: Path) -> None:
         here = our_project(tmp_path)
         ada, bob = new_key(here, "ada"), new_key(here, "bob")
         pinwarden("lock", "sign", "--dsse", "--key", ada, cwd=here)
@@ -245,7 +247,7 @@ class TestSign:
         assert "[SIGNATURE_INVALID]" in outcome.err
         assert files(here) == before
 
-    def test_an_encrypted_key_is_opened_by_the_variable_and_by_nothing_else(self, tmp_path: Path) -> None:
+    def test_an_encrypted_key_is_opened_only_with_the_variable(self, tmp_path: Path) -> None:
         here, secret = project(tmp_path), "correct horse battery"
         pinwarden("keygen", "ada", "--passphrase-env", "WORDS", cwd=here, env={"WORDS": secret})
         before = files(here)
@@ -258,7 +260,7 @@ class TestSign:
         assert signed.code == 0
         assert secret not in signed.out + signed.err
 
-    def test_a_key_of_another_kind_does_not_sign_under_the_name_of_ed25519(self, tmp_path: Path) -> None:
+    def test_a_key_of_another_kind_does_not_sign_as_ed25519(self, tmp_path: Path) -> None:
         """Attack: ToolPin signs with RSA and calls it ed25519."""
         rsa = generate_private_key(65537, 2048)
         path = tmp_path / "rsa"
@@ -283,7 +285,7 @@ class TestSign:
         assert pinwarden("lock", "sign", *arguments, cwd=tmp_path).code == 2
         assert files(tmp_path) == before
 
-    def test_what_toolpins_envelope_leaves_out_is_said(self, tmp_path: Path) -> None:
+    def test_a_toolpin_signature_reports_what_it_does_not_cover(self, tmp_path: Path) -> None:
         here = our_project(tmp_path)
         outcome = pinwarden("lock", "sign", "--key", new_key(here, "ada"), cwd=here)
         assert outcome.code == 0
@@ -302,7 +304,7 @@ class TestVerifySignature:
             ("verify-other-policy", WHOLE, "strict"),
         ],
     )
-    def test_a_signature_is_judged_as_toolpin_judged_it(self, recorded: str, lock: str, policy: str) -> None:
+    def test_a_signature_is_judged_as_by_toolpin(self, recorded: str, lock: str, policy: str) -> None:
         report = load(f"toolpin/signing/{recorded}.json")["report"]
         outcome = pinwarden(
             *("lock", "verify-signature", "--file", str(TOOLPIN / lock), "--signature", self.SIGNATURE),
@@ -321,7 +323,7 @@ class TestVerifySignature:
         named = ("--public-key", f"ada={did}", "--require", "ada")
         assert pinwarden("lock", "verify-signature", *named, cwd=here).code == 0
 
-    def test_another_key_does_not_vouch(self, tmp_path: Path) -> None:
+    def test_a_signature_by_another_key_does_not_count(self, tmp_path: Path) -> None:
         here = project(tmp_path)
         pinwarden("lock", "sign", "--key", new_key(here, "ada"), cwd=here)
         new_key(here, "eve")
@@ -343,7 +345,7 @@ class TestVerifySignature:
         lock.write_bytes(lock.read_bytes() + b"\n")
         assert pinwarden("lock", "verify-signature", "--public-key", "ada.pub", cwd=here).code == 1
 
-    def test_a_good_signature_over_a_lock_that_is_not_whole_is_refused(self, tmp_path: Path) -> None:
+    def test_a_valid_signature_of_a_tampered_lock_is_refused(self, tmp_path: Path) -> None:
         """Attack: what ToolPin does not hash is changed after signing; its signature still fits."""
         here = project(tmp_path)
         pinwarden("lock", "sign", "--key", fixture_key(here), cwd=here)
@@ -357,7 +359,7 @@ class TestVerifySignature:
         assert [signer["name"] for signer in facts["signers"]] == ["toolpin"]
         assert [problem["code"] for problem in facts["problems"]] == ["member_unprotected"]
 
-    def test_toolpins_envelope_counts_for_our_lock_only_if_that_is_said(self, tmp_path: Path) -> None:
+    def test_a_toolpin_signature_counts_for_a_pinwarden_lock_only_with_accept_partial(self, tmp_path: Path) -> None:
         here = our_project(tmp_path)
         pinwarden("lock", "sign", "--key", new_key(here, "ada"), cwd=here)
         asked = ("lock", "verify-signature", "--public-key", "ada.pub")

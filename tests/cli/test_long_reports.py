@@ -56,7 +56,7 @@ def test_attack_a_change_at_the_end_of_a_long_value_is_shown(form: str, before: 
     assert "evil" in shown
 
 
-def test_what_two_long_texts_have_in_common_is_left_out_and_that_is_said() -> None:
+def test_the_common_part_of_long_texts_is_left_out_with_a_note() -> None:
     before, after = omit_common_text("a " * 500 + "old" + " z" * 500, "a " * 500 + "new" + " z" * 500, 400)
     assert before == after.replace("new", "old")
     assert len(after) < 400
@@ -77,7 +77,7 @@ def test_short_texts_stay_as_they_are() -> None:
     ],
     ids=["long-text", "long-parts", "many-rows"],
 )
-def test_attack_no_report_is_too_long_for_a_comment(rows: tuple[Row, ...]) -> None:
+def test_attack_a_long_report_is_shortened_to_fit_a_comment(rows: tuple[Row, ...]) -> None:
     shown = render(_report(*rows, notes=("n" * 100_000,) * 50), "markdown")
     assert len(shown) < COMMENT
     assert "arguments" in shown
@@ -93,10 +93,10 @@ def test_attack_no_report_is_too_long_for_a_comment(rows: tuple[Row, ...]) -> No
         ("] Read keys.", ABSENT, "[-<U+005D> Read keys.-]"),
     ],
 )
-def test_attack_marks_in_a_text_do_not_pass_new_text_off_as_old(before: Any, after: Any, shown: str) -> None:
+def test_attack_marks_in_a_text_cannot_disguise_new_text_as_old(before: Any, after: Any, shown: str) -> None:
     assert shown in " ".join(render(_report(_row(before, after)), "text").split())
 
 
-def test_notes_that_a_comment_has_no_room_for_are_counted() -> None:
+def test_notes_that_do_not_fit_a_comment_are_counted() -> None:
     shown = render(_report(notes=tuple(f"note {number}" for number in range(23))), "markdown")
     assert shown.endswith("> note 18\n> note 19\n> …and 3 more notes.\n")

@@ -74,9 +74,7 @@ def locked(world: World, entry: Any = OK, name: str = "notes") -> World:
         (".codex/config.toml", "a = " + "9" * 6000),
     ],
 )
-def test_a_configuration_without_a_single_meaning_is_invalid_and_never_clean(
-    world: World, file: str, text: str
-) -> None:
+def test_an_ambiguous_configuration_is_invalid_and_never_clean(world: World, file: str, text: str) -> None:
     locked(world).write(file, text)
     assert world.codes() == {"config_invalid"}
 
@@ -156,7 +154,7 @@ def test_planted_look_alikes_by_the_hundred_do_not_stall_the_gate(world: World) 
     ("one", "other", "count"),
     [("abcd", "abcd", 0), ("abcd", "abdc", 1), ("abcd", "abc", 1), ("abcd", "xabcde", 2), ("abcd", "dcba", 3)],
 )
-def test_slips_are_counted_up_to_what_is_enough(one: str, other: str, count: int) -> None:
+def test_edit_distances_are_bounded(one: str, other: str, count: int) -> None:
     assert edit_distance(one, other, 2) == edit_distance(other, one, 2) == count
 
 
@@ -209,11 +207,11 @@ def test_a_denied_server_does_not_escape_by_odd_characters_in_its_name(world: Wo
         ("a", "ab", False),
     ],
 )
-def test_patterns_mean_what_they_say(pattern: str, name: str, fits: bool) -> None:
+def test_patterns_match_as_documented(pattern: str, name: str, fits: bool) -> None:
     assert Pattern(text=pattern).matches(name) is fits
 
 
-def test_the_short_way_for_patterns_with_one_star_finds_what_the_long_way_finds() -> None:
+def test_the_fast_path_for_patterns_with_one_star_matches_the_general_one() -> None:
     names = ["".join(each) for size in range(5) for each in product("a/", repeat=size)]
     for pattern in ("".join(each) for size in range(5) for each in product("a/*", repeat=size)):
         pieces = re.findall(r"\*\*+|.", pattern)
@@ -222,7 +220,7 @@ def test_the_short_way_for_patterns_with_one_star_finds_what_the_long_way_finds(
         ]
 
 
-def test_no_name_makes_a_pattern_take_forever() -> None:
+def test_pattern_matching_takes_bounded_time() -> None:
     began = time.process_time()
     assert not Pattern(text="*-*-*-*-*-*-*-x").matches("-" * 20_000)
     assert time.process_time() - began < 20
@@ -239,7 +237,7 @@ def test_no_name_makes_a_pattern_take_forever() -> None:
         '[policy]\nminimum-tier="verified"\r[policy.servers]\rdeny=["x"]',
     ],
 )
-def test_a_policy_without_a_single_meaning_is_named_as_such(world: World, text: str) -> None:
+def test_an_ambiguous_policy_is_refused(world: World, text: str) -> None:
     locked(world)
     (world.root / "pinwarden.toml").write_bytes(text.encode())
     outcome = world.run("ci")
@@ -299,7 +297,7 @@ def test_an_entry_that_lies_to_the_policy_about_itself_is_caught(  # noqa: PLR09
         (".zed/settings.json", "context_servers", {"command": {"path": "npx", "args": ["a@1.0.0"]}}),
     ],
 )
-def test_an_honest_entry_is_clean_under_a_policy(world: World, file: str, root: str, entry: Any) -> None:
+def test_a_consistent_entry_is_clean_under_a_policy(world: World, file: str, root: str, entry: Any) -> None:
     world.write(file, {root: {"notes": entry}})
     world.lock()
     world.write("pinwarden.toml", '[policy.servers]\ndeny=["other"]\n')
@@ -310,7 +308,7 @@ def test_an_honest_entry_is_clean_under_a_policy(world: World, file: str, root: 
 
 
 @pytest.mark.parametrize("attack", ["digest", "policy", "tampered"])
-def test_what_is_not_approved_is_not_started_to_be_asked(world: World, attack: str) -> None:
+def test_unapproved_servers_are_not_started_for_a_probe(world: World, attack: str) -> None:
     marker = world.root / "ran"
     command = f"touch {marker}; exec {sys.executable} {NOTES_SERVER}"
     world.write(".mcp.json", {"mcpServers": {"notes": {"command": "sh", "args": ["-c", command]}}})
@@ -345,7 +343,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_server_that_repeats_a_secret_is_not_written_down(world: World) -> None:
+def test_a_surface_that_repeats_a_secret_is_not_stored(world: World) -> None:
     world.write("echo.py", ECHO)
     entry = {"command": sys.executable, "args": ["echo.py"], "env": {"TOKEN": TOKEN}}
     world.write(".mcp.json", {"mcpServers": {"notes": entry}})
@@ -403,7 +401,7 @@ def registry(world: World) -> Iterator[type[Registry]]:
 
 
 @pytest.mark.parametrize("answer", [published(name="io.acme/other"), published(version="1.0.1")])
-def test_an_answer_about_another_server_or_version_is_no_answer(
+def test_a_registry_response_about_another_server_or_version_is_refused(
     world: World, registry: type[Registry], answer: Any
 ) -> None:
     registry.answer = answer
@@ -411,7 +409,7 @@ def test_an_answer_about_another_server_or_version_is_no_answer(
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, 1), (500, 3)])
-def test_a_cache_planted_in_the_repository_does_not_speak_for_a_registry(
+def test_a_cache_planted_in_the_repository_does_not_replace_a_registry(
     world: World, registry: type[Registry], status: int, code: int
 ) -> None:
     registry.status = status
@@ -425,7 +423,7 @@ def test_a_cache_planted_in_the_repository_is_not_the_official_registry(world: W
     assert world.run("lock", "io.acme/notes", "--client", "claude", "--by", "me").code != 0
 
 
-def test_not_modified_for_nothing_that_was_kept_is_no_answer(world: World, registry: type[Registry]) -> None:
+def test_not_modified_without_a_cached_response_is_refused(world: World, registry: type[Registry]) -> None:
     registry.status = 304
     assert world.run("ci", "--registry").code == 3
 
@@ -450,7 +448,7 @@ COMMANDS = ("##[add-mask]critical", "##vso[task.setvariable variable=PATH]/evil"
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "github"])
-def test_no_text_of_a_server_is_a_command_to_a_build_server(form: str) -> None:
+def test_server_text_cannot_become_a_build_server_command(form: str) -> None:
     words = " ".join(("x" * 88, "::stop-commands::x", *COMMANDS, "::add-mask::y"))
     rows = [
         Row(code="c", severity="critical", entity="tool", name=text, path=text, message=text, before=before, after=text)
@@ -467,7 +465,7 @@ def test_no_text_of_a_server_is_a_command_to_a_build_server(form: str) -> None:
         assert json.loads(text) == {"text": words}
 
 
-def test_a_host_without_a_scheme_is_no_link_in_markdown() -> None:
+def test_a_host_without_a_scheme_is_not_a_link_in_markdown() -> None:
     row = Row(
         code="c", severity="review", entity="tool", name="n", path="", message="see www.evil.com and WWW.evil.com"
     )
@@ -482,7 +480,7 @@ def test_a_host_without_a_scheme_is_no_link_in_markdown() -> None:
         (".toolpin/policy.json", json.dumps({"\x1b[2J\n::add-mask::x": 1})),
     ],
 )
-def test_an_error_about_a_hostile_file_steers_neither_terminal_nor_build_server(
+def test_an_error_about_a_hostile_file_controls_neither_terminal_nor_build_server(
     world: World, file: str, text: str
 ) -> None:
     locked(world).write(file, text)
@@ -519,7 +517,7 @@ def loud(world: World) -> World:
         ("explain", "##[add-mask]x"),
     ],
 )
-def test_no_command_prints_what_a_build_server_obeys(loud: World, words: tuple[str, ...]) -> None:
+def test_no_command_prints_build_server_commands(loud: World, words: tuple[str, ...]) -> None:
     outcome = loud.run(*words)
     assert outcome.out, outcome
     told = outcome.out + outcome.err
@@ -541,9 +539,7 @@ def test_an_approved_text_keeps_its_spelling_in_the_file() -> None:
     ],
 )
 @pytest.mark.parametrize("given", ["${PASSED_ON}", "Bearer ${PASSED_ON}", "correct-horse-battery"])
-def test_a_surface_that_repeats_what_the_server_was_given_is_refused(
-    world: World, words: tuple[str, ...], given: str
-) -> None:
+def test_a_surface_that_repeats_a_given_secret_is_refused(world: World, words: tuple[str, ...], given: str) -> None:
     world.write("echo.py", ECHO)
     entry = {"command": sys.executable, "args": ["echo.py"], "env": {"TOKEN": given}}
     world.write(".mcp.json", {"mcpServers": {"notes": entry}})
@@ -560,7 +556,7 @@ def test_a_surface_that_repeats_what_the_server_was_given_is_refused(
     assert not [path for path in written if b"correct-horse" in after[path] or path.name == "out.json"]
 
 
-def test_a_server_that_begins_to_repeat_what_it_was_given_is_drift(world: World) -> None:
+def test_a_server_that_starts_to_repeat_a_secret_is_drift(world: World) -> None:
     world.write("echo.py", ECHO.replace("TOKEN", "OTHER"))
     entry = {"command": sys.executable, "args": ["echo.py"], "env": {"TOKEN": TOKEN}}
     world.write(".mcp.json", {"mcpServers": {"notes": entry}})
@@ -581,7 +577,7 @@ def test_a_server_that_begins_to_repeat_what_it_was_given_is_drift(world: World)
         ("SHORT", "abc1234"),
     ],
 )
-def test_what_is_no_secret_by_its_kind_may_be_repeated(name: str, value: str) -> None:
+def test_values_that_cannot_be_secrets_may_be_repeated(name: str, value: str) -> None:
     item = Item.from_value(TOOL, {"name": "t", "description": f"Uses {value} for all notes."})
     refuse_echoed_secrets(Surface(server=None, items={"tools": (item,)}, observed={}), [(name, value)])
 
@@ -598,7 +594,7 @@ def test_what_is_no_secret_by_its_kind_may_be_repeated(name: str, value: str) ->
         ({"x": {"uid": 1000}}, {"x": {"uid": 0}}),
     ],
 )
-def test_a_member_of_no_known_client_that_decides_what_is_started_is_watched(
+def test_an_unknown_member_that_decides_what_is_started_is_compared(
     world: World, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     locked(world, {**OK, **before})
@@ -616,7 +612,7 @@ def test_a_member_of_no_known_client_that_decides_what_is_started_is_watched(
         ("label", "hunter2"),
     ],
 )
-def test_a_text_that_may_be_secret_is_not_written_and_that_it_is_not_watched_is_said(
+def test_text_that_may_be_secret_is_not_stored_and_reported_as_not_compared(
     world: World, member: str, value: Any
 ) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": {**OK, "extra": {member: value}}}})
@@ -629,7 +625,7 @@ def test_a_text_that_may_be_secret_is_not_written_and_that_it_is_not_watched_is_
         assert f"the lock does not record extra.{member}" in " ".join(told.split())
 
 
-def test_a_gate_with_nothing_to_compare_the_live_servers_with_is_not_clean(world: World) -> None:
+def test_ci_live_without_any_approved_surface_is_not_clean(world: World) -> None:
     locked(world)
     outcome = world.run("ci", "--live", "--offline", "--format", "json")
     (row,) = json.loads(outcome.out)["unchecked"]
@@ -647,7 +643,7 @@ def test_a_gate_with_nothing_to_compare_the_live_servers_with_is_not_clean(world
         {"notes": {"url": "https://a.example/", "headers": {"AKIA" + "IOSFODNN7EXAMPLE": "x"}}},
     ],
 )
-def test_a_secret_in_the_place_of_a_name_is_not_written_down(world: World, servers: dict[str, Any]) -> None:
+def test_a_secret_in_place_of_a_name_is_not_stored(world: World, servers: dict[str, Any]) -> None:
     world.write(".mcp.json", {"mcpServers": servers})
     outcome = world.run("init", "--accept-all", "--by", "me")
     assert outcome.code == 1
@@ -659,7 +655,7 @@ def test_a_secret_in_the_place_of_a_name_is_not_written_down(world: World, serve
 @pytest.mark.parametrize(
     "name", ["task-manager-server", "sk-learn-server-2", "X-Custom-Header-Version2-Of-Acme", "GITHUB_PERSONAL_TOKEN2"]
 )
-def test_an_ordinary_name_is_no_secret(name: str) -> None:
+def test_an_ordinary_name_is_not_a_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
@@ -676,7 +672,7 @@ def test_an_ordinary_name_is_no_secret(name: str) -> None:
         "https://good.example\t.evil.example/",
     ],
 )
-def test_an_address_in_which_two_readers_see_different_hosts_is_not_locked(world: World, url: str) -> None:
+def test_an_address_with_an_ambiguous_host_is_not_locked(world: World, url: str) -> None:
     world.write(".mcp.json", {"mcpServers": {"notes": {"url": url}}})
     assert world.run("init", "--accept-all", "--by", "me").code == 1
 
@@ -727,7 +723,7 @@ HOSTILE_TEXTS = [
 ]
 
 
-def test_no_text_makes_masking_take_forever() -> None:
+def test_masking_takes_bounded_time() -> None:
     began = time.process_time()
     for text in HOSTILE_TEXTS:
         for shown in (mask_text, mask_url, is_secret_name):
@@ -739,12 +735,12 @@ def test_no_text_makes_masking_take_forever() -> None:
     assert time.process_time() - began < 30
 
 
-def test_an_answer_padded_with_blanks_is_no_answer(world: World, registry: type[Registry]) -> None:
+def test_a_registry_response_padded_with_blanks_is_refused(world: World, registry: type[Registry]) -> None:
     registry.padding = 30_000_000
     assert world.run("ci", "--registry").code == 3
 
 
-def test_a_registry_does_not_say_which_registry_it_is(world: World, registry: type[Registry]) -> None:
+def test_a_registry_cannot_claim_another_identity(world: World, registry: type[Registry]) -> None:
     registry.answer = {**published(), "source": "official"}
     assert world.run("lock", "io.acme/notes", "--client", "claude", "--by", "me").code == 0
     (entry,) = lockfile.parse((world.root / "mcp-lock.json").read_bytes()).entries

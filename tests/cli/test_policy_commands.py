@@ -54,7 +54,7 @@ def told(outcome: Outcome) -> Any:
 
 class TestDigest:
     @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
-    def test_a_policy_has_toolpins_digest_or_is_refused_as_well(self, path: Path) -> None:
+    def test_a_policy_has_toolpins_digest_or_is_refused_by_both(self, path: Path) -> None:
         stated = path.with_suffix(".digest.json").read_bytes().strip()
         outcome = pinwarden("policy", "digest", "--policy", str(path), "--format", "json")
         if stated:
@@ -68,7 +68,7 @@ class TestDigest:
         digest = parse_policy((tmp_path / "pinwarden.toml").read_bytes()).digest.sri
         assert (outcome.code, outcome.out) == (0, f"{digest}\n")
 
-    def test_of_two_policies_one_has_to_be_named(self, tmp_path: Path) -> None:
+    def test_with_two_policies_one_must_be_named(self, tmp_path: Path) -> None:
         for form in ((), ("--toolpin",)):
             pinwarden("policy", "init", "--recommended", *form, cwd=tmp_path)
         assert pinwarden("policy", "digest", cwd=tmp_path).code == 2
@@ -83,7 +83,7 @@ class TestDigest:
 
 
 class TestInit:
-    def test_the_recommended_policy_asks_what_toolpins_asks(self, tmp_path: Path) -> None:
+    def test_the_recommended_policy_has_toolpins_requirements(self, tmp_path: Path) -> None:
         assert pinwarden("policy", "init", "--recommended", cwd=tmp_path).code == 0
         text = (tmp_path / "pinwarden.toml").read_text()
         policy = parse_policy(text.encode())
@@ -102,12 +102,12 @@ class TestInit:
         assert policy.minimum_age_days == 3
         assert len(policy.waivers) == 1
 
-    def test_toolpins_file_is_the_one_that_toolpin_writes(self, tmp_path: Path) -> None:
+    def test_the_toolpin_policy_is_identical_to_toolpins(self, tmp_path: Path) -> None:
         assert pinwarden("policy", "init", "--recommended", "--toolpin", cwd=tmp_path).code == 0
         assert json.loads((tmp_path / ".toolpin/policy.json").read_bytes()) == load("toolpin/policies/recommended.json")
 
     @pytest.mark.parametrize("form", [(), ("--toolpin",)])
-    def test_a_policy_that_is_there_stays_unless_it_is_given_up(self, tmp_path: Path, form: tuple[str, ...]) -> None:
+    def test_an_existing_policy_is_kept_unless_forced(self, tmp_path: Path, form: tuple[str, ...]) -> None:
         pinwarden("policy", "init", *form, cwd=tmp_path)
         before = files(tmp_path)
         refused = pinwarden("policy", "init", "--recommended", *form, cwd=tmp_path)
@@ -125,7 +125,7 @@ class TestInit:
         assert pinwarden("policy", "init", "--force", cwd=tmp_path).code == 1
         assert files(tmp_path) == before
 
-    def test_a_damaged_file_is_not_written_over(self, tmp_path: Path) -> None:
+    def test_a_damaged_file_is_not_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "pinwarden.toml").write_text("[policy\n")
         outcome = pinwarden("policy", "init", "--force", cwd=tmp_path)
         assert outcome.code == 3
@@ -147,7 +147,7 @@ def _is_rule(line: str) -> bool:
 
 class TestCheck:
     @pytest.mark.parametrize("path", READABLE, ids=lambda path: path.stem)
-    def test_a_whole_lock_is_refused_for_the_reasons_of_toolpin(self, tmp_path: Path, path: Path) -> None:
+    def test_a_lock_is_refused_for_the_same_reasons_as_by_toolpin(self, tmp_path: Path, path: Path) -> None:
         expected = json.loads(path.with_suffix(".ci.json").read_bytes())
         outcome = pinwarden(
             "policy", "check", "--policy", str(path), "--format", "json", cwd=project(tmp_path), env=NOON_EPOCH
@@ -189,7 +189,7 @@ class TestCheck:
         assert outcome.code == 1
         assert "did you mean 'io.github.acme/npm-notes'" in outcome.err
 
-    def test_a_waiver_is_shown_while_it_lasts_and_ends_when_it_says(self, tmp_path: Path) -> None:
+    def test_a_waiver_is_shown_until_it_expires(self, tmp_path: Path) -> None:
         here = lock_of(tmp_path, entry())
         asked = ("policy", "check", "--environment", "production")
         today = on_its_last_day = None
@@ -215,7 +215,7 @@ class TestCheck:
         assert "verdict_blocked" in outcome.out
 
     @pytest.mark.parametrize("member", ["capabilityManifest", "resolved"])
-    def test_an_entry_that_does_not_say_enough_is_refused(self, tmp_path: Path, member: str) -> None:
+    def test_an_incomplete_entry_is_refused(self, tmp_path: Path, member: str) -> None:
         document = {name: value for name, value in entry().document.items() if name not in (member, "locked")}
         here = lock_of(tmp_path, with_integrity(Entry(key=entry().key, document=document)))
         (here / "pinwarden.toml").write_text('[policy]\nminimum-tier = "unverified"\n')
@@ -243,9 +243,7 @@ class TestCheck:
         ("policy", "code"),
         [(None, 3), ("", 3), ("[policy]\n", 3), ("[policy]\nminimum-teir = 'verified'\n", 3), ("[policy", 3)],
     )
-    def test_without_a_policy_that_can_be_followed_nothing_is_allowed(
-        self, tmp_path: Path, policy: str | None, code: int
-    ) -> None:
+    def test_without_a_usable_policy_nothing_is_allowed(self, tmp_path: Path, policy: str | None, code: int) -> None:
         here = project(tmp_path)
         if policy is not None:
             (here / "pinwarden.toml").write_text(policy)
@@ -258,7 +256,7 @@ class TestCheck:
         assert outcome.code == 3
         assert "[LOCK_MISSING]" in outcome.err
 
-    def test_the_word_alone_tells_what_follows_it(self) -> None:
+    def test_the_family_name_alone_lists_its_commands(self) -> None:
         outcome = pinwarden("policy")
         assert outcome.code == 2
         assert "init, check, digest" in outcome.err

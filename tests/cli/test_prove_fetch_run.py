@@ -154,13 +154,13 @@ class TestRunning:
         assert (notes["base"], notes["arguments"], notes["stderr"]) == ("b", ["--root", "/data"], "")
         assert (clock["base"], clock["arguments"], clock["stderr"]) == ("b", [], "")
 
-    def test_no_registry_is_asked_at_start(self, world: World, registries: Registries) -> None:
+    def test_no_registry_is_contacted_at_start(self, world: World, registries: Registries) -> None:
         before = len(registries.npm.asked)
         away = replace(world, variables=dict.fromkeys(registries.variables, "http://127.0.0.1:1/"))
         assert away.about("notes")["base"] == away.about("clock")["base"] == "b"
         assert len(registries.npm.asked) == before
 
-    def test_code_that_the_clients_environment_would_load_is_not_passed_on(self, world: World, tmp_path: Path) -> None:
+    def test_variables_that_load_code_are_not_passed_on(self, world: World, tmp_path: Path) -> None:
         evil = tmp_path / "evil"
         evil.mkdir()
         (evil / "evil.js").write_text("process.stdout.write('evil');")
@@ -179,7 +179,7 @@ class TestRunning:
             assert told["base"] == "b"
             assert not attack.keys() & set(told["variables"])
 
-    def test_a_variable_that_was_approved_by_name_is_passed_on_and_no_other(self, world: World) -> None:
+    def test_only_approved_variables_are_passed_on(self, world: World) -> None:
         given = replace(world, variables={**world.variables, "CLOCK_ZONE": "UTC"})
         assert "CLOCK_ZONE" in given.about("clock")["variables"]
         assert "CLOCK_ZONE" not in given.about("notes")["variables"]
@@ -193,7 +193,7 @@ class TestRunning:
     def test_the_approved_arguments_may_be_repeated(self, world: World) -> None:
         assert world.about("notes", "--", "--root", "/data")["arguments"] == ["--root", "/data"]
 
-    def test_a_server_with_an_approved_surface_is_held_to_the_lock(self, world: World, tmp_path: Path) -> None:
+    def test_the_gateway_enforces_the_lock_for_an_approved_server(self, world: World, tmp_path: Path) -> None:
         """The server tells which variables it got, so that giving it one more is a change of its text."""
         lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in TALK).encode()
 
@@ -240,7 +240,7 @@ class TestRunning:
             assert (outcome.code, outcome.out) == (code, ""), outcome
             assert says in outcome.err
 
-    def test_what_would_be_started_is_shown_and_not_started(self, world: World) -> None:
+    def test_show_prints_the_command_without_starting_it(self, world: World) -> None:
         shown = world.done("run", "notes", "--show").out.splitlines()
         assert [Path(shown[0]).name, Path(shown[1]).name, *shown[2:]] == ["node", "server.js", "--root", "/data"]
 
@@ -303,9 +303,7 @@ class TestTampering:
         self.refused(world, "clock", "[LOCK_TAMPERED]")
 
     @pytest.mark.parametrize("name", ["server.js", "acme_clock.py"])
-    def test_a_file_of_an_environment_that_was_replaced_is_built_anew_before_it_runs(
-        self, world: World, name: str
-    ) -> None:
+    def test_a_replaced_file_of_an_environment_is_rebuilt_before_it_runs(self, world: World, name: str) -> None:
         [place] = (world.store / "environments").rglob(name)
         good = place.read_bytes()
         place.parent.chmod(0o755)
@@ -316,7 +314,7 @@ class TestTampering:
         assert "building it again" in told["stderr"]
         assert place.read_bytes() == good
 
-    def test_a_file_that_was_planted_in_an_environment_is_gone_before_it_runs(self, world: World) -> None:
+    def test_a_file_planted_in_an_environment_is_removed_before_it_runs(self, world: World) -> None:
         [base] = (world.store / "environments").rglob("node_modules/acme-base")
         (base / "planted.js").write_text("")
         assert "does not belong to it" in world.about("notes")["stderr"]
@@ -336,9 +334,7 @@ class TestTampering:
         world.done("fetch", "notes", *PLAIN)
         assert world.about("notes")["base"] == "b"
 
-    def test_a_registry_that_gives_out_other_bytes_now_is_refused_by_fetch(
-        self, world: World, registries: Registries
-    ) -> None:
+    def test_fetch_refuses_a_registry_that_serves_other_bytes(self, world: World, registries: Registries) -> None:
         """The bytes changed after they were locked, and the store is empty: a fresh machine."""
         shutil.rmtree(world.store)
         [wheel] = registries.wheels.glob("acme_ticks-*")
@@ -354,14 +350,14 @@ class TestTampering:
 
 @needs_node
 class TestProving:
-    def test_what_is_printed_is_what_the_schemas_say(self, world: World) -> None:
+    def test_the_reports_match_their_schemas(self, world: World) -> None:
         shutil.rmtree(world.store)
         for command in (("prove", *PLAIN), ("fetch", *PLAIN), ("sbom",), ("sbom", "--kind", "spdx")):
             code, report = world.told(*command)
             assert code == 0
             assert problems(command[0], report) == []
 
-    def test_proving_again_leaves_the_lock_as_it_is_to_the_byte(self, world: World) -> None:
+    def test_proving_again_leaves_the_lock_unchanged(self, world: World) -> None:
         before = {path: path.read_bytes() for path in world.root.rglob("*.json")}
         world.done("prove", *PLAIN)
         assert {path: path.read_bytes() for path in world.root.rglob("*.json")} == before
@@ -394,11 +390,11 @@ class TestProving:
         code, report = world.told("prove", "open", *PLAIN)
         assert (code, codes(report)) == (1, [("version_floats", "open")])
 
-    def test_an_address_has_nothing_to_prove_and_that_is_no_failure(self, world: World) -> None:
+    def test_prove_skips_remote_servers_without_failing(self, world: World) -> None:
         code, report = world.told("prove", "docs", *PLAIN)
         assert (code, codes(report)) == (0, [("nothing_to_run", "docs")])
 
-    def test_frozen_fails_for_a_server_that_nobody_proved_and_builds_nothing_of_it(
+    def test_frozen_fails_for_a_server_without_pinned_bytes_and_builds_nothing(
         self, registries: Registries, tmp_path: Path
     ) -> None:
         world = World(folder=tmp_path, variables=registries.variables)
@@ -414,7 +410,7 @@ class TestProving:
         assert (outcome.code, outcome.out) == (1, "")
         assert "[BYTES_NOT_LOCKED]" in outcome.err
 
-    def test_clients_that_have_different_things_under_one_name_keep_closures_of_their_own(self, world: World) -> None:
+    def test_clients_with_different_servers_of_one_name_have_separate_closures(self, world: World) -> None:
         (world.root / ".vscode").mkdir()
         other = {"command": "uvx", "args": ["acme-clock==1.0.0"]}
         (world.root / ".vscode/mcp.json").write_text(json.dumps({"servers": {"notes": other}}))
@@ -428,7 +424,9 @@ class TestProving:
 
 
 @needs_node
-def test_attack_evidence_that_an_unsigned_lock_only_records_is_no_proof_where_the_policy_says_so(world: World) -> None:
+def test_attack_recorded_evidence_in_an_unsigned_lock_does_not_count_if_the_policy_requires_fresh_evidence(
+    world: World,
+) -> None:
     """Whoever can write the lock can write any evidence into it, and seal it again."""
     world.configure(notes=NOTES)
     world.done("init", "--accept", "notes")
@@ -460,7 +458,7 @@ class TestRegistriesOfDependencies:
     """A server from the usual registry, and a dependency whose scope has a registry of its own."""
 
     @pytest.mark.parametrize("named_by", ["project", "user"])
-    def test_each_dependency_comes_from_the_registry_of_its_scope_and_a_credential_goes_nowhere_else(
+    def test_each_dependency_comes_from_the_registry_of_its_scope_and_credentials_stay_there(
         self, tmp_path: Path, named_by: str
     ) -> None:
         from tests.cli.artifact_world import npm_library, npm_server
@@ -493,9 +491,7 @@ class TestRegistriesOfDependencies:
             # A repository may not have a token of the user sent without encryption.
             assert downloads[-1] == (None if named_by == "project" else "Bearer t0ken")
 
-    def test_attack_a_scope_whose_registry_may_not_be_asked_does_not_come_from_the_usual_one(
-        self, tmp_path: Path
-    ) -> None:
+    def test_attack_a_scope_with_a_forbidden_registry_does_not_fall_back_to_the_default(self, tmp_path: Path) -> None:
         from tests.cli.artifact_world import npm_library, npm_server
 
         world = World(folder=tmp_path / "w", variables={})
@@ -559,7 +555,7 @@ class TestInstallScripts:
     def made(self, world: World) -> list[Path]:
         return list((world.store / "environments").rglob("made.js"))
 
-    def test_a_script_runs_only_after_it_was_approved_and_a_changed_package_loses_that(
+    def test_a_script_runs_only_after_approval_and_a_changed_package_loses_it(
         self, forge: tuple[World, Callable[[str], None]]
     ) -> None:
         world, publish = forge
@@ -592,7 +588,7 @@ class TestInstallScripts:
         world.done("fetch", "host", *PLAIN)
         assert [each for each in self.made(world) if "1.0.1" in (each.parent / "package.json").read_text()] == []
 
-    def test_approving_the_script_of_a_package_that_has_none_is_told(
+    def test_approving_a_script_that_does_not_exist_is_reported(
         self, forge: tuple[World, Callable[[str], None]]
     ) -> None:
         world, _ = forge
@@ -600,7 +596,7 @@ class TestInstallScripts:
         assert (code, codes(report)[-1]) == (1, ("install_script_unknown", ""))
         assert "installScripts" not in world.lock.read_text()
 
-    def test_without_a_sandbox_a_script_is_refused_until_somebody_allows_that_too(
+    def test_without_a_sandbox_a_script_is_refused_unless_that_is_allowed_too(
         self, forge: tuple[World, Callable[[str], None]], tmp_path: Path
     ) -> None:
         world, _ = forge
@@ -694,9 +690,7 @@ def without_network() -> tuple[str, ...]:
 @needs_node
 @pytest.mark.timeout(300)  # one worker fetches for all
 class TestRealRegistries:
-    def test_published_servers_are_proved_and_built_and_the_reports_are_as_their_schemas_say(
-        self, real: Published
-    ) -> None:
+    def test_published_servers_are_proved_and_built_and_the_reports_match_their_schemas(self, real: Published) -> None:
         assert set(real.reports) == {"prove", "fetch"}
         for command, (code, report) in real.reports.items():
             assert (code, problems(command, report)) == (0, [])

@@ -139,7 +139,7 @@ def test_a_release_from_a_branch_where_a_tag_was_locked_is_weaker(world: World) 
     assert "provenance_weaker" in {row for row, _ in rows}
 
 
-def test_an_attestation_by_an_authority_that_nobody_trusts_does_not_pass(world: World) -> None:
+def test_an_attestation_by_an_untrusted_authority_is_refused(world: World) -> None:
     """Without the trusted root of the test, the public one counts, and it knows nothing of the forged authority."""
     code, rows = world.found()
     assert code == 1

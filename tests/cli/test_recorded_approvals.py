@@ -49,14 +49,14 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
-class TestWhatHappened:
+class TestRecordedReasons:
     """A first ``init`` recorded that servers were reviewed, of which it had shown nothing."""
 
     def test_a_first_init_records_that_servers_were_found_and_not_shown(self, folder: Folder) -> None:
         assert folder.run("init").code == 0
         assert folder.reasons() == {"notes": "found in a client's configuration; not shown, not reviewed"}
 
-    def test_text_that_is_recorded_in_passing_is_not_said_to_be_reviewed(self, folder: Folder) -> None:
+    def test_text_recorded_without_review_is_not_reported_as_reviewed(self, folder: Folder) -> None:
         assert folder.run("init", "--allow-execute").code == 0
         expected = "found in a client's configuration; its text was recorded from the server, not shown, not reviewed"
         assert folder.reasons() == {"notes": expected}
@@ -70,7 +70,7 @@ class TestWhatHappened:
             (("init", "--accept", "files", "--why", "  "), "named with --accept"),
         ],
     )
-    def test_each_way_to_accept_is_recorded_as_what_it_was(
+    def test_the_approval_records_how_the_server_was_accepted(
         self, folder: Folder, words: Sequence[str], why: str
     ) -> None:
         assert folder.run("init").code == 0
@@ -81,9 +81,7 @@ class TestWhatHappened:
             "files": why,
         }
 
-    def test_an_approval_says_whether_the_text_was_shown_and_answered_or_only_a_yes_was_given(
-        self, folder: Folder
-    ) -> None:
+    def test_an_approval_records_whether_the_text_was_shown_or_only_yes_was_given(self, folder: Folder) -> None:
         assert folder.run("init").code == 0
         assert folder.run("approve", "notes", "--allow-execute", "--yes").code == 0
         assert folder.reasons() == {"notes": "approved with --yes"}
@@ -132,7 +130,7 @@ class TestInterruptedQuestions:
         after = {name: record["surface"]["digest"] for name, record in folder.records().items()}
         assert sum(after[name] != before[name] for name in before) == answered
 
-    def test_a_no_to_one_server_keeps_no_other_from_being_accepted(self, folder: Folder) -> None:
+    def test_declining_one_server_does_not_prevent_accepting_another(self, folder: Folder) -> None:
         assert folder.run("init").code == 0
         folder.configure("notes", "one", "two")
         with folder.at_terminal("init") as terminal:

@@ -96,7 +96,7 @@ def status(word: str) -> Edit:
     return lambda entry: entry["_meta"]["io.modelcontextprotocol.registry/official"].update(status=word)
 
 
-def test_a_version_that_says_what_it_said_is_clean(shelf: Shelf) -> None:
+def test_unchanged_registry_metadata_is_clean(shelf: Shelf) -> None:
     assert shelf.rows() == (0, [])
 
 
@@ -138,9 +138,7 @@ def test_a_version_that_says_what_it_said_is_clean(shelf: Shelf) -> None:
         "worse",
     ],
 )
-def test_what_changed_at_the_registry_is_told_by_its_code(
-    shelf: Shelf, edit: Edit, rows: list[tuple[str, str]]
-) -> None:
+def test_every_change_at_the_registry_has_its_code(shelf: Shelf, edit: Edit, rows: list[tuple[str, str]]) -> None:
     """Attack: the publisher, or whoever took the account over, edits a version that people have locked."""
     before = shelf.lock.read_bytes()
     shelf.offer(edit)
@@ -167,7 +165,7 @@ LESS_TRUSTED = [*FLOATS, ("tier_decreased", "critical")]
         ("unverified", floating, (1, FLOATS)),
     ],
 )
-def test_a_tier_that_metadata_no_longer_supports_is_told(
+def test_a_tier_that_metadata_no_longer_supports_is_reported(
     shelf: Shelf, approved: str, edit: Edit, found: tuple[int, list[tuple[str, str]]]
 ) -> None:
     shelf.approve_tier(approved)
@@ -175,7 +173,7 @@ def test_a_tier_that_metadata_no_longer_supports_is_told(
     assert shelf.rows() == found
 
 
-def test_one_server_that_offers_nothing_any_more_does_not_hide_the_others(shelf: Shelf) -> None:
+def test_a_server_without_install_targets_does_not_hide_the_others(shelf: Shelf) -> None:
     """Attack: empty one entry, so that the gate stops there and never comes to the one that was changed."""
     assert shelf.run("lock", NAME, "--offline", "--plain-v2", "--client", "cursor").code == 0
     shelf.offer(lambda entry: entry["server"].update(packages=[]))

@@ -209,7 +209,7 @@ class TestCycloneDx:
             "server:clock:claude": ["pkg:pypi/ticks@2.0"],
         }
 
-    def test_what_is_not_known_is_said_and_not_invented(self, world: World) -> None:
+    def test_unknown_dependencies_are_reported_and_not_invented(self, world: World) -> None:
         complete, unknown = bill(world)["compositions"]
         assert complete == {
             "aggregate": "complete",
@@ -244,7 +244,7 @@ class TestCycloneDx:
         assert "docs" not in names
         assert named(found["components"], "remote")["purl"] == "pkg:npm/mcp-remote@0.1.0"
 
-    def test_one_name_with_other_bytes_in_another_closure_is_told_apart(self, world: World) -> None:
+    def test_the_same_name_with_other_bytes_is_a_separate_component(self, world: World) -> None:
         same = npm(("mcp-remote", "0.1.0"), ("builds", "1.0.0"))
         builds = same.packages[1]
         evil = replace(builds, files=(replace(builds.files[0], digest=SHA(b"evil")),))
@@ -307,18 +307,18 @@ class TestBoth:
         assert "https://registry.example/builds.tgz" in text
 
     @pytest.mark.parametrize("url", ["javascript:alert(1)", "https://a b/c", "http://[::1", "", "https://é/\u202e"])
-    def test_an_address_that_is_none_is_left_out(self, world: World, kind: str, url: str) -> None:
+    def test_an_invalid_address_is_left_out(self, world: World, kind: str, url: str) -> None:
         world.pin("notes", closure=npm(("@acme/notes", "1.2.3"), ("builds", "1.0.0"), url=url))
         row = named(bill(world, kind)["components" if kind == "cyclonedx" else "packages"], "builds")
         assert row.get("downloadLocation", "NOASSERTION") == "NOASSERTION"
         assert "externalReferences" not in row
 
-    def test_a_lock_that_was_tampered_with_has_no_bill(self, world: World, kind: str) -> None:
+    def test_a_tampered_lock_has_no_bill_of_materials(self, world: World, kind: str) -> None:
         world.lock.write_text(world.lock.read_text().replace("@acme/notes", "@acme/evil"))
         code, report = world.told("sbom", "--kind", kind)
         assert (code, report["error"]["code"]) == (1, "LOCK_TAMPERED")
 
-    def test_a_bill_is_written_to_a_new_file_and_what_is_missing_from_it_is_said(self, world: World, kind: str) -> None:
+    def test_a_bill_is_written_to_a_new_file_and_missing_parts_are_reported(self, world: World, kind: str) -> None:
         outcome = world.run("sbom", "--kind", kind, "-o", "bill.json")
         assert outcome.code == 0
         assert "6 servers, 3 packages" in outcome.out
@@ -359,7 +359,7 @@ class TestAdvisories:
         ]
         assert set(report["not_looked_up"]) == {"image", "remote", "local"}
 
-    def test_versions_that_cannot_be_compared_are_no_all_clear(self, world: World) -> None:
+    def test_versions_that_cannot_be_compared_are_reported(self, world: World) -> None:
         only_commits = [{"type": "GIT", "repo": "https://x.example", "events": [{"introduced": "0"}]}]
         affected = {"package": {"ecosystem": "PyPI", "name": "Ticks"}, "ranges": only_commits}
         world.export("osv", record("x", affected=[affected]))
@@ -382,7 +382,7 @@ class TestAdvisories:
         assert world.run("advisories", "--osv", "all.zip").code == 1
 
     @pytest.mark.parametrize("what", ["missing", "empty", "damaged"])
-    def test_an_export_that_cannot_be_read_is_never_an_all_clear(self, world: World, what: str) -> None:
+    def test_an_unreadable_export_is_never_clean(self, world: World, what: str) -> None:
         if what != "missing":
             world.export("osv", *([record("other")] if what == "damaged" else []))
         if what == "damaged":
@@ -396,7 +396,7 @@ class TestAdvisories:
         code, report = world.told("advisories", "--osv", "osv")
         assert (code, report["error"]["code"]) == (1, "LOCK_TAMPERED")
 
-    def test_a_tool_that_reads_sarif_is_told_the_rule_and_the_package(self, world: World) -> None:
+    def test_sarif_names_the_rule_and_the_package(self, world: World) -> None:
         world.export("osv", record("builds"))
         outcome = world.run("advisories", "--osv", "osv", "--format", "sarif")
         results = json.loads(outcome.out)["runs"][0]["results"]
@@ -411,7 +411,9 @@ class TestTheGate:
         assert [(row["code"], row["severity"]) for row in report["failures"]] == [("vulnerable_package", "critical")]
         assert report["checks"]["advisories"] == "failed"
 
-    def test_an_export_about_other_packages_is_clean_and_without_one_nothing_was_looked_up(self, world: World) -> None:
+    def test_an_export_about_other_packages_is_clean_and_without_an_export_the_check_is_skipped(
+        self, world: World
+    ) -> None:
         world.export("osv", record("other"))
         code, report = world.told("ci", "--osv", "osv")
         assert (code, report["checks"]["advisories"]) == (0, "ok")

@@ -102,7 +102,7 @@ def test_a_digest_that_is_kept_outside_covers_the_policy_and_its_absence(reposit
     assert "policy_changed" in repository.ci("--expect-digest", without)[1]
 
 
-def test_a_policy_that_is_only_stricter_is_no_finding(repository: Repository) -> None:
+def test_a_stricter_policy_is_not_a_finding(repository: Repository) -> None:
     repository.policy(STRICT)
     assert repository.ci() == (0, [])
 
@@ -164,7 +164,7 @@ def test_attack_an_older_signed_lock_that_is_put_back_is_refused_by_the_signatur
     assert repository.ci(*wanted) == (1, ["signature_missing"])
 
 
-def test_a_target_branch_without_a_signature_demands_nothing_and_one_that_is_not_there_is_an_error(
+def test_a_target_branch_without_a_signature_requires_nothing_and_a_missing_branch_is_an_error(
     repository: Repository,
 ) -> None:
     repository.run("keygen", "ada")
@@ -178,7 +178,7 @@ def test_a_target_branch_without_a_signature_demands_nothing_and_one_that_is_not
 
 
 @pytest.mark.parametrize("option", ["--signed-since=yesterday", "--signed-since=2026-07-20T13:00:00"])
-def test_a_time_without_its_zone_is_a_slip_of_the_hand(repository: Repository, option: str) -> None:
+def test_a_time_without_a_zone_is_a_usage_error(repository: Repository, option: str) -> None:
     repository.run("keygen", "ada")
     assert repository.run("ci", "--public-key", "ada.pub", option).code == 2
     assert repository.run("ci", option).code == 2

@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-class TestTheLockHoldsNoSecret:
+class TestSecretsInTheLock:
     @pytest.mark.parametrize(
         "entry",
         [
@@ -105,7 +105,7 @@ class TestTheLockHoldsNoSecret:
             ({**RUN, "alwaysAllow": ["read"]}, {**RUN, "alwaysAllow": ["read", "delete"]}),
         ],
     )
-    def test_masking_hides_no_change_of_where_a_server_is_led(
+    def test_masking_does_not_hide_a_changed_address(
         self, world: World, before: dict[str, Any], after: dict[str, Any]
     ) -> None:
         world.configure({"notes": before})
@@ -122,7 +122,7 @@ class TestTheLockHoldsNoSecret:
         assert world.run("ci").code == 0
 
 
-class TestAFileSendsNoVariableAway:
+class TestVariablesForConfiguredServers:
     @pytest.mark.parametrize(
         "more",
         [
@@ -170,7 +170,7 @@ class TestAFileSendsNoVariableAway:
         assert "not sent to" not in agreed.out  # the policy still has something against plain http
 
 
-class TestARepositoryChoosesNoRegistryWithPrivileges:
+class TestRegistriesNamedByARepository:
     def registries(self, folder: Path, **row: Any) -> None:
         (folder / ".toolpin").mkdir()
         rows = [{"id": "acme", "url": "https://registry.acme.example", **row}]
@@ -207,7 +207,7 @@ class TestARepositoryChoosesNoRegistryWithPrivileges:
             ("http://10.0.0.7/registry", "1", True),
         ],
     )
-    def test_a_private_host_is_asked_only_if_the_user_says(
+    def test_a_private_host_is_contacted_only_if_the_user_allows_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, said: str, allowed: bool
     ) -> None:
         monkeypatch.setenv("PINWARDEN_ALLOW_PRIVATE_REGISTRIES", said)
@@ -215,21 +215,21 @@ class TestARepositoryChoosesNoRegistryWithPrivileges:
         source = load_registries(tmp_path).sources[0]
         assert (source.allow_http, source.allow_private) == (allowed, allowed)
 
-    def test_nobody_else_calls_itself_the_official_registry(self, tmp_path: Path) -> None:
+    def test_another_registry_cannot_claim_to_be_the_official_one(self, tmp_path: Path) -> None:
         self.registries(tmp_path, id="official")
         with pytest.raises(PinwardenError, match="official"):
             load_registries(tmp_path)
 
 
 class TestNoSecretIsPrinted:
-    def test_the_question_for_consent_does_not_tell_a_secret_argument(self) -> None:
+    def test_the_consent_error_does_not_show_a_secret_argument(self) -> None:
         outcome = pinwarden("inspect", "--", "uvx", "acme-notes", "--password", PASSWORD)
         assert outcome.code == 2
         assert "uvx acme-notes --password" in outcome.err
         assert PASSWORD not in outcome.err
 
     @pytest.mark.parametrize("command", ["inspect", "scan", "diff"])
-    def test_a_report_does_not_tell_the_key_in_an_address(self, tmp_path: Path, command: str) -> None:
+    def test_a_report_does_not_show_the_key_in_an_address(self, tmp_path: Path, command: str) -> None:
         listing = tmp_path / "before.json"
         listing.write_text(json.dumps({"tools": [TOOL]}))
         sides = [str(listing)] if command == "diff" else []
@@ -241,7 +241,7 @@ class TestNoSecretIsPrinted:
                 assert PASSWORD not in outcome.out + outcome.err
 
     @pytest.mark.parametrize("command", ["inspect", "scan", "diff"])
-    def test_a_report_does_not_tell_a_secret_argument(self, tmp_path: Path, command: str) -> None:
+    def test_a_report_does_not_show_a_secret_argument(self, tmp_path: Path, command: str) -> None:
         listing = tmp_path / "before.json"
         listing.write_text(json.dumps({"tools": [TOOL]}))
         sides = [str(listing)] if command == "diff" else []

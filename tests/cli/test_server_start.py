@@ -105,7 +105,7 @@ def test_the_sandbox_of_the_policy_applies_to_every_start(world: World, start: C
 
 
 @needs("bwrap", install="apt-get install bubblewrap")
-def test_the_sandbox_of_the_policy_applies_to_commands_that_the_gateway_starts_as_they_are_configured(
+def test_the_sandbox_of_the_policy_applies_to_configured_commands_that_the_gateway_starts(
     world: World,
 ) -> None:
     world.policy(RULE)

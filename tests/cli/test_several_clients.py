@@ -32,7 +32,7 @@ class TestOneServerInSeveralDialects:
         with several_clients(tmp_path, **SAME) as world:
             yield world
 
-    def test_every_command_takes_it_for_one_server(self, world: SeveralClients) -> None:
+    def test_every_command_treats_it_as_one_server(self, world: SeveralClients) -> None:
         """``gateway`` refused it as locked differently, and ``approve`` failed on its own hint."""
         approved = world.done("approve", "notes", "--allow-execute", "--yes")
         assert "for claude, cursor, vscode, opencode" in " ".join(approved.out.split())
@@ -45,9 +45,7 @@ class TestOneServerInSeveralDialects:
         world.done("ci")
         world.done("doctor")
 
-    def test_the_same_server_in_one_more_client_is_approved_elsewhere_and_no_stranger(
-        self, world: SeveralClients
-    ) -> None:
+    def test_the_same_server_in_another_client_is_not_reported_as_unknown(self, world: SeveralClients) -> None:
         (world.root / ".gemini").mkdir()
         entry = in_words_of("claude", SAME["claude"].split(" "), "KEY")
         (world.root / ".gemini" / "settings.json").write_text(json.dumps({"mcpServers": {"notes": entry}}))
@@ -118,9 +116,7 @@ class TestEnforcing:
         world.write("claude", notes=written)
         world.done(command)
 
-    def test_an_entry_from_before_is_repaired_when_another_client_gets_another_release(
-        self, world: SeveralClients
-    ) -> None:
+    def test_an_older_entry_is_repaired_when_another_client_gets_another_release(self, world: SeveralClients) -> None:
         """Entries without --client, as earlier versions wrote them, in the lock and in the client's file."""
         world.done("enforce")
         lock = json.loads(world.lock.read_text())
@@ -219,7 +215,7 @@ class TestUpdating:
         assert world.files() == before
 
 
-class TestPinwardenIsNoServer:
+class TestPinwardenIsNotAServer:
     @pytest.fixture
     def world(self, tmp_path: Path) -> Iterator[SeveralClients]:
         with several_clients(tmp_path, claude=OTHER["claude"]) as world:

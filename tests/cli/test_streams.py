@@ -62,14 +62,14 @@ def on_terminal(world: World, columns: int, *arguments: str) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
-class TestReadersThatLeave:
-    def test_a_gate_that_found_drift_does_not_pass_because_nobody_listened(self, world: World) -> None:
+class TestClosedPipes:
+    def test_a_gate_that_found_drift_fails_even_if_the_pipe_is_closed(self, world: World) -> None:
         world.configure({"notes": {**NOTES, "args": ["acme-notes-mcp==1.5.0"]}})
         code, _, err = shell(world, "pinwarden ci | true")
         assert code in (1, 3)
         assert "Traceback" not in err
 
-    def test_a_report_that_does_not_fit_the_pipe_is_not_clean_either(self, world: World) -> None:
+    def test_a_report_that_does_not_fit_the_pipe_is_not_clean(self, world: World) -> None:
         planted = {f"planted-{number}": {"command": "npx", "args": [f"x{number}@1.0.0"]} for number in range(600)}
         world.configure({"notes": NOTES, **planted})
         code, _, _ = shell(world, "pinwarden ci --format json | head -c 10 > /dev/null")
@@ -81,15 +81,15 @@ class TestReadersThatLeave:
             assert (code, err) == (0, "")
 
 
-class TestStreamsThatAreMissingOrFull:
-    def test_a_full_disk_is_told_as_such(self, world: World) -> None:
+class TestMissingAndFullStreams:
+    def test_a_full_disk_is_reported_as_such(self, world: World) -> None:
         code, _, err = shell(world, "pinwarden list > /dev/full")
         assert code == 3
         assert "[FILE_UNWRITABLE]" in err
         assert "Exception ignored" not in err
 
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-    def test_a_closed_stream_does_not_change_the_verdict(self, world: World, closed: str) -> None:
+    def test_a_closed_stream_does_not_change_the_exit_code(self, world: World, closed: str) -> None:
         before = world.lock.read_bytes()
         assert shell(world, f"pinwarden ci {closed}")[0] == 0
         assert shell(world, f"pinwarden init --by me {closed}")[0] == 0

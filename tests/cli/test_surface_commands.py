@@ -43,7 +43,7 @@ class TestInspect:
         assert "--allow-execute" in outcome.err
         assert not (tmp_path / "started").exists()
 
-    def test_a_started_server_is_shown_and_written_down(self, tmp_path: Path) -> None:
+    def test_a_started_server_is_shown_and_saved(self, tmp_path: Path) -> None:
         outcome = pinwarden("inspect", "--allow-execute", "-o", "s.json", "--", *command(script(TOOL)), cwd=tmp_path)
         assert outcome.code == 0
         assert "search" in outcome.out
@@ -60,7 +60,7 @@ class TestInspect:
         assert json.loads(outcome.out)["surface"]["tools"] == [TOOL]
         assert pinwarden("inspect", "nodes", "--allow-execute", cwd=tmp_path).code == 2
 
-    def test_a_url_is_asked_only_where_that_is_allowed(self) -> None:
+    def test_a_private_url_is_contacted_only_if_allowed(self) -> None:
         with http_server(script(TOOL)) as world:
             refused = pinwarden("inspect", world.url)
             allowed = pinwarden("inspect", world.url, "--allow-private")
@@ -87,7 +87,7 @@ class TestInspect:
         assert "search" in outcome.out
         assert "cannot be digested" in outcome.out
 
-    def test_a_server_that_answers_clients_differently_is_reported(self) -> None:
+    def test_a_server_that_shows_clients_different_surfaces_is_reported(self) -> None:
         two_faced = script(TOOL, for_client={"claude-code": {"tools": [[POISONED]]}})
         outcome = pinwarden("inspect", "--allow-execute", "--compare-client", "claude-code", "--", *command(two_faced))
         assert outcome.code == 1
@@ -101,7 +101,7 @@ class TestInspect:
         assert pinwarden("inspect", *arguments).code == 2
 
     @pytest.mark.parametrize("option", [("--header", "A: b"), ("--env", "A=b"), ("--config", "c.json")])
-    def test_what_describes_a_server_is_refused_where_a_lock_or_a_registry_names_it(
+    def test_target_options_are_refused_by_commands_that_use_a_lock_or_registry(
         self, option: tuple[str, str], tmp_path: Path
     ) -> None:
         """An option that is taken and ignored would let somebody believe that it was heeded."""
@@ -111,7 +111,7 @@ class TestInspect:
 
 
 class TestDiff:
-    def test_a_real_upgrade_is_told_without_crying_wolf(self) -> None:
+    def test_a_real_upgrade_has_no_critical_finding(self) -> None:
         outcome = pinwarden("diff", OLD, NEW)
         assert outcome.code == 1
         assert "critical" not in outcome.out
@@ -183,9 +183,7 @@ class TestDiff:
         ("arguments", "code"),
         [((), 2), (("a",), 2), (("a", "b", "c"), 2), (("none", "none"), 2), (("broken", "ok"), 3), (("list", "ok"), 3)],
     )
-    def test_bad_input_is_told_with_the_right_exit_code(
-        self, tmp_path: Path, arguments: tuple[str, ...], code: int
-    ) -> None:
+    def test_bad_input_has_the_right_exit_code(self, tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
         (tmp_path / "broken").write_text("{")
         (tmp_path / "list").write_text("[]")
         listing(tmp_path / "ok", TOOL)
@@ -193,7 +191,7 @@ class TestDiff:
         assert outcome.code == code
         assert outcome.err.startswith("error: ")
 
-    def test_a_file_that_holds_nothing_of_a_surface_is_never_clean(self, tmp_path: Path) -> None:
+    def test_a_file_without_a_surface_is_never_clean(self, tmp_path: Path) -> None:
         (tmp_path / "other.json").write_text('{"lockfileVersion": 2, "servers": {}}')
         for arguments in (("diff", listing(tmp_path / "a", TOOL), "other.json"), ("scan", "other.json")):
             outcome = pinwarden(*arguments, cwd=tmp_path)
@@ -210,7 +208,7 @@ class TestScan:
         assert outcome.out.startswith("warning   tool search  /description")
         assert pinwarden("scan", file, "--fail-on-warning").code == 1
 
-    def test_an_honest_server_has_no_warning(self) -> None:
+    def test_a_harmless_server_has_no_warning(self) -> None:
         report = json.loads(pinwarden("scan", NEW, "--format", "json").out)
         assert report["counts"]["warning"] == 0
 

@@ -118,12 +118,12 @@ OTHER: dict[str, tuple[Dialect, Dialect]] = {
 
 
 @pytest.mark.parametrize("dialects", SAME.values(), ids=list(SAME))
-def test_one_server_in_the_words_of_several_clients_is_one_server(dialects: list[Dialect]) -> None:
+def test_the_same_server_in_several_client_dialects_has_one_identity(dialects: list[Dialect]) -> None:
     first = identity(dialects[0])
     for other in dialects[1:]:
         assert identity(other) == first, json.dumps(other)
 
 
 @pytest.mark.parametrize("pair", OTHER.values(), ids=list(OTHER))
-def test_attack_what_starts_or_contacts_something_else_is_another_server(pair: tuple[Dialect, Dialect]) -> None:
+def test_attack_a_different_command_or_address_has_another_identity(pair: tuple[Dialect, Dialect]) -> None:
     assert identity(pair[0]) != identity(pair[1])

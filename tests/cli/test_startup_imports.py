@@ -45,7 +45,7 @@ def modules_after(*arguments: str, folder: Path | None = None) -> set[str]:
     return {name.split(".")[0] for name in done.stderr.decode().split()}
 
 
-def test_version_loads_nothing_but_its_own_module() -> None:
+def test_version_loads_only_its_own_module() -> None:
     loaded = modules_after("--version")
     assert loaded & HEAVY == set()
     assert loaded == {"__future__", "pinwarden"}
@@ -68,7 +68,7 @@ def test_canonicalizing_loads_no_cryptography_and_no_network() -> None:
     assert not {"cryptography", "urllib3", "asyncio", "mcp"} & set(done.stdout.decode().split())
 
 
-def test_a_plain_gate_loads_no_class_maker_no_fast_encoder_and_no_network(tmp_path: Path) -> None:
+def test_a_plain_ci_run_loads_no_dataclasses_no_fast_encoder_and_no_network(tmp_path: Path) -> None:
     lock = Path(__file__).parents[1] / "vectors/toolpin/locks/npm.claude.mcp-lock.json"
     (tmp_path / "mcp-lock.json").write_bytes(lock.read_bytes())
     assert modules_after("ci", folder=tmp_path) & HEAVY <= {"argparse", "hashlib", "json", "re", "typing"}

@@ -80,7 +80,7 @@ class TestASecondInit:
         assert ("1.4.0" in row["before"], "1.5.0" in row["after"]) == (True, True)
         assert world.lock.read_bytes() == before
 
-    def test_nothing_is_written_until_each_is_accepted(self, world: World) -> None:
+    def test_nothing_is_written_until_every_server_is_accepted(self, world: World) -> None:
         before = world.lock.read_bytes()
         world.configure({"notes": NEWER, "helper": OTHER})
         assert world.run("init", "--accept", "notes").code == 1
@@ -89,7 +89,7 @@ class TestASecondInit:
         assert set(locked(world)) == {"notes:claude", "helper:claude"}
         assert world.run("ci").code == 0
 
-    def test_all_are_accepted_at_once_but_for_critical_findings(self, world: World) -> None:
+    def test_accept_all_accepts_everything_except_critical_findings(self, world: World) -> None:
         world.configure({"notes": NEWER, "helper": OTHER, "evil": EVIL})
         outcome = world.run("init", "--accept-all")
         assert outcome.code == 1
@@ -107,7 +107,7 @@ class TestASecondInit:
         assert world.lock.read_bytes() == before
         assert world.run("ci").code == 1
 
-    def test_what_is_unchanged_stays_as_it_was_approved(self, world: World) -> None:
+    def test_unchanged_servers_keep_their_approval(self, world: World) -> None:
         before = json.loads(world.lock.read_bytes())["servers"]["notes:claude"]
         world.configure({"notes": NOTES, "helper": OTHER})
         assert world.run("init", "--accept-all", "--by", "another", "--why", "later").code == 0
@@ -117,7 +117,7 @@ class TestASecondInit:
         outcome = world.run("init", "--accept", "nots")
         assert (outcome.code, "[USAGE]" in outcome.err) == (2, True)
 
-    def test_somebody_at_a_terminal_is_asked_about_each(self, world: World) -> None:
+    def test_init_asks_about_each_server_on_a_terminal(self, world: World) -> None:
         before = world.lock.read_bytes()
         world.configure({"notes": NEWER, "helper": OTHER})
         refused = answer(world, "n\nn\n", "init")
@@ -130,13 +130,13 @@ class TestASecondInit:
         assert "release_changed" not in agreed.out
         assert world.run("ci").code == 0
 
-    def test_a_server_that_is_not_locked_is_led_to_this_route(self, world: World) -> None:
+    def test_the_error_for_an_unlocked_server_names_init_accept(self, world: World) -> None:
         outcome = world.run("approve", "helper")
         assert (outcome.code, "[SERVER_NOT_LOCKED]" in outcome.err) == (1, True)
         assert "pinwarden init --accept" in outcome.err
 
 
-def test_a_first_init_does_not_lock_what_downloads_and_runs(world: World) -> None:
+def test_a_first_init_does_not_lock_a_command_that_downloads_and_runs_code(world: World) -> None:
     world.configure({"notes": NOTES, "evil": EVIL})
     outcome = world.run("init")
     assert outcome.code == 1
@@ -145,8 +145,8 @@ def test_a_first_init_does_not_lock_what_downloads_and_runs(world: World) -> Non
     assert world.failures() == [("rogue_entry", "evil")]
 
 
-class TestWhatServersSay:
-    def test_another_text_than_the_approved_one_is_not_approved_by_locking_again(self, world: World) -> None:
+class TestSurfaces:
+    def test_locking_again_does_not_approve_changed_text(self, world: World) -> None:
         """Attack: the rug pull, and then a lock made again with the servers asked."""
         world.configure({"notes": world.serve(TOOL)})
         assert world.run("init", "--allow-execute").code == 0
@@ -160,7 +160,7 @@ class TestWhatServersSay:
         assert world.run("init", "--allow-execute", "--accept", "notes", "--approve-warnings").code == 0
         assert world.run("ci", "--live", "--offline", "--allow-execute").code == 0
 
-    def test_a_planted_server_is_not_started_before_somebody_accepted_it(self, world: World) -> None:
+    def test_a_planted_server_is_not_started_before_it_is_accepted(self, world: World) -> None:
         world.configure({"notes": NOTES})
         assert world.run("init").code == 0
         started = world.root / "started"
@@ -170,14 +170,14 @@ class TestWhatServersSay:
         assert world.run("init", "--allow-execute").code == 1
         assert not started.exists()
 
-    def test_a_surface_that_is_pinned_already_counts_when_nobody_is_asked(self, world: World) -> None:
+    def test_a_pinned_surface_stays_approved_when_the_server_is_not_probed(self, world: World) -> None:
         world.configure({"notes": world.serve(TOOL)})
         world.run("init", "--allow-execute")
         assert "1 with their live surface" in world.run("init").out
 
 
 class TestUnreadableConfigurations:
-    def test_the_others_are_locked_and_it_is_exit_3(self, world: World) -> None:
+    def test_an_unreadable_configuration_exits_with_3_and_the_other_servers_are_locked(self, world: World) -> None:
         world.configure({"notes": NOTES})
         (world.root / ".cursor").mkdir()
         (world.root / ".cursor" / "mcp.json").write_text('{"mcpServers": {')
@@ -186,7 +186,7 @@ class TestUnreadableConfigurations:
         assert "1 of 1 configured servers locked" in outcome.out
         assert "1 configuration could not be read" in outcome.out
 
-    def test_none_that_can_be_read_is_not_none_that_is_configured(self, world: World) -> None:
+    def test_only_unreadable_configurations_are_not_reported_as_no_servers(self, world: World) -> None:
         (world.root / ".mcp.json").write_text("{")
         outcome = world.run("init")
         assert outcome.code == 3
@@ -219,13 +219,11 @@ class TestScopes:
         assert world.failures("--scope", "project") == [("rogue_entry", "helper")]
 
 
-class TestTextThatNobodyApprovedSoFar:
+class TestTextNotApprovedYet:
     """Attack: be poisoned from the first day, so that there is no earlier text to differ from."""
 
     @pytest.mark.parametrize("options", [(), ("--accept-all",)])
-    def test_what_looks_like_an_attack_is_not_locked_and_the_others_are(
-        self, world: World, options: tuple[str, ...]
-    ) -> None:
+    def test_suspicious_text_is_not_locked_and_other_servers_are(self, world: World, options: tuple[str, ...]) -> None:
         world.configure({"notes": world.serve(POISONED), "other": OTHER_SERVER})
         outcome = world.run("init", "--allow-execute", *options)
         assert (outcome.code, set(locked(world))) == (1, {"other:claude"}), outcome
@@ -236,7 +234,7 @@ class TestTextThatNobodyApprovedSoFar:
         assert {row["code"] for row in report["findings"]} >= {"not_locked", "exfiltration"}
 
     @pytest.mark.parametrize("options", [("--accept", "notes"), ("--approve-warnings",)])
-    def test_neither_its_name_nor_the_consent_to_warnings_is_enough_alone(
+    def test_accepting_suspicious_text_needs_the_name_and_approve_warnings(
         self, world: World, options: tuple[str, ...]
     ) -> None:
         world.configure({"notes": world.serve(POISONED)})
@@ -262,7 +260,7 @@ class TestTextThatNobodyApprovedSoFar:
         assert answer(world, "y\n", "init", "--allow-execute").code == 0
         assert world.run("ci", "--live", "--allow-execute").code == 0
 
-    def test_a_planted_server_that_everything_was_accepted_with_is_still_refused(self, world: World) -> None:
+    def test_accept_all_does_not_accept_a_planted_server_with_warnings(self, world: World) -> None:
         world.configure({"other": OTHER_SERVER})
         assert world.run("init", "--allow-execute").code == 0
         before = world.lock.read_bytes()
@@ -270,7 +268,7 @@ class TestTextThatNobodyApprovedSoFar:
         outcome = world.run("init", "--allow-execute", "--accept-all")
         assert (outcome.code, world.lock.read_bytes()) == (1, before), outcome
 
-    def test_a_server_that_was_locked_without_its_text_needs_its_name_too(self, world: World) -> None:
+    def test_the_first_surface_of_a_locked_server_must_be_accepted_by_name(self, world: World) -> None:
         world.configure({"notes": world.serve(POISONED)})
         assert world.run("init").code == 0
         before = world.lock.read_bytes()
@@ -281,9 +279,7 @@ class TestTextThatNobodyApprovedSoFar:
         assert world.run(*named, "--approve-warnings").code == 0
         assert world.run("ci", "--live", "--allow-execute").code == 0
 
-    def test_another_argument_that_is_accepted_with_all_others_does_not_bring_another_text_along(
-        self, world: World
-    ) -> None:
+    def test_accepting_a_changed_argument_does_not_approve_changed_text(self, world: World) -> None:
         """Attack: let a harmless change of the configuration carry a poisoned text."""
         notes = world.serve(TOOL)
         world.configure({"notes": notes})
