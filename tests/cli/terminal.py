@@ -1,4 +1,4 @@
-"""A shell on a terminal, and somebody who types."""
+"""Commands on a pseudo-terminal, with simulated typing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _until(controller: int, mark: str, deadline: float) -> str:
 
 
 class AtTerminal:
-    """A command on a terminal of its own, and somebody who reads, types and interrupts it."""
+    """A command on its own pseudo-terminal: read its output, type, interrupt it."""
 
     INTERRUPT = "\x03"
 

@@ -177,7 +177,7 @@ def test_attack_a_newer_release_with_wrong_bytes_is_not_written_even_with_yes(np
 
 
 def test_attack_locking_again_does_not_pin_different_bytes(npm: Verdaccio, npm_user: User) -> None:
-    """Whoever makes somebody accept a harmless change of the configuration must not get the pins dropped with it."""
+    """Accepting a harmless change of the configuration must not drop the pins."""
     manifest, data = npm_server("relocked", says="approved")
     npm.publish(manifest, data)
     npm_user.locked(notes="npx -y relocked@1.0.0")
@@ -374,7 +374,7 @@ def test_attack_a_manifest_that_does_not_match_its_digest_is_refused(oci: Docker
 
 @needs_registry
 def test_attack_an_image_that_does_not_match_its_digest_is_never_pinned(oci: DockerRegistry, user: User) -> None:
-    """Tampered with before anybody locked it: the registry still claims the old digest in its header."""
+    """Tampered with before it was locked: the registry still claims the old digest in its header."""
     built = images.image("honest")
     images.push(oci, "acme/tampered", "v1", built)
     oci.blob_file(str(built.digest)).write_bytes(built.manifest.data.replace(b"}", b"} ", 1))
@@ -621,7 +621,7 @@ def test_attack_scripts_on_installation_never_run_and_are_reported(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("hidden-script", {"scripts": {}}),
         ("hidden-dependency", {"dependencies": {}}),
@@ -629,14 +629,14 @@ def test_attack_scripts_on_installation_never_run_and_are_reported(
     ],
 )
 def test_attack_a_registry_s_document_that_hides_what_is_in_the_tarball_is_refused(
-    npm: Verdaccio, npm_user: User, name: str, told: dict[str, Any]
+    npm: Verdaccio, npm_user: User, name: str, expected: dict[str, Any]
 ) -> None:
     """A registry takes both from the publisher and compares nothing."""
     npm.publish(*npm_library(f"{name}-needs", says="below"))
     manifest, data = npm_server(
         name, says="above", needs={f"{name}-needs": "1.0.0"}, scripts={"postinstall": "node index.js"}
     )
-    npm.publish({**manifest, **told}, data)
+    npm.publish({**manifest, **expected}, data)
     npm_user.configure(notes=f"npx -y {name}@1.0.0")
     npm_user.lock()
     locked = npm_user.lock_bytes()
@@ -686,7 +686,7 @@ def test_a_confirmed_update_reaches_the_client_and_stays_enforced(npm: Verdaccio
     assert (entry["command"], entry["args"][0]) == ("pinwarden", "run")
     assert (npm_user.ask("ci")[0], npm_user.run("fetch").code, started(npm_user, server)) == (0, 0, "1.0.1")
 
-    # A configuration that somebody changed is nobody's to overwrite.
+    # A configuration that the user changed is not overwritten.
     document = json.loads(config.read_text())
     document["mcpServers"][server]["args"] = ["run", "something-else"]
     config.write_text(json.dumps(document))
@@ -758,9 +758,9 @@ def test_a_newer_release_of_a_configured_npm_server_is_shown_and_locked_only_wit
 
     code, report = npm_user.ask("update")
     assert (code, report["written"], report["unchecked"]) == (1, False, [])
-    (told,) = report["updates"]
-    assert told.pop("published_at").startswith("20")
-    assert told == {
+    (output,) = report["updates"]
+    assert output.pop("published_at").startswith("20")
+    assert output == {
         "name": "notes",
         "client": "claude",
         "from": "1.0.0",
@@ -887,10 +887,10 @@ def test_a_package_missing_from_its_registry_is_not_reported_as_latest(user: Use
 
 def test_unreachable_registries_are_reported_per_server_and_the_lock_stays(user: User) -> None:
     with scripted() as gone:
-        nobody = gone.host
-    (user.home / ".npmrc").write_text(f"registry=http://{nobody}/\n")
-    user.variables["UV_DEFAULT_INDEX"] = f"http://{nobody}/simple/"
-    user.configure(one="npx -y one@1.0.0", two="uvx two@1.0", three=f"docker run -i --rm {nobody}/three:1.0")
+        unreachable = gone.host
+    (user.home / ".npmrc").write_text(f"registry=http://{unreachable}/\n")
+    user.variables["UV_DEFAULT_INDEX"] = f"http://{unreachable}/simple/"
+    user.configure(one="npx -y one@1.0.0", two="uvx two@1.0", three=f"docker run -i --rm {unreachable}/three:1.0")
     user.lock()
     locked = user.lock_bytes()
     for more in (("--allow-private",), ("--offline", "--yes", "--by", "me")):
@@ -902,10 +902,8 @@ def test_unreachable_registries_are_reported_per_server_and_the_lock_stays(user:
 
     proved = user.run("prove", "--allow-private")
     assert proved.code == 3
-    told = (
-        f"the bytes of 3 servers could not be downloaded ({nobody} not reached), and their lock entries are unchanged"
-    )
-    assert proved.out.splitlines()[-1] == told
+    output = f"the bytes of 3 servers could not be downloaded ({unreachable} not reached), and their lock entries are unchanged"
+    assert proved.out.splitlines()[-1] == output
     assert user.lock_bytes() == locked
 
 

@@ -141,7 +141,7 @@ def test_an_export_is_verified_without_the_database(world: ReviewWorld, tmp_path
 def test_a_head_before_the_start_of_an_export_is_checked_or_reported_and_never_ignored(
     world: ReviewWorld, tmp_path: Path
 ) -> None:
-    """Attack: give an export of a log that was written anew, without the entry that the kept head names."""
+    """Attack: give an export of a rewritten log, without the entry that the kept head names."""
     end = tmp_path / "end.jsonl"
     first, second, _ = (f"sha256:{hashlib.sha256(line).hexdigest()}" for line in exported(world))
     assert world.run("audit", "export", "--after", "2", "--output", str(end)).code == 0
@@ -156,7 +156,7 @@ def test_a_head_before_the_start_of_an_export_is_checked_or_reported_and_never_i
 
 
 def test_an_earlier_export_is_compared_line_by_line(world: ReviewWorld, tmp_path: Path) -> None:
-    """Attack: edit the log in the middle and write the rest anew, or the export that it is held to."""
+    """Attack: edit the log in the middle and rewrite the rest, or the earlier export."""
     kept, again = tmp_path / "kept.jsonl", tmp_path / "again.jsonl"
     lines = exported(world)
     kept.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -164,9 +164,9 @@ def test_an_earlier_export_is_compared_line_by_line(world: ReviewWorld, tmp_path
     edited = lines[1].replace(b"blocked", b"allowed")
     for bad in ([lines[0], edited, lines[2]], [lines[0], lines[2]], [b"{}", *lines[1:]]):
         again.write_bytes(b"".join(line + b"\n" for line in bad))
-        told = world.run("audit", "verify", "--against", str(again))
-        assert (told.code, "[AUDIT_INVALID]" in told.err, told.out) == (3, True, "")
-    # the log of somebody who keeps what the last line says, which only the whole export shows
+        output = world.run("audit", "verify", "--against", str(again))
+        assert (output.code, "[AUDIT_INVALID]" in output.err, output.out) == (3, True, "")
+    # only the whole export shows a rewritten log that keeps its last line
     edit(world, "UPDATE audit_entry SET entry = REPLACE(entry, 'blocked', 'allowed') WHERE number = 2")
     found = codes(world.run("audit", "verify", "--against", str(kept), "--format", "json"))
     assert found == [(2, "rewritten"), (3, "broken_link")]
@@ -188,8 +188,8 @@ def test_an_export_must_match_an_earlier_overlapping_export(world: ReviewWorld, 
 
 def test_an_empty_export_is_not_clean(world: ReviewWorld, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    told = world.run("audit", "verify", "--file", str(tmp_path / "empty"))
-    assert (told.code, "[AUDIT_INVALID]" in told.err) == (3, True)
+    output = world.run("audit", "verify", "--file", str(tmp_path / "empty"))
+    assert (output.code, "[AUDIT_INVALID]" in output.err) == (3, True)
 
 
 def test_tail_shows_the_newest_events_and_no_control_characters(world: ReviewWorld) -> None:
@@ -202,9 +202,9 @@ def test_tail_shows_the_newest_events_and_no_control_characters(world: ReviewWor
 
 
 def test_an_export_into_a_file_is_reported_with_its_head(world: ReviewWorld) -> None:
-    told = world.json("audit", "export", "--output", "log.jsonl")
+    report = world.json("audit", "export", "--output", "log.jsonl")
     kept = (world.root / "log.jsonl").read_bytes().splitlines()
-    assert (told["entries"], f"{told['head']['number']}:{told['head']['hash']}") == (len(FACTS), head(world))
+    assert (report["entries"], f"{report['head']['number']}:{report['head']['hash']}") == (len(FACTS), head(world))
     assert kept == exported(world)
     assert world.run("audit", "export", "--after", "99").err == "no events after 99\n"
 
@@ -253,7 +253,7 @@ def test_follow_prints_only_matching_events_and_ends_with_its_reader(world: Revi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         ("tail --kind unheard", 2, "USAGE"),
         ("tail --follow --format json", 2, "USAGE"),
@@ -271,12 +271,12 @@ def test_follow_prints_only_matching_events_and_ends_with_its_reader(world: Revi
         ("tail --audit postgresql://[::1/db", 2, "USAGE"),
     ],
 )
-def test_errors_have_a_code(arguments: str, code: int, told: str, empty: ReviewWorld) -> None:
+def test_errors_have_a_code(arguments: str, code: int, expected: str, empty: ReviewWorld) -> None:
     empty.use()
     (empty.root / "empty.jsonl").touch()
     (empty.root / "half.jsonl").write_text("{")
     outcome = empty.run("audit", *arguments.split())
-    assert f"[{told}]" in outcome.err
+    assert f"[{expected}]" in outcome.err
     assert outcome.code == code
 
 
@@ -348,7 +348,7 @@ def test_a_missing_log_is_not_clean_and_is_not_created(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """A wrong path, or a log that somebody removed, must not look like one in which nothing happened."""
+    """A wrong path, or a removed log, must not look like an empty one."""
     tmp_path = empty.root.parent
     if how != "state":
         monkeypatch.delenv("PINWARDEN_STATE")
@@ -361,9 +361,9 @@ def test_a_missing_log_is_not_clean_and_is_not_created(
         place = str(tmp_path / "log.sqlite")
         Path(place).touch()
     before = sorted(tmp_path.rglob("*"))
-    told = empty.run(*command, *(() if how in ("state", "variable") else ("--audit", place)))
-    assert (told.code, "[DATABASE_MISSING]" in told.err) == (3, True)
-    assert "hint:" in told.err
+    output = empty.run(*command, *(() if how in ("state", "variable") else ("--audit", place)))
+    assert (output.code, "[DATABASE_MISSING]" in output.err) == (3, True)
+    assert "hint:" in output.err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -126,10 +126,10 @@ def test_a_bundle_is_packed_signed_attested_and_accepted(run: Run) -> None:
 
 def test_inspect_shows_the_authors_text_and_the_requested_permissions(run: Run) -> None:
     run("bundle", "pack", "server", "-o", "out", "--archive", "tar+zstd", "--network", "allow")
-    code, told = run("bundle", "inspect", "out/acme.notes-1.0.0.tar.zst")
+    code, report = run("bundle", "inspect", "out/acme.notes-1.0.0.tar.zst")
     assert code == 0
-    assert told["policy"] == {"network": "allow", "filesystem": "read_only", "exec": "deny"}
-    assert [entry["path"] for entry in told["entries"]] == ["main.py", "server.json"]
+    assert report["policy"] == {"network": "allow", "filesystem": "read_only", "exec": "deny"}
+    assert [entry["path"] for entry in report["entries"]] == ["main.py", "server.json"]
     document = json.loads(Path("out/acme.notes-1.0.0.tar.zst.descriptor.json").read_text())
     assert document["tool"] == {
         "name": "acme.notes",
@@ -185,8 +185,8 @@ def test_a_folder_without_a_description_is_not_packed(run: Run) -> None:
 def test_the_hint_about_a_file_name_is_for_the_author_who_packs(names: tuple[str, ...], run: Run) -> None:
     for name in names:
         Path("server", name).write_text("")
-    code, told = run("bundle", "pack", "server", "-o", "out")
-    error = told["error"]
+    code, report = run("bundle", "pack", "server", "-o", "out")
+    error = report["error"]
     assert (code, error["code"]) == (1, "ARCHIVE_UNSAFE")
     assert "pack" in error["hint"]
     assert "author" not in error["hint"]
@@ -202,8 +202,8 @@ def test_a_scoped_name_and_bun_are_explained_in_terms_of_the_descriptor(run: Run
 
 
 def test_a_bundle_is_not_written_into_its_own_source_folder(run: Run) -> None:
-    code, told = run("bundle", "pack", "server", "-o", "server")
-    assert (code, told["error"]["code"]) == (2, "USAGE")
+    code, report = run("bundle", "pack", "server", "-o", "server")
+    assert (code, report["error"]["code"]) == (2, "USAGE")
     assert run("bundle", "pack", "server", "-o", "out", "--compress")[1]["error"]["code"] == "USAGE"
     assert sorted(each.name for each in Path("server").iterdir()) == ["main.py", "server.json"]
 
@@ -212,8 +212,8 @@ def test_a_tampered_bundle_is_not_attested(run: Run) -> None:
     run("bundle", "pack", "server", "-o", "out")
     archive = Path(ARCHIVE)
     archive.write_bytes(archive.read_bytes().replace(b"notes')", b"evil!')"))
-    code, told = run("attest", ARCHIVE, "--key", "verifier", "--role", "verifier")
-    assert (code, told["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
+    code, report = run("attest", ARCHIVE, "--key", "verifier", "--role", "verifier")
+    assert (code, report["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
     assert run("bundle", "verify", ARCHIVE)[1]["error"]["code"] == "ARTIFACT_MISMATCH"
     assert [each.name for each in Path("out").iterdir() if "attestation" in each.name] == []
 
@@ -231,8 +231,8 @@ def test_a_key_in_the_environment_signs_and_is_shown_nowhere(
     _, packed = run("bundle", "pack", "server", "-o", "out")
     pointed(packed)
     monkeypatch.setenv("SIGNING_KEY", REGISTRY.pem().decode())
-    code, told = run("sign", "pointer.json", "--key-env", "SIGNING_KEY", "-o", "signed.json")
-    assert (code, told["file"], told["key_id"]) == (0, "signed.json", REGISTRY.public_key.did)
+    code, report = run("sign", "pointer.json", "--key-env", "SIGNING_KEY", "-o", "signed.json")
+    assert (code, report["file"], report["key_id"]) == (0, "signed.json", REGISTRY.public_key.did)
     assert "signatures" not in json.loads(Path("pointer.json").read_text())
     monkeypatch.setenv("SIGNING_KEY", "not a key SECRET")
     assert run("sign", "pointer.json", "--key-env", "SIGNING_KEY")[1]["error"]["code"] == "KEY_INVALID"
@@ -275,8 +275,8 @@ def test_only_documents_of_bundles_and_logs_are_signed(run: Run) -> None:
 @pytest.mark.parametrize("until", [["--expires", "never"], ["--expires", BEFORE], ["--expires-in", "soon"]])
 def test_an_invalid_or_past_expiry_is_refused(until: list[str], run: Run) -> None:
     run("bundle", "pack", "server", "-o", "out")
-    code, told = run("attest", ARCHIVE, "--key", "verifier", "--role", "verifier", *until)
-    assert (code, told["error"]["code"]) == (2, "USAGE")
+    code, report = run("attest", ARCHIVE, "--key", "verifier", "--role", "verifier", *until)
+    assert (code, report["error"]["code"]) == (2, "USAGE")
 
 
 def test_duplicate_json_keys_in_a_pointer_are_refused(run: Run) -> None:
@@ -285,28 +285,28 @@ def test_duplicate_json_keys_in_a_pointer_are_refused(run: Run) -> None:
     run("sign", "pointer.json", "--key", "registry")
     text = Path("pointer.json").read_text()
     Path("pointer.json").write_text('{"pointers": [],' + text[1:])
-    code, told = run(*accepting())
-    assert (code, told["result"], told["error"]["code"]) == (1, "REJECT", "JSON_CANONICALIZATION_ERROR")
+    code, report = run(*accepting())
+    assert (code, report["result"], report["error"]["code"]) == (1, "REJECT", "JSON_CANONICALIZATION_ERROR")
 
 
 def test_a_time_without_a_zone_and_an_unreadable_trust_file_are_errors_and_not_refusals(run: Run) -> None:
     _, packed = run("bundle", "pack", "server", "-o", "out")
     pointed(packed)
-    code, told = run(*accepting(), "--now", "2026-03-01T12:00:00")
-    assert (code, told["error"]["code"]) == (2, "USAGE")
+    code, report = run(*accepting(), "--now", "2026-03-01T12:00:00")
+    assert (code, report["error"]["code"]) == (2, "USAGE")
     Path("trust.json").write_text("[]")
-    code, told = run(*accepting())
-    assert (code, told["error"]["code"]) == (3, "TRUST_INVALID")
-    assert "result" not in told
+    code, report = run(*accepting())
+    assert (code, report["error"]["code"]) == (3, "TRUST_INVALID")
+    assert "result" not in report
 
 
 def test_a_refusal_shows_its_code_and_what_to_do(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     _, packed = run("bundle", "pack", "server", "-o", "out")
     pointed(packed)
     assert main([*accepting(), "--literal"]) == 1
-    told = capsys.readouterr().out
-    assert "REJECT POINTER_SIGNATURE_INVALID" in told
-    assert "has known gaps" in told
+    output = capsys.readouterr().out
+    assert "REJECT POINTER_SIGNATURE_INVALID" in output
+    assert "has known gaps" in output
 
 
 def test_any_object_with_a_public_key_can_sign(run: Run) -> None:

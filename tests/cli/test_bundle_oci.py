@@ -74,8 +74,8 @@ def test_a_bundle_is_pushed_and_pulled_by_tag_and_by_digest(run: Run, registry: 
 def test_pull_creates_a_missing_folder(run: Run, registry: DockerRegistry) -> None:
     place = f"{registry.host}/acme/absent:1"
     assert run("bundle", "push", ARCHIVE, place)[0] == 0
-    code, told = run("bundle", "pull", place, "-o", "not/yet/there")
-    assert (code, (Path("not/yet/there") / ARCHIVE).read_bytes()) == (0, Path(ARCHIVE).read_bytes()), told
+    code, output = run("bundle", "pull", place, "-o", "not/yet/there")
+    assert (code, (Path("not/yet/there") / ARCHIVE).read_bytes()) == (0, Path(ARCHIVE).read_bytes()), output
 
 
 def test_a_pull_that_fails_while_it_writes_leaves_nothing_behind(run: Run, registry: DockerRegistry) -> None:
@@ -83,12 +83,12 @@ def test_a_pull_that_fails_while_it_writes_leaves_nothing_behind(run: Run, regis
     pull[pull.index("pulled")] = "new"
     Path("taken").write_text("mine")
     for unpack, code in (("taken", "FILE_EXISTS"), ("taken/below", "FILE_UNWRITABLE")):
-        ended, told = run(*pull, "--unpack", unpack)
-        assert (ended != 0, told["error"]["code"]) == (True, code)
+        ended, report = run(*pull, "--unpack", unpack)
+        assert (ended != 0, report["error"]["code"]) == (True, code)
         assert (Path("new").exists(), Path("taken").read_text()) == (False, "mine")
     pull[pull.index("new")] = "taken/output"
-    ended, told = run(*pull, "--unpack", "installed")
-    assert (told["error"]["code"], Path("installed").exists()) == ("FILE_UNWRITABLE", False)
+    ended, report = run(*pull, "--unpack", "installed")
+    assert (report["error"]["code"], Path("installed").exists()) == ("FILE_UNWRITABLE", False)
 
 
 def test_pushing_again_gives_the_same_digest(run: Run, registry: DockerRegistry) -> None:
@@ -102,8 +102,8 @@ def test_tampered_layer_in_the_registry_is_refused_and_nothing_is_written(run: R
     data = Path(ARCHIVE).read_bytes()
     stored = registry.blob_file(f"sha256:{sha256(data).hexdigest()}")
     stored.write_bytes(data.replace(b"print(", b"evil!("))
-    code, told = run("bundle", "pull", place, "-o", "pulled")
-    assert (code, told["error"]["code"], pulled()) == (1, "ARTIFACT_MISMATCH", [])
+    code, report = run("bundle", "pull", place, "-o", "pulled")
+    assert (code, report["error"]["code"], pulled()) == (1, "ARTIFACT_MISMATCH", [])
 
 
 def test_moved_tag_does_not_change_what_a_digest_names(run: Run, registry: DockerRegistry) -> None:
@@ -134,26 +134,26 @@ def pushed_with_pointer(run: Run, place: str, signer: PrivateKey = REGISTRY) -> 
 
 def test_an_accepted_bundle_is_unpacked_with_its_provenance(run: Run, registry: DockerRegistry) -> None:
     pull = pushed_with_pointer(run, f"{registry.host}/acme/accepted:1")
-    code, told = run(*pull, "--tool", "acme.notes", "--channel", "stable", "--unpack", "installed")
-    assert problems("bundle-pull", told, closed=True) == []
-    assert (code, told["unpacked"]) == (0, "installed")
-    assert told["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
-    assert json.loads((Path("pulled") / f"{ARCHIVE}.provenance.json").read_text()) == told["provenance"]
+    code, report = run(*pull, "--tool", "acme.notes", "--channel", "stable", "--unpack", "installed")
+    assert problems("bundle-pull", report, closed=True) == []
+    assert (code, report["unpacked"]) == (0, "installed")
+    assert report["provenance"]["attestations_used"] == [VERIFIER.public_key.did]
+    assert json.loads((Path("pulled") / f"{ARCHIVE}.provenance.json").read_text()) == report["provenance"]
     assert Path("installed/main.py").read_bytes() == Path("server/main.py").read_bytes()
 
 
 def test_a_refused_bundle_is_neither_unpacked_nor_written(run: Run, registry: DockerRegistry) -> None:
     pull = pushed_with_pointer(run, f"{registry.host}/acme/refused:1", signer=STRANGER)
-    code, told = run(*pull, "--unpack", "installed")
-    assert (code, told["error"]["code"]) == (1, "POINTER_SIGNATURE_INVALID")
+    code, report = run(*pull, "--unpack", "installed")
+    assert (code, report["error"]["code"]) == (1, "POINTER_SIGNATURE_INVALID")
     pull = pushed_with_pointer(run, f"{registry.host}/acme/refused:2")
-    code, told = run(*pull, "--unpack", "installed", "--tool", "acme.weather")
-    assert (code, told["error"]["code"]) == (1, "POINTER_NOT_FOUND")
+    code, report = run(*pull, "--unpack", "installed", "--tool", "acme.weather")
+    assert (code, report["error"]["code"]) == (1, "POINTER_NOT_FOUND")
     run("bundle", "push", ARCHIVE, f"{registry.host}/acme/refused:2", "--attestation", "attestation.json")
     assert run(*pull, "--unpack", "installed")[1]["error"]["code"] == "POINTER_NOT_FOUND"
     for options in (["--unpack", "installed"], ["--trust", "trust.json"]):
-        code, told = run("bundle", "pull", f"{registry.host}/acme/refused:2", "-o", "pulled", *options)
-        assert (code, told["error"]["code"]) == (2, "USAGE")
+        code, report = run("bundle", "pull", f"{registry.host}/acme/refused:2", "-o", "pulled", *options)
+        assert (code, report["error"]["code"]) == (2, "USAGE")
     assert (pulled(), Path("installed").exists()) == ([], False)
 
 
@@ -181,13 +181,13 @@ def test_an_artifact_that_is_not_a_bundle_is_refused(
         "layers": [{"mediaType": each, **blob} for each in layers],
     }
     registry.put_manifest("acme/other", "1", json.dumps(manifest).encode(), str(manifest["mediaType"]))
-    code, told = run("bundle", "pull", f"{registry.host}/acme/other:1", "-o", "pulled")
-    assert (code, told["error"]["code"], pulled()) == (3, "IMAGE_INVALID", [])
+    code, report = run("bundle", "pull", f"{registry.host}/acme/other:1", "-o", "pulled")
+    assert (code, report["error"]["code"], pulled()) == (3, "IMAGE_INVALID", [])
 
 
 def test_a_bundle_that_is_not_there_is_missing(run: Run, registry: DockerRegistry) -> None:
-    code, told = run("bundle", "pull", f"{registry.host}/acme/nothing:1", "-o", "pulled")
-    assert (code, told["error"]["code"], pulled()) == (3, "ARTIFACT_MISSING", [])
+    code, report = run("bundle", "pull", f"{registry.host}/acme/nothing:1", "-o", "pulled")
+    assert (code, report["error"]["code"], pulled()) == (3, "ARTIFACT_MISSING", [])
 
 
 def test_damaged_bundles_and_foreign_attestations_are_not_pushed(run: Run, registry: DockerRegistry) -> None:
@@ -195,10 +195,10 @@ def test_damaged_bundles_and_foreign_attestations_are_not_pushed(run: Run, regis
     attestation = Path("attestation.json").read_bytes()
     Path("server/main.py").write_text("print('other')\n")
     run("bundle", "pack", "server")
-    code, told = run("bundle", "push", ARCHIVE, place, "--attestation", "attestation.json")
-    assert (code, told["error"]["code"]) == (2, "USAGE")
+    code, report = run("bundle", "push", ARCHIVE, place, "--attestation", "attestation.json")
+    assert (code, report["error"]["code"]) == (2, "USAGE")
     Path(ARCHIVE).write_bytes(Path(ARCHIVE).read_bytes().replace(b"print(", b"evil!("))
-    code, told = run("bundle", "push", ARCHIVE, place)
-    assert (code, told["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
+    code, report = run("bundle", "push", ARCHIVE, place)
+    assert (code, report["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
     assert run("bundle", "pull", place)[1]["error"]["code"] == "ARTIFACT_MISSING"
     assert Path("attestation.json").read_bytes() == attestation

@@ -124,7 +124,7 @@ def test_a_locked_bundle_is_fetched_built_audited_and_started_with_settings_from
     files["/notes.mcpb"] = evil
     code, report = user.ask("fetch", "--frozen", *PLAIN)
     assert (code, report["servers"][0]["packages"]) == (0, 1)
-    files.clear()  # nobody is asked at start
+    files.clear()  # no server is contacted at start
 
     user.variables |= {"MCPB_USER_CONFIG_API_KEY": "k3y", "MCPB_USER_CONFIG_FOLDERS": "/a:/b", "SECRET": "no"}
     assert json.loads(user.run("run", NOTES, "--without-gateway").out) == [["/a", "/b"], "k3y"]

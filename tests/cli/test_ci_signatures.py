@@ -38,7 +38,7 @@ class Signed:
     def gate(self, *arguments: str) -> Outcome:
         return self.run("ci", "--format", "json", *arguments)
 
-    def told(self, *arguments: str) -> tuple[int, list[str], str]:
+    def check(self, *arguments: str) -> tuple[int, list[str], str]:
         outcome = self.gate(*arguments)
         report: dict[str, Any] = json.loads(outcome.out)
         return outcome.code, [row["code"] for row in report["failures"]], report["checks"]["signature"]
@@ -56,45 +56,45 @@ def signed(tmp_path: Path) -> Signed:
 
 
 def test_a_good_signature_by_a_known_key_passes(signed: Signed) -> None:
-    assert signed.told("--public-key", "ada.pub") == CLEAN
+    assert signed.check("--public-key", "ada.pub") == CLEAN
     (signed.root / "mcp-lock.sig").rename(signed.root / "elsewhere.sig")
-    assert signed.told("--public-key", "ada.pub", "--signature", "elsewhere.sig") == CLEAN
+    assert signed.check("--public-key", "ada.pub", "--signature", "elsewhere.sig") == CLEAN
 
 
 def test_no_signature_is_required_without_a_key(signed: Signed) -> None:
     (signed.root / "mcp-lock.sig").unlink()
-    assert signed.told() == (0, [], "skipped")
+    assert signed.check() == (0, [], "skipped")
 
 
 def test_a_missing_signature_is_a_finding_and_not_a_failure_to_check(signed: Signed) -> None:
     (signed.root / "mcp-lock.sig").unlink()
-    assert signed.told("--public-key", "ada.pub") == REFUSED
+    assert signed.check("--public-key", "ada.pub") == REFUSED
     assert "there is no mcp-lock.sig" in signed.gate("--public-key", "ada.pub").out
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not JSON", b'{"payloadType": "x", "payload": "", "signatures": []}'])
 def test_a_file_that_is_not_a_signature_does_not_count(signed: Signed, content: bytes) -> None:
     (signed.root / "mcp-lock.sig").write_bytes(content)
-    assert signed.told("--public-key", "ada.pub") == REFUSED
+    assert signed.check("--public-key", "ada.pub") == REFUSED
 
 
 def test_the_signature_of_an_unknown_key_does_not_count(signed: Signed) -> None:
     """Attack: edit the lock and sign it with a key of one's own."""
     signed.key("eve")
     signed.sign("--key", "eve")
-    assert signed.told("--public-key", "ada.pub") == REFUSED
+    assert signed.check("--public-key", "ada.pub") == REFUSED
 
 
 def test_a_lock_changed_after_signing_is_refused_even_if_its_seal_is_valid(signed: Signed) -> None:
     """Attack: another lock with good integrity values, under the old signature."""
     shutil.copy(TOOLPIN / "locks/pypi.claude.mcp-lock.json", signed.root / "mcp-lock.json")
-    assert signed.told("--public-key", "ada.pub") == REFUSED
+    assert signed.check("--public-key", "ada.pub") == REFUSED
 
 
 def test_a_damaged_lock_is_reported_besides_its_signature(signed: Signed) -> None:
     lock = signed.root / "mcp-lock.json"
     lock.write_bytes(lock.read_bytes().replace(b"@acme/mcp-notes@1.2.3", b"@acme/mcp-notez@1.2.3", 1))
-    code, failures, status = signed.told("--public-key", "ada.pub")
+    code, failures, status = signed.check("--public-key", "ada.pub")
     assert (code, status) == (1, "failed")
     assert {"integrity_mismatch", "signature_missing"} <= set(failures)
 
@@ -108,15 +108,15 @@ class TestRequiredSigners:
 
     @pytest.mark.parametrize("demand", [("--require-signer", "bob"), ("--require-signatures", "2")])
     def test_a_required_signer_is_reported_until_it_signed(self, signed: Signed, demand: tuple[str, str]) -> None:
-        assert signed.told(*self.KEYS) == CLEAN
-        assert signed.told(*self.KEYS, *demand) == REFUSED
+        assert signed.check(*self.KEYS) == CLEAN
+        assert signed.check(*self.KEYS, *demand) == REFUSED
         signed.sign("--key", "bob", "--add")
-        assert signed.told(*self.KEYS, *demand) == CLEAN
+        assert signed.check(*self.KEYS, *demand) == CLEAN
 
     def test_one_key_under_two_names_is_one_signature(self, signed: Signed) -> None:
         """Attack: meet a threshold of two with the same key."""
         twice = ("--public-key", "one=ada.pub", "two=ada.pub", "--require-signatures", "2")
-        assert signed.told(*twice) == REFUSED
+        assert signed.check(*twice) == REFUSED
 
 
 class TestThePolicy:
@@ -126,22 +126,22 @@ class TestThePolicy:
         shutil.copy(TOOLPIN / "policies/recommended.json", signed.root / ".toolpin/policy.json")
 
     def test_a_signature_must_cover_the_projects_policy(self, signed: Signed) -> None:
-        assert signed.told("--public-key", "ada.pub") == REFUSED
+        assert signed.check("--public-key", "ada.pub") == REFUSED
         signed.sign("--key", "ada", "--policy", ".toolpin/policy.json")
-        assert signed.told("--public-key", "ada.pub") == CLEAN
+        assert signed.check("--public-key", "ada.pub") == CLEAN
 
     def test_a_loosened_policy_voids_the_signature(self, signed: Signed) -> None:
         """Attack: leave the signed lock as it is, and take rules out of the policy."""
         signed.sign("--key", "ada", "--policy", ".toolpin/policy.json")
         (signed.root / ".toolpin/policy.json").write_text('{"version": 1, "minTrustTier": "unverified"}')
-        assert signed.told("--public-key", "ada.pub") == REFUSED
+        assert signed.check("--public-key", "ada.pub") == REFUSED
 
     def test_with_two_policies_one_must_be_named(self, signed: Signed) -> None:
         (signed.root / "pinwarden.toml").write_text('[policy]\nservers.deny = ["io.example/*"]\n')
         signed.sign("--key", "ada", "--policy", ".toolpin/policy.json")
         assert signed.gate("--public-key", "ada.pub").code == 2
         named = ("--signed-policy", ".toolpin/policy.json")
-        assert signed.told("--public-key", "ada.pub", *named)[2] == "ok"
+        assert signed.check("--public-key", "ada.pub", *named)[2] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -171,5 +171,5 @@ def test_a_toolpin_signature_of_a_pinwarden_lock_needs_accept_partial(signed: Si
     shutil.copytree(TOOLPIN / "dot-toolpin", signed.root / ".toolpin")
     assert signed.run("lock", "io.github.acme/npm-notes", "--offline", "--by", "ada").code == 0
     assert signed.run("lock", "sign", "--key", "ada").code == 0
-    assert signed.told("--public-key", "ada.pub") == REFUSED
-    assert signed.told("--public-key", "ada.pub", "--accept-partial") == CLEAN
+    assert signed.check("--public-key", "ada.pub") == REFUSED
+    assert signed.check("--public-key", "ada.pub", "--accept-partial") == CLEAN

@@ -395,7 +395,7 @@ expires = {expires}
 
 
 class TestWaivedSettings:
-    """Settings that act are told for as long as they are there; a waiver lets them pass until a day."""
+    """Settings with effects are reported as long as they exist; a waiver allows them until a date."""
 
     @pytest.fixture
     def hooked(self, world: World) -> World:
@@ -601,7 +601,7 @@ def test_a_link_loop_in_an_agents_folder_is_read_once(world: World) -> None:
 
 
 def test_init_reports_which_clients_it_searched(world: World) -> None:
-    told = " ".join(world.run("init", "--by", "me").out.split())
-    assert all(client.title in told for client in CLIENTS.values() if client.id != "generic")
+    output = " ".join(world.run("init", "--by", "me").out.split())
+    assert all(client.title in output for client in CLIENTS.values() if client.id != "generic")
     report = json.loads(world.run("init", "--by", "me", "--format", "json").out)
     assert report["clients"] == list(CLIENTS)

@@ -150,7 +150,7 @@ def test_a_budget_that_is_exceeded_fails_the_check(project: Path, run: Run) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "told"),
+    ("text", "code", "expected"),
     [
         ("raise RuntimeError('boom')", "SERVER_IMPORT_FAILED", "boom"),
         ("import sys\nsys.exit(0)", "SERVER_IMPORT_FAILED", "sys.exit"),
@@ -162,7 +162,7 @@ def test_a_budget_that_is_exceeded_fails_the_check(project: Path, run: Run) -> N
     ids=["raises", "calls sys.exit", "ends its process", "is no Python", "has no server", "hangs"],
 )
 def test_a_server_that_cannot_be_imported_is_reported_and_the_lock_stays(
-    text: str, code: str, told: str, project: Path, run: Run
+    text: str, code: str, expected: str, project: Path, run: Run
 ) -> None:
     before = (project / "mcp-fusion.lock").read_bytes()
     (project / "broken.py").write_text(text)
@@ -170,7 +170,7 @@ def test_a_server_that_cannot_be_imported_is_reported_and_the_lock_stays(
     done = run("contract", "lock", "--server", "broken.py", "--timeout", patience)
     assert done.code == CODES[code].exit_code
     assert f"[{code}]" in done.err
-    assert told in done.err
+    assert expected in done.err
     assert "hint:" in done.err
     assert (project / "mcp-fusion.lock").read_bytes() == before
 

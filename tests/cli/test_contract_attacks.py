@@ -55,7 +55,7 @@ def written(seen: Observed) -> dict[str, Any]:
 
 
 def resealed(document: dict[str, Any]) -> Lockfile:
-    """The file as somebody leaves it who edits it and computes the digest over its body anew."""
+    """The file after an edit, with the digest of its body computed again."""
     if "pinwarden" in document:
         document["pinwarden"]["bodyDigest"] = str(body_digest(Lockfile(document=document)))
     return parse_lockfile(json.dumps(document).encode())

@@ -117,7 +117,7 @@ class TestTheGate:
 
         forge(world.lock, swap)
         world.configure(notes={**world.config, "command": program})
-        code, report = world.told("ci")
+        code, report = world.run_json("ci")
         assert code == 1
         assert "entry_inconsistent" in [row["code"] for row in report["failures"]]
 
@@ -127,9 +127,9 @@ class TestMissingLock:
         world.lock.unlink()
         outcome = world.run("init")
         assert (outcome.code, world.lock.exists()) == (1, False), outcome
-        told = " ".join(outcome.out.split())
-        assert "its command is pinwarden run notes, and the lock has no command for that" in told
-        assert "restore the lock from version control" in told
+        output = " ".join(outcome.out.split())
+        assert "its command is pinwarden run notes, and the lock has no command for that" in output
+        assert "restore the lock from version control" in output
         assert world.run("init", "--accept", "notes").code == 1
         assert not world.lock.exists()
         world.configure(notes=NOTES)
@@ -164,10 +164,10 @@ class TestApprovedText:
         assert "First use" not in outcome.err
         gate = world.run("ci")
         assert gate.code == 0
-        told = " ".join(gate.out.split())
-        assert "everything is as approved" not in told
-        assert "its surface was approved for pkg:npm/acme-notes@1.0.0" in told
-        code, report = world.told("ci", "--live", "--allow-execute")
+        output = " ".join(gate.out.split())
+        assert "everything is as approved" not in output
+        assert "its surface was approved for pkg:npm/acme-notes@1.0.0" in output
+        code, report = world.run_json("ci", "--live", "--allow-execute")
         assert (code, {row["name"] for row in report["failures"]}) == (1, {"look"}), report
 
     def test_approving_the_newer_surface_ends_the_remark(self, world: Enforced) -> None:
@@ -198,7 +198,7 @@ class TestApprovedText:
 
 
 class TestProbing:
-    """Attack: give out other bytes under the proved version to whoever only asks what the server says."""
+    """Attack: serve other bytes under the pinned version when a server is only probed."""
 
     @pytest.mark.parametrize(
         "asking",
@@ -215,10 +215,10 @@ class TestProbing:
             world.configure(notes=NOTES)
             world.done("init", "--accept", "notes")
             world.done("prove", *PLAIN)
-        world.packages.clear()  # whoever asks the registry now gets nothing
+        world.packages.clear()  # the registry serves nothing now
         world.done(*asking)
         assert set(world.record["surface"]["items"]["tools"]) == {"same", "look"}
-        report = world.told("ci", "--live", "--allow-execute")[1]
+        report = world.run_json("ci", "--live", "--allow-execute")[1]
         assert (report["ok"], report["asked"]["live"]) == (True, 1)
 
     def test_a_probe_in_a_sandbox_uses_the_verified_bytes(self, world: Enforced) -> None:
@@ -242,27 +242,27 @@ class TestUpdating:
     def test_the_update_plan_shows_what_pinwarden_run_starts(self, world: Enforced) -> None:
         world.publish("2.0.0", "Looks at all notes.")
         outcome = world.run("update", *PLAIN)
-        told = " ".join(outcome.out.split())
+        output = " ".join(outcome.out.split())
         assert outcome.code == 1
-        assert "what pinwarden run starts would change" in told
-        assert '"command": "pinwarden"' not in told
-        assert '"npx"' in told
+        assert "what pinwarden run starts would change" in output
+        assert '"command": "pinwarden"' not in output
+        assert '"npx"' in output
 
     def test_a_confirmed_update_is_reported_as_done_with_the_next_step(self, world: Enforced) -> None:
         world.publish("2.0.0", "Looks at all notes.")
         outcome = world.done("update", "--yes", *PLAIN)
-        told = " ".join(outcome.out.split())
-        assert "would" not in told
-        assert "1 of 1 entry comes from a registry, 1 with a newer release; notes updated to 2.0.0" in told
-        assert "next: pinwarden approve notes --allow-execute to review what the new release tells the model" in told
+        output = " ".join(outcome.out.split())
+        assert "would" not in output
+        assert "1 of 1 entry comes from a registry, 1 with a newer release; notes updated to 2.0.0" in output
+        assert "next: pinwarden approve notes --allow-execute to review what the new release tells the model" in output
 
     def test_the_next_step_for_unpinned_bytes_is_prove(self, world: Enforced) -> None:
         world.lock.unlink()
         world.configure(notes=NOTES)
         world.done("init")
         world.publish("2.0.0", "Looks at all notes.")
-        told = " ".join(world.done("update", "--yes", *PLAIN).out.split())
-        assert "next: pinwarden prove notes, then pinwarden approve notes --allow-execute" in told
+        output = " ".join(world.done("update", "--yes", *PLAIN).out.split())
+        assert "next: pinwarden prove notes, then pinwarden approve notes --allow-execute" in output
 
     def test_the_layout_of_a_file_is_kept(self, world: Enforced) -> None:
         text = (

@@ -133,9 +133,9 @@ class TestGitHub:
         rows = [row(severity=level) for level in ROW_SEVERITIES]
         placed = row(severity="critical", file="conf/a, b:c%.json", line=7, column=3, excerpt="50% off")
         title = "tool search /description"
-        told = workflow_commands(render(report(*rows, placed, exit_code=1, notes=("a note",)), "github"))
+        output = workflow_commands(render(report(*rows, placed, exit_code=1, notes=("a note",)), "github"))
         message = "Text that the model or the user reads changed. (text_changed)"
-        assert told == [
+        assert output == [
             ("error", {"title": "pinwarden diff"}, "no change"),
             ("error", {"title": f"critical: {title}"}, message),
             ("warning", {"title": f"review: {title}"}, message),
@@ -154,10 +154,10 @@ class TestGitHub:
 
     def test_hostile_text_cannot_start_a_command(self) -> None:
         """Attack: line breaks, encoded ones and workflow commands in all texts."""
-        told = workflow_commands(render(hostile_report(HOSTILE), "github"))
-        assert len(told) == len(ROW_SEVERITIES) + 3
-        assert all(set(properties) <= {"file", "line", "col", "title"} for _, properties, _ in told)
-        assert "<U+000A>%0A::warning::y 100%" in told[0][2]
+        output = workflow_commands(render(hostile_report(HOSTILE), "github"))
+        assert len(output) == len(ROW_SEVERITIES) + 3
+        assert all(set(properties) <= {"file", "line", "col", "title"} for _, properties, _ in output)
+        assert "<U+000A>%0A::warning::y 100%" in output[0][2]
 
 
 class TestSarif:
@@ -257,11 +257,11 @@ class TestErrors:
 
     LOCK = "no lock\nhere: 100%, `x` <b>|"
 
-    def told(self, form: str, code: str = "LOCK_MISSING", message: str = LOCK) -> str:
+    def rendered(self, form: str, code: str = "LOCK_MISSING", message: str = LOCK) -> str:
         return render_error(PinwardenError(code, message, hint="Make one."), "ci", form)
 
     def test_sarif_has_a_run_that_did_not_succeed_and_no_result(self) -> None:
-        log = json.loads(self.told("sarif"))
+        log = json.loads(self.rendered("sarif"))
         assert sarif_problems(log) == []
         (run,) = log["runs"]
         (invocation,) = run["invocations"]
@@ -269,14 +269,14 @@ class TestErrors:
         assert (run["results"], invocation["executionSuccessful"], invocation["exitCode"]) == ([], False, 3)
         assert (notification["descriptor"], notification["level"]) == ({"id": "LOCK_MISSING", "index": 0}, "error")
         assert [each["id"] for each in run["tool"]["driver"]["notifications"]] == ["LOCK_MISSING"]
-        told = "pinwarden ci: no lock<U+000A>here: 100%, `x` <b>| [LOCK_MISSING]; hint: Make one."
-        assert notification["message"]["text"] == told
+        output = "pinwarden ci: no lock<U+000A>here: 100%, `x` <b>| [LOCK_MISSING]; hint: Make one."
+        assert notification["message"]["text"] == output
 
     @pytest.mark.parametrize(
         ("code", "tag"), [("LOCK_MISSING", "error"), ("USAGE", "error"), ("POLICY_REFUSED", "failure")]
     )
     def test_junit_has_one_case_that_the_error_ended(self, code: str, tag: str) -> None:
-        suite = suite_of(self.told("junit", code))
+        suite = suite_of(self.rendered("junit", code))
         (case,) = suite.findall("testcase")
         assert (case.get("classname"), case.get("name")) == ("pinwarden.ci", code)
         (ended,) = case
@@ -285,13 +285,13 @@ class TestErrors:
         assert str(ended.text).endswith("\nhint: Make one.")
 
     def test_github_has_one_annotation_with_the_code_as_its_title(self) -> None:
-        told = self.told("github")
-        assert told.startswith("::error title=LOCK_MISSING::pinwarden ci: no lock<U+000A>here: 100%25,")
+        output = self.rendered("github")
+        assert output.startswith("::error title=LOCK_MISSING::pinwarden ci: no lock<U+000A>here: 100%25,")
         message = "pinwarden ci: no lock<U+000A>here: 100%, `x` <b>|\nhint: Make one."
-        assert workflow_commands(told) == [("error", {"title": "LOCK_MISSING"}, message)]
+        assert workflow_commands(output) == [("error", {"title": "LOCK_MISSING"}, message)]
 
     def test_markdown_has_a_section(self) -> None:
-        assert self.told("markdown") == (
+        assert self.rendered("markdown") == (
             "### Pinwarden ci did not finish\n\n"
             "**no lock&lt;U+000A&gt;here&#58; 100%, &#96;x&#96; &lt;b&gt;&#124;** (`LOCK_MISSING`)\n\n"
             "> Make one.\n"
@@ -299,10 +299,10 @@ class TestErrors:
 
     def test_json_has_the_error_under_its_own_member(self) -> None:
         error = {"code": "LOCK_MISSING", "message": self.LOCK, "hint": "Make one.", "data": {}}
-        assert json.loads(self.told("json")) == {"error": error}
+        assert json.loads(self.rendered("json")) == {"error": error}
 
     def test_the_text_format_prints_errors_only_to_stderr(self) -> None:
-        assert self.told("text") == ""
+        assert self.rendered("text") == ""
 
     @given(st.text(st.characters(), max_size=80))
     def test_text_cannot_break_out_of_any_format(self, text: str) -> None:

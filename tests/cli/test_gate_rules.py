@@ -1,4 +1,4 @@
-"""Tools that read SARIF are told in words what each finding of the gate means."""
+"""SARIF readers get an explanation of every finding of the gate."""
 
 from __future__ import annotations
 

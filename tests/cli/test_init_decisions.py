@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> World:
 
 
 def answer(world: World, typed: str, *arguments: str) -> Outcome:
-    """Run a command with somebody at a terminal who types this."""
+    """Run a command on a terminal and type this."""
     controller, terminal = pty.openpty()
     os.write(controller, typed.encode())
     env = {"HOME": str(world.home), "PINWARDEN_APPROVER": "reviewer", "SOURCE_DATE_EPOCH": str(RECORDED)}
@@ -59,7 +59,7 @@ class TestASecondInit:
         assert world.run("init").code == 0
 
     def test_a_planted_server_is_shown_and_not_locked(self, world: World) -> None:
-        """Attack: plant a server, and wait for somebody to lock again."""
+        """Attack: plant a server, and wait for the next init."""
         before = world.lock.read_bytes()
         world.configure({"notes": NOTES, "helper": OTHER})
         outcome = world.run("init")
@@ -227,9 +227,9 @@ class TestTextNotApprovedYet:
         world.configure({"notes": world.serve(POISONED), "other": OTHER_SERVER})
         outcome = world.run("init", "--allow-execute", *options)
         assert (outcome.code, set(locked(world))) == (1, {"other:claude"}), outcome
-        told = " ".join(outcome.out.split())
-        assert "exfiltration" in told
-        assert "its surface looks like an attack. If you reviewed it and accept it: --accept notes" in told
+        output = " ".join(outcome.out.split())
+        assert "exfiltration" in output
+        assert "its surface looks like an attack. If you reviewed it and accept it: --accept notes" in output
         report = json.loads(world.run("init", "--allow-execute", "--accept-all", "--format", "json").out)
         assert {row["code"] for row in report["findings"]} >= {"not_locked", "exfiltration"}
 

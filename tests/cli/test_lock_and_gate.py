@@ -23,7 +23,7 @@ SECRET = "ghp_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5"
 
 
 class World(ProjectFolder):
-    """A project with configurations, and a server that says what it is told to."""
+    """A project with configurations, and a server whose surface the test chooses."""
 
     def configure(self, servers: dict[str, Any], file: str = ".mcp.json") -> None:
         path = self.root / file
@@ -241,8 +241,8 @@ class TestLockAttacks:
         assert (outcome.code, json.loads(outcome.out)["error"]["code"]) == (3, "LOCK_MISSING")
 
 
-@pytest.mark.parametrize(("behind", "told"), [(60, False), (23 * 3600, False), (3 * 24 * 3600, True)])
-def test_a_colleague_whose_clock_is_behind_does_not_break_the_lock(world: World, behind: int, told: bool) -> None:
+@pytest.mark.parametrize(("behind", "expected"), [(60, False), (23 * 3600, False), (3 * 24 * 3600, True)])
+def test_a_colleague_whose_clock_is_behind_does_not_break_the_lock(world: World, behind: int, expected: bool) -> None:
     world.configure({"notes": NOTES})
     assert world.run("init").code == 0
     world.configure({"notes": NOTES, "docs": {"url": "https://mcp.example.com/docs"}})
@@ -251,7 +251,7 @@ def test_a_colleague_whose_clock_is_behind_does_not_break_the_lock(world: World,
     outcome = world.run("ci", "--format", "json")
     report = json.loads(outcome.out)
     assert (outcome.code, report["failures"]) == (0, [])
-    assert ("timestamp is older than its entries" in world.run("ci").out) is told
+    assert ("timestamp is older than its entries" in world.run("ci").out) is expected
     for command in (("list",), ("lock", "digest"), ("init",), ("explain", "notes")):
         assert world.run(*command).code == 0
 

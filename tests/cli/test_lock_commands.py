@@ -71,7 +71,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def told(outcome: Outcome) -> Any:
+def parse_report(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
@@ -85,14 +85,14 @@ class TestDigest:
     def test_the_json_says_what_was_counted(self, tmp_path: Path) -> None:
         outcome = pinwarden("lock", "digest", "--format", "json", cwd=project(tmp_path))
         digest = load("toolpin/locks/whole.digest.json")["digest"]
-        assert told(outcome) == {"digest": digest, "seal": None, "entries": 16, "ok": True, "problems": []}
+        assert parse_report(outcome) == {"digest": digest, "seal": None, "entries": 16, "ok": True, "problems": []}
 
     def test_a_tampered_lock_is_refused_without_printing_its_digest(self, tmp_path: Path) -> None:
         here = project(tmp_path, "tamper/entry_config.mcp-lock.json")
         text, report = pinwarden("lock", "digest", cwd=here), pinwarden("lock", "digest", "--format", "json", cwd=here)
         assert (text.code, report.code) == (1, 1)
         assert "sha256-" not in text.out
-        facts = told(report)
+        facts = parse_report(report)
         assert facts["ok"] is False
         assert "integrity_mismatch" in [problem["code"] for problem in facts["problems"]]
         assert facts["digest"] == load("toolpin/tamper/entry_config.digest.json")["digest"]
@@ -134,7 +134,7 @@ class TestDigest:
         if content is not None:
             (tmp_path / "mcp-lock.json").write_bytes(content)
         outcome = pinwarden("lock", "digest", "--format", "json", cwd=tmp_path)
-        assert (outcome.code, told(outcome)["error"]["code"]) == (code, error)
+        assert (outcome.code, parse_report(outcome)["error"]["code"]) == (code, error)
         assert outcome.err.startswith("error: ")
         assert "hint: " in outcome.err
 
@@ -150,7 +150,7 @@ class TestDigest:
 class TestKeygen:
     def test_a_key_pair_is_readable_only_by_its_owner(self, tmp_path: Path) -> None:
         outcome = pinwarden("keygen", "ada", "--format", "json", cwd=tmp_path)
-        facts = told(outcome)
+        facts = parse_report(outcome)
         assert outcome.code == 0
         assert stat.S_IMODE((tmp_path / "ada").stat().st_mode) == 0o600
         key = PrivateKey.from_pem((tmp_path / "ada").read_bytes())
@@ -310,14 +310,14 @@ class TestVerifySignature:
             *("lock", "verify-signature", "--file", str(TOOLPIN / lock), "--signature", self.SIGNATURE),
             *("--public-key", self.PUBLIC, "--policy", str(TOOLPIN / f"policies/{policy}.json"), "--format", "json"),
         )
-        facts = told(outcome)
+        facts = parse_report(outcome)
         assert (outcome.code, facts["ok"]) == (0 if report["ok"] else 1, report["ok"])
         assert facts["digest"] == report["lockfileDigest"]
         assert bool(facts["rejected"]) is not report["ok"]
 
     def test_a_key_is_named_by_its_did_as_well(self, tmp_path: Path) -> None:
         here = project(tmp_path)
-        did = told(pinwarden("keygen", "ada", "--format", "json", cwd=here))["did"]
+        did = parse_report(pinwarden("keygen", "ada", "--format", "json", cwd=here))["did"]
         pinwarden("lock", "sign", "--key", "ada", cwd=here)
         assert pinwarden("lock", "verify-signature", "--public-key", did, cwd=here).code == 0
         named = ("--public-key", f"ada={did}", "--require", "ada")
@@ -354,7 +354,7 @@ class TestVerifySignature:
         (here / "mcp-lock.json").write_text(json.dumps(document))
         asked = ("lock", "verify-signature", "--public-key", f"toolpin={self.PUBLIC}", "--format", "json")
         outcome = pinwarden(*asked, cwd=here)
-        facts = told(outcome)
+        facts = parse_report(outcome)
         assert (outcome.code, facts["ok"], facts["missing"]) == (1, False, [])
         assert [signer["name"] for signer in facts["signers"]] == ["toolpin"]
         assert [problem["code"] for problem in facts["problems"]] == ["member_unprotected"]

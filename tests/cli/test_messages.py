@@ -50,8 +50,8 @@ class TestUpdates:
             outcome = world.run(command, "--offline")
             assert outcome.code == 0
             assert "0 of 1 entry comes from a registry; there is nothing to look up" in outcome.out
-        told = "releases of local programs and remote addresses cannot be looked up: notes"
-        assert told in world.run("update", "--offline").out
+        output = "releases of local programs and remote addresses cannot be looked up: notes"
+        assert output in world.run("update", "--offline").out
 
 
 class TestTypos:
@@ -107,9 +107,9 @@ class TestNextSteps:
     def test_a_first_surface_is_shown_by_the_names_of_its_items(self, world: World) -> None:
         world.configure({"notes": world.serve(TOOL)})
         world.run("init")
-        told = world.run("init", "--allow-execute").out
-        assert f"> tool {TOOL['name']}\n" in told
-        assert "pinwarden inspect notes --allow-execute" in " ".join(told.split())
+        output = world.run("init", "--allow-execute").out
+        assert f"> tool {TOOL['name']}\n" in output
+        assert "pinwarden inspect notes --allow-execute" in " ".join(output.split())
 
     def test_a_gate_without_a_lock_does_not_lead_in_a_circle(self, world: World) -> None:
         nothing = world.run("ci")
@@ -120,15 +120,15 @@ class TestNextSteps:
     def test_the_dependencies_of_a_script_are_not_said_to_be_lockable(self, world: World) -> None:
         world.configure({"script": {"command": "python3", "args": ["notes.py"]}, "notes": NOTES})
         world.run("init")
-        told = " ".join(world.run("sbom", "-o", "sbom.json").out.split())
-        assert "pinwarden prove" in told
-        assert "script it is a local program, whose dependencies are unknown and missing here" in told
+        output = " ".join(world.run("sbom", "-o", "sbom.json").out.split())
+        assert "pinwarden prove" in output
+        assert "script it is a local program, whose dependencies are unknown and missing here" in output
 
     def test_a_script_is_not_called_a_package(self, world: World) -> None:
         world.configure({"script": {"command": "python3", "args": ["notes.py"]}})
         world.run("init")
-        told = world.run("explain", "script").out + world.run("list").out
-        assert ("script notes.py" in told, "script package" in told) == (True, False)
+        output = world.run("explain", "script").out + world.run("list").out
+        assert ("script notes.py" in output, "script package" in output) == (True, False)
 
     def test_a_private_address_is_refused_with_the_option_that_allows_it(self, world: World) -> None:
         outcome = world.run("inspect", "https://10.0.0.1/mcp")
@@ -156,10 +156,10 @@ class TestNextSteps:
     def test_explain_names_the_command_that_pins_unpinned_bytes(self, world: World) -> None:
         world.configure({"notes": NOTES})
         world.run("init")
-        told = " ".join(world.run("explain", "notes").out.split())
-        assert "the package is pinned, but its bytes were not verified" in told
-        assert "Nothing is left to do." not in told
-        assert "pinwarden prove notes pins its bytes" in told
+        output = " ".join(world.run("explain", "notes").out.split())
+        assert "the package is pinned, but its bytes were not verified" in output
+        assert "Nothing is left to do." not in output
+        assert "pinwarden prove notes pins its bytes" in output
 
     def test_a_server_that_the_configuration_no_longer_names_is_not_a_missing_file(self, world: World) -> None:
         world.configure({"notes": NOTES, "helper": OTHER})
@@ -413,20 +413,20 @@ class TestFirstApproval:
         assert "1 change approved by reviewer" in outcome.out
 
     def test_the_advice_of_explain_works_when_it_is_followed(self, world: World) -> None:
-        told = world.run("explain", "notes").out
-        assert "pin it with pinwarden approve notes --allow-execute" in told
-        assert "pinwarden verify" not in told
-        assert "Ask the author" not in told
-        assert "A local program has no release to pin" in told
+        output = world.run("explain", "notes").out
+        assert "pin it with pinwarden approve notes --allow-execute" in output
+        assert "pinwarden verify" not in output
+        assert "Ask the author" not in output
+        assert "A local program has no release to pin" in output
         assert world.run("approve", "notes", "--allow-execute", "--yes").code == 0
 
     def test_an_open_version_is_not_shown_as_a_number(self, world: World) -> None:
         world.configure({"helper": OTHER}, ".cursor/mcp.json")
         assert world.run("init", "--accept", "helper").code == 0
         assert "0.0.0" not in world.run("list").out + world.run("list", "--format", "json").out
-        told = world.run("explain", "helper").out
-        assert "0.0.0" not in told
-        assert "Name an exact version in the client's configuration" in told
+        output = world.run("explain", "helper").out
+        assert "0.0.0" not in output
+        assert "Name an exact version in the client's configuration" in output
 
 
 class TestHelp:

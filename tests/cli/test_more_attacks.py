@@ -1,4 +1,4 @@
-"""More attacks on the gate: on policies, registries, signatures, configurations, and on whoever reads a report."""
+"""More attacks on the gate: on policies, registries, signatures, configurations, and readers of reports."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_clock_that_is_set_back_does_not_revive_a_waiver(world: World) -> None
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Edit every entry and seal all of it again, as anybody can."""
+    """Edit every entry and seal all of it again, as an attacker can."""
     made = []
     for entry in lockfile.parse(path.read_bytes()).entries:
         record = extension_of(entry)
@@ -371,7 +371,7 @@ class Registry(BaseHTTPRequestHandler):
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        with suppress(OSError):  # whoever asked may have had enough
+        with suppress(OSError):  # the client may have closed the connection
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002  the name is the base's
@@ -520,9 +520,9 @@ def loud(world: World) -> World:
 def test_no_command_prints_build_server_commands(loud: World, words: tuple[str, ...]) -> None:
     outcome = loud.run(*words)
     assert outcome.out, outcome
-    told = outcome.out + outcome.err
-    assert not [line for line in told.splitlines() if line.lstrip().startswith("::")]
-    assert not [mark for mark in ("##[", "##vso[", "##teamcity[") if mark in told]
+    output = outcome.out + outcome.err
+    assert not [line for line in output.splitlines() if line.lstrip().startswith("::")]
+    assert not [mark for mark in ("##[", "##vso[", "##teamcity[") if mark in output]
 
 
 def test_an_approved_text_keeps_its_spelling_in_the_file() -> None:
@@ -621,8 +621,8 @@ def test_text_that_may_be_secret_is_not_stored_and_reported_as_not_compared(
     lock = (world.root / "mcp-lock.json").read_text()
     assert "hunter2" not in lock
     assert TOKEN not in lock
-    for told in (made.out, world.run("ci").out):
-        assert f"the lock does not record extra.{member}" in " ".join(told.split())
+    for output in (made.out, world.run("ci").out):
+        assert f"the lock does not record extra.{member}" in " ".join(output.split())
 
 
 def test_ci_live_without_any_approved_surface_is_not_clean(world: World) -> None:

@@ -48,7 +48,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def told(outcome: Outcome) -> Any:
+def parse_report(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
@@ -58,9 +58,9 @@ class TestDigest:
         stated = path.with_suffix(".digest.json").read_bytes().strip()
         outcome = pinwarden("policy", "digest", "--policy", str(path), "--format", "json")
         if stated:
-            assert (outcome.code, told(outcome)["digest"]) == (0, json.loads(stated)["digest"])
+            assert (outcome.code, parse_report(outcome)["digest"]) == (0, json.loads(stated)["digest"])
         else:
-            assert (outcome.code, told(outcome)["error"]["code"]) == (3, "POLICY_INVALID")
+            assert (outcome.code, parse_report(outcome)["error"]["code"]) == (3, "POLICY_INVALID")
 
     def test_the_text_is_the_digest_and_nothing_else(self, tmp_path: Path) -> None:
         pinwarden("policy", "init", "--recommended", cwd=tmp_path)
@@ -152,7 +152,7 @@ class TestCheck:
         outcome = pinwarden(
             "policy", "check", "--policy", str(path), "--format", "json", cwd=project(tmp_path), env=NOON_EPOCH
         )
-        facts = told(outcome)
+        facts = parse_report(outcome)
         found = {
             (row["server"], row["client"]): "; ".join(f"{each['code']}: {each['message']}" for each in row["findings"])
             for row in facts["entries"]
@@ -165,10 +165,10 @@ class TestCheck:
     def test_both_policies_of_a_project_count(self, tmp_path: Path) -> None:
         here = project(tmp_path)
         pinwarden("policy", "init", cwd=here)
-        own = told(pinwarden("policy", "check", "--format", "json", cwd=here))
+        own = parse_report(pinwarden("policy", "check", "--format", "json", cwd=here))
         (here / ".toolpin").mkdir()
         (here / ".toolpin/policy.json").write_text('{"deniedClients": ["vscode"]}')
-        both = told(pinwarden("policy", "check", "--format", "json", cwd=here))
+        both = parse_report(pinwarden("policy", "check", "--format", "json", cwd=here))
         denied = {row["client"] for row in both["entries"] if "client_denied" in str(row["findings"])}
         assert denied == {"vscode"}
         assert own["policies"].keys() == {"pinwarden"}
@@ -180,7 +180,7 @@ class TestCheck:
         good = pinwarden("policy", "check", "io.github.acme/npm-notes", cwd=here)
         bad = pinwarden("policy", "check", "io.github.acme/oci-tagged:vscode", "--format", "json", cwd=here)
         assert (good.code, bad.code) == (0, 1)
-        assert [row["key"] for row in told(bad)["entries"]] == ["io.github.acme/oci-tagged:vscode"]
+        assert [row["key"] for row in parse_report(bad)["entries"]] == ["io.github.acme/oci-tagged:vscode"]
 
     def test_a_server_that_is_not_locked_is_not_allowed(self, tmp_path: Path) -> None:
         here = project(tmp_path)

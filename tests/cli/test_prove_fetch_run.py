@@ -71,7 +71,7 @@ class World:
         assert outcome.code == 0, outcome
         return outcome
 
-    def told(self, *arguments: str) -> tuple[int, Any]:
+    def run_json(self, *arguments: str) -> tuple[int, Any]:
         outcome = self.run(*arguments, "--format", "json")
         return outcome.code, json.loads(outcome.out)
 
@@ -86,9 +86,9 @@ class World:
             outcome = pinwarden("run", server, *arguments, stdin=lines.encode(), cwd=self.root, env=environment)
         assert outcome.code == 0, outcome
         answers = [json.loads(line) for line in outcome.out.splitlines()]
-        told: dict[str, Any] = json.loads(answers[1]["result"]["tools"][0]["description"])
+        output: dict[str, Any] = json.loads(answers[1]["result"]["tools"][0]["description"])
         said = [line for line in outcome.err.splitlines() if not line.startswith("pinwarden: First use")]
-        return {**told, "stderr": "\n".join(said)}
+        return {**output, "stderr": "\n".join(said)}
 
     def closure_file(self, server: str) -> Path:
         return self.root / "mcp-lock.closures" / f"{server}.json"
@@ -175,9 +175,9 @@ class TestRunning:
         }
         attacked = replace(world, variables={**world.variables, **attack})
         for server in ("notes", "clock"):
-            told = attacked.about(server)
-            assert told["base"] == "b"
-            assert not attack.keys() & set(told["variables"])
+            report = attacked.about(server)
+            assert report["base"] == "b"
+            assert not attack.keys() & set(report["variables"])
 
     def test_only_approved_variables_are_passed_on(self, world: World) -> None:
         given = replace(world, variables={**world.variables, "CLOCK_ZONE": "UTC"})
@@ -281,10 +281,10 @@ class TestTampering:
         before = world.lock.read_bytes()
         self.refused(world, "notes", "[LOCK_TAMPERED]")
         for command in (("fetch", *PLAIN), ("prove", *PLAIN)):
-            code, report = world.told(*command)
+            code, report = world.run_json(*command)
             assert code == 1
             assert ("lock_tampered", "notes") in codes(report)
-        code, report = world.told("sbom")
+        code, report = world.run_json("sbom")
         assert (code, report["error"]["code"]) == (1, "LOCK_TAMPERED")
         assert world.lock.read_bytes() == before
         assert world.about("clock")["base"] == "b"
@@ -309,9 +309,9 @@ class TestTampering:
         place.parent.chmod(0o755)
         place.unlink()
         place.write_bytes(b"process.exit(7)" if name.endswith("js") else b"import sys; sys.exit(7)")
-        told = world.about("notes" if name.endswith("js") else "clock")
-        assert told["base"] == "b"
-        assert "building it again" in told["stderr"]
+        report = world.about("notes" if name.endswith("js") else "clock")
+        assert report["base"] == "b"
+        assert "building it again" in report["stderr"]
         assert place.read_bytes() == good
 
     def test_a_file_planted_in_an_environment_is_removed_before_it_runs(self, world: World) -> None:
@@ -341,7 +341,7 @@ class TestTampering:
         good = wheel.read_bytes()
         try:
             wheel.write_bytes(good + b"\0")
-            code, report = world.told("fetch", "clock", "--frozen", *PLAIN)
+            code, report = world.run_json("fetch", "clock", "--frozen", *PLAIN)
         finally:
             wheel.write_bytes(good)
         assert (code, codes(report)) == (1, [("artifact_mismatch", "clock")])
@@ -353,7 +353,7 @@ class TestProving:
     def test_the_reports_match_their_schemas(self, world: World) -> None:
         shutil.rmtree(world.store)
         for command in (("prove", *PLAIN), ("fetch", *PLAIN), ("sbom",), ("sbom", "--kind", "spdx")):
-            code, report = world.told(*command)
+            code, report = world.run_json(*command)
             assert code == 0
             assert problems(command[0], report) == []
 
@@ -364,7 +364,7 @@ class TestProving:
         assert world.done("ci").code == 0
 
     def test_scripts_that_an_ordinary_client_would_run_are_named_and_not_run(self, world: World) -> None:
-        _, report = world.told("fetch", "notes", *PLAIN)
+        _, report = world.run_json("fetch", "notes", *PLAIN)
         assert report["servers"][0]["scripts"] == ["@acme/notes"]
 
     @pytest.mark.parametrize("how", [".npmrc", "NPM_CONFIG_REGISTRY"])
@@ -379,7 +379,7 @@ class TestProving:
                 variables = {name: value for name, value in world.variables.items() if not name.startswith("NPM")}
             else:
                 variables = {**world.variables, how: other.npm.url}
-            code, report = replace(world, variables=variables).told("prove", "notes", *PLAIN)
+            code, report = replace(world, variables=variables).run_json("prove", "notes", *PLAIN)
         assert (code, codes(report)) == (1, [("registry_changed", "notes")])
         assert report["servers"] == []
         assert world.lock.read_bytes() == before
@@ -387,11 +387,11 @@ class TestProving:
     def test_a_version_that_floats_has_no_bytes_to_pin(self, world: World) -> None:
         world.configure(notes=NOTES, clock=CLOCK, docs=DOCS, open={"command": "npx", "args": ["-y", "@acme/notes"]})
         world.done("init", "--accept", "open")
-        code, report = world.told("prove", "open", *PLAIN)
+        code, report = world.run_json("prove", "open", *PLAIN)
         assert (code, codes(report)) == (1, [("version_floats", "open")])
 
     def test_prove_skips_remote_servers_without_failing(self, world: World) -> None:
-        code, report = world.told("prove", "docs", *PLAIN)
+        code, report = world.run_json("prove", "docs", *PLAIN)
         assert (code, codes(report)) == (0, [("nothing_to_run", "docs")])
 
     def test_frozen_fails_for_a_server_without_pinned_bytes_and_builds_nothing(
@@ -402,7 +402,7 @@ class TestProving:
         (tmp_path / "home").mkdir()
         world.configure(notes=NOTES)
         world.done("init")
-        code, report = world.told("fetch", "--frozen", *PLAIN)
+        code, report = world.run_json("fetch", "--frozen", *PLAIN)
         assert (code, codes(report)) == (1, [("bytes_not_locked", "notes")])
         assert not world.store.exists()
         assert world.run("fetch", *PLAIN).code == 0
@@ -434,22 +434,22 @@ def test_attack_recorded_evidence_in_an_unsigned_lock_does_not_count_if_the_poli
         world.done("remove", gone, "--keep-config")
     rules = "[policy.evidence]\nrequire = ['npm_integrity_verified']\n"
     (world.root / "pinwarden.toml").write_text(rules)
-    code, report = world.told("ci")
+    code, report = world.run_json("ci")
     assert (code, [note for note in report["notes"] if "only recorded" in note] != []) == (0, True)
     assert "only recorded" in world.done("policy", "check").out
 
     (world.root / "pinwarden.toml").write_text(f"{rules}proved = true\n")
-    code, report = world.told("ci")
+    code, report = world.run_json("ci")
     assert (code, [row["code"] for row in report["failures"]]) == (1, ["evidence_only_recorded"])
     assert world.run("policy", "check").code == 1
-    code, report = world.told("ci", "--bytes", "--allow-private")
+    code, report = world.run_json("ci", "--bytes", "--allow-private")
     assert (code, [note for note in report["notes"] if "only recorded" in note]) == (0, [])
 
     world.done("keygen", "ada")
     world.done("lock", "sign", "--dsse", "--key", "ada", "--policy", "pinwarden.toml")
-    assert world.told("ci", "--public-key", "ada.pub")[0] == 0
+    assert world.run_json("ci", "--public-key", "ada.pub")[0] == 0
     world.done("keygen", "eve")
-    code, report = world.told("ci", "--public-key", "eve.pub")
+    code, report = world.run_json("ci", "--public-key", "eve.pub")
     assert (code, {row["code"] for row in report["failures"]} >= {"evidence_only_recorded"}) == (1, True)
 
 
@@ -510,7 +510,7 @@ class TestRegistriesOfDependencies:
                 alone={"command": "npx", "args": ["-y", "acme-alone@1.0.0"]},
             )
             world.done("init")
-            code, report = world.told("prove")
+            code, report = world.run_json("prove")
             assert (code, codes(report)) == (3, [("could_not_check", "outer")])
             assert "127.0.0.1" in report["findings"][0]["message"]
             assert [each["server"] for each in report["servers"]] == ["alone"]
@@ -532,7 +532,7 @@ class TestInstallScripts:
 
     @pytest.fixture
     def forge(self, world: World) -> Iterator[tuple[World, Callable[[str], None]]]:
-        """A server whose dependency makes a file of its own on installation; and a way to publish it anew."""
+        """A server whose dependency makes a file of its own on installation; and a function to publish it again."""
         from tests.cli.artifact_world import npm_library, npm_server
 
         packages = npm_packages()
@@ -550,7 +550,7 @@ class TestInstallScripts:
             yield world, publish
 
     def remarks(self, world: World) -> list[str]:
-        return [row["code"] for row in world.told("ci")[1]["remarks"] if row["name"] == "host"]
+        return [row["code"] for row in world.run_json("ci")[1]["remarks"] if row["name"] == "host"]
 
     def made(self, world: World) -> list[Path]:
         return list((world.store / "environments").rglob("made.js"))
@@ -559,7 +559,7 @@ class TestInstallScripts:
         self, forge: tuple[World, Callable[[str], None]]
     ) -> None:
         world, publish = forge
-        code, report = world.told("prove", "host", *PLAIN)
+        code, report = world.run_json("prove", "host", *PLAIN)
         left_out = [row for row in report["findings"] if row["code"] == "install_script_left_out"]
         assert (code, len(left_out)) == (0, 1)
         assert "postinstall: " in left_out[0]["message"]
@@ -567,7 +567,7 @@ class TestInstallScripts:
         world.done("fetch", "host", *PLAIN)
         assert self.made(world) == []
 
-        code, report = world.told("prove", "host", "--allow-script", self.FORGE, *PLAIN)
+        code, report = world.run_json("prove", "host", "--allow-script", self.FORGE, *PLAIN)
         assert (code, codes(report), report["servers"][0]["scripts"]) == (0, [], [])
         assert self.remarks(world) == []
         world.done("fetch", "host", *PLAIN)
@@ -578,11 +578,11 @@ class TestInstallScripts:
         made.chmod(0o644)
         made.write_text("module.exports = 'evil'")
         outcome = world.done("run", "host", "--without-gateway")
-        assert (outcome.out, "it is built anew" in outcome.err) == ("host; forge\n", True)
+        assert (outcome.out, "building it again" in outcome.err) == ("host; forge\n", True)
         assert made.read_text() == "module.exports = []"
 
         publish("1.0.1")
-        code, report = world.told("update", "host", "--yes", "--allow-private")
+        code, report = world.run_json("update", "host", "--yes", "--allow-private")
         assert {"dependency_version", "script_approval_lost"} <= {row["code"] for row in report["changes"]}
         assert "installScripts" not in world.lock.read_text()
         world.done("fetch", "host", *PLAIN)
@@ -592,7 +592,7 @@ class TestInstallScripts:
         self, forge: tuple[World, Callable[[str], None]]
     ) -> None:
         world, _ = forge
-        code, report = world.told("prove", "host", "--allow-script", "acme-forge@9.9.9", *PLAIN)
+        code, report = world.run_json("prove", "host", "--allow-script", "acme-forge@9.9.9", *PLAIN)
         assert (code, codes(report)[-1]) == (1, ("install_script_unknown", ""))
         assert "installScripts" not in world.lock.read_text()
 
@@ -606,11 +606,11 @@ class TestInstallScripts:
         for name in ("node", "sh"):
             (programs / name).symlink_to(str(shutil.which(name)))
         bare = replace(world, variables={**world.variables, "PATH": str(programs)})
-        code, report = bare.told("fetch", "host", *PLAIN)
+        code, report = bare.run_json("fetch", "host", *PLAIN)
         assert (code, codes(report)) == (1, [("script_refused", "host")])
         assert self.made(world) == []
         # Unshut, the script of this test reaches for another package, and that is found out afterwards.
-        code, report = bare.told("fetch", "host", "--scripts-without-sandbox", *PLAIN)
+        code, report = bare.run_json("fetch", "host", "--scripts-without-sandbox", *PLAIN)
         assert (code, codes(report)) == (3, [("script_failed", "host")])
         assert "acme-host/index.js" in report["findings"][0]["message"]
         assert self.made(world) == []
@@ -653,7 +653,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             world.root.mkdir(parents=True)
             world.configure(**{name: {"command": REAL[name][0], "args": REAL[name][1]} for name in names})
             world.done("init", "--scope", "project")
-            made = {"prove": world.told("prove"), "fetch": world.told("fetch", "--frozen")}
+            made = {"prove": world.run_json("prove"), "fetch": world.run_json("fetch", "--frozen")}
             (shared / "reports.json").write_text(json.dumps(made))
     reports = json.loads((shared / "reports.json").read_text())
     if any(code == 3 for code, _ in reports.values()):

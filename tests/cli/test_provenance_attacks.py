@@ -161,6 +161,6 @@ def test_a_registry_that_is_gone_cannot_be_checked_and_is_not_clean(world: World
     before = lock.read_bytes()
     world.url = f"http://127.0.0.1:{port}/"
     code, rows = world.found("--trust-root", str(world.root))
-    assert code == 1  # another address is another registry, before anybody asks it
+    assert code == 1  # another address is another registry, and is refused without contacting it
     assert rows == [("registry_changed", "critical")]
     assert lock.read_bytes() == before

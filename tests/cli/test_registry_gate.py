@@ -139,7 +139,7 @@ def test_unchanged_registry_metadata_is_clean(shelf: Shelf) -> None:
     ],
 )
 def test_every_change_at_the_registry_has_its_code(shelf: Shelf, edit: Edit, rows: list[tuple[str, str]]) -> None:
-    """Attack: the publisher, or whoever took the account over, edits a version that people have locked."""
+    """Attack: the publisher, or an attacker with the account, edits a version that people have locked."""
     before = shelf.lock.read_bytes()
     shelf.offer(edit)
     assert shelf.rows() == (1, rows)

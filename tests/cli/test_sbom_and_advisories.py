@@ -27,7 +27,7 @@ SHA = Digest.of_bytes
 class World(ProjectFolder):
     """A project whose servers have closures that were made by hand."""
 
-    def told(self, *arguments: str) -> tuple[int, Any]:
+    def run_json(self, *arguments: str) -> tuple[int, Any]:
         outcome = self.run(*arguments, "--format", "json")
         return outcome.code, json.loads(outcome.out)
 
@@ -315,7 +315,7 @@ class TestBoth:
 
     def test_a_tampered_lock_has_no_bill_of_materials(self, world: World, kind: str) -> None:
         world.lock.write_text(world.lock.read_text().replace("@acme/notes", "@acme/evil"))
-        code, report = world.told("sbom", "--kind", kind)
+        code, report = world.run_json("sbom", "--kind", kind)
         assert (code, report["error"]["code"]) == (1, "LOCK_TAMPERED")
 
     def test_a_bill_is_written_to_a_new_file_and_missing_parts_are_reported(self, world: World, kind: str) -> None:
@@ -337,7 +337,7 @@ def record(name: str, *, ecosystem: str = "npm", identifier: str = "GHSA-1", **m
 class TestAdvisories:
     def test_a_vulnerable_server_and_a_vulnerable_dependency_are_found(self, world: World) -> None:
         world.export("osv", record("@acme/notes"), record("builds", identifier="GHSA-2", aliases=["CVE-2"]))
-        code, report = world.told("advisories", "--osv", "osv")
+        code, report = world.run_json("advisories", "--osv", "osv")
         assert code == 1
         assert report["findings"] == [
             {
@@ -369,7 +369,7 @@ class TestAdvisories:
 
     def test_an_export_that_is_about_other_packages_is_clean(self, world: World) -> None:
         world.export("osv", record("builds", ecosystem="PyPI"), record("ticks", identifier="GHSA-2"))
-        code, report = world.told("advisories", "--osv", "osv")
+        code, report = world.run_json("advisories", "--osv", "osv")
         assert (code, report["findings"], report["packages"]) == (0, [], 6)
 
     def test_a_withdrawn_record_does_not_count(self, world: World) -> None:
@@ -393,7 +393,7 @@ class TestAdvisories:
     def test_a_lock_that_was_tampered_with_is_refused(self, world: World) -> None:
         world.export("osv", record("other"))
         world.lock.write_text(world.lock.read_text().replace("@acme/notes", "@acme/evil"))
-        code, report = world.told("advisories", "--osv", "osv")
+        code, report = world.run_json("advisories", "--osv", "osv")
         assert (code, report["error"]["code"]) == (1, "LOCK_TAMPERED")
 
     def test_sarif_names_the_rule_and_the_package(self, world: World) -> None:
@@ -406,7 +406,7 @@ class TestAdvisories:
 class TestTheGate:
     def test_a_known_vulnerability_fails_the_gate(self, world: World) -> None:
         world.export("osv", record("builds"))
-        code, report = world.told("ci", "--osv", "osv")
+        code, report = world.run_json("ci", "--osv", "osv")
         assert code == 1
         assert [(row["code"], row["severity"]) for row in report["failures"]] == [("vulnerable_package", "critical")]
         assert report["checks"]["advisories"] == "failed"
@@ -415,9 +415,9 @@ class TestTheGate:
         self, world: World
     ) -> None:
         world.export("osv", record("other"))
-        code, report = world.told("ci", "--osv", "osv")
+        code, report = world.run_json("ci", "--osv", "osv")
         assert (code, report["checks"]["advisories"]) == (0, "ok")
-        assert world.told("ci")[1]["checks"]["advisories"] == "skipped"
+        assert world.run_json("ci")[1]["checks"]["advisories"] == "skipped"
 
     def test_an_export_that_is_not_there_is_never_clean(self, world: World) -> None:
         assert world.run("ci", "--osv", "none").code == 3

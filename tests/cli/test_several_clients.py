@@ -38,7 +38,7 @@ class TestOneServerInSeveralDialects:
         assert "for claude, cursor, vscode, opencode" in " ".join(approved.out.split())
         digests = {key: record["surface"]["digest"] for key, record in world.records().items()}
         assert (len(digests), len(set(digests.values()))) == (4, 1)
-        code, facts = world.told("gateway", "--check", "--listen", "127.0.0.1:0")
+        code, facts = world.run_json("gateway", "--check", "--listen", "127.0.0.1:0")
         assert (code, list(facts["servers"]), facts["not_served"], facts["unapproved"]) == (0, ["notes"], {}, [])
         outcome, texts = world.start(["pinwarden", "run", "notes", "--require-lock"])
         assert texts == ["As ever.", "One."], outcome
@@ -49,7 +49,7 @@ class TestOneServerInSeveralDialects:
         (world.root / ".gemini").mkdir()
         entry = in_words_of("claude", SAME["claude"].split(" "), "KEY")
         (world.root / ".gemini" / "settings.json").write_text(json.dumps({"mcpServers": {"notes": entry}}))
-        code, report = world.told("ci")
+        code, report = world.run_json("ci")
         assert (code, [row["code"] for row in report["failures"]]) == (1, ["unlocked_entry"])
 
 
@@ -63,9 +63,9 @@ class TestSeveralServersOfOneName:
     def test_the_hint_names_a_client_and_works_when_it_is_pasted(self, world: SeveralClients, command: str) -> None:
         outcome = world.run(command, "notes")
         assert outcome.code == 2, outcome
-        told = " ".join(outcome.err.split())
-        assert "pkg:npm/acme-notes@1.0.0 for claude; pkg:npm/acme-notes@2.0.0 for opencode" in told
-        hint = told.rpartition("Name the client: pinwarden ")[2].split(" ")[:4]
+        output = " ".join(outcome.err.split())
+        assert "pkg:npm/acme-notes@1.0.0 for claude; pkg:npm/acme-notes@2.0.0 for opencode" in output
+        hint = output.rpartition("Name the client: pinwarden ")[2].split(" ")[:4]
         assert hint == [command, "notes", "--client", "claude"]
         consent = ("--allow-execute", "--yes") if command == "approve" else ("--show",)
         world.done(*hint, *consent)
@@ -76,7 +76,7 @@ class TestSeveralServersOfOneName:
             assert world.start(["pinwarden", "run", "notes", "--client", client])[1][1] in ("One.", "Two.")
         digests = {record["surface"]["digest"] for record in world.records().values()}
         assert len(digests) == 2
-        _, facts = world.told("gateway", "--check", "--listen", "127.0.0.1:0")
+        _, facts = world.run_json("gateway", "--check", "--listen", "127.0.0.1:0")
         assert "locked differently" in json.dumps(facts)
 
 
@@ -110,7 +110,7 @@ class TestEnforcing:
             {**written, "args": ["run", "memory"]},
         ):
             world.write("claude", notes=entry)
-            code, report = world.told(command)
+            code, report = world.run_json(command)
             rows = report["failures"] if command == "ci" else report["findings"]
             assert (code, "start_unresolved" in [row["code"] for row in rows]) == (1, True), report
         world.write("claude", notes=written)
@@ -196,7 +196,7 @@ class TestUpdating:
         files = {"package/package.json": json.dumps(manifest).encode(), "package/server.js": b"// nothing\n"}
         world.releases[-1] = manifest, tarball(files)
         before = world.files()
-        code, report = world.told("update", "notes", "--yes", *PLAIN)
+        code, report = world.run_json("update", "notes", "--yes", *PLAIN)
         assert code == 1
         assert "nothing was changed" in report["configs"][0]["message"], report
         assert world.files() == before
@@ -210,7 +210,7 @@ class TestUpdating:
         (world.root / "opencode.json").symlink_to("kept.json")
         world.run("init", "--accept", "notes")
         before = world.files()
-        code, report = world.told("update", "notes", "--yes", *PLAIN)
+        code, report = world.run_json("update", "notes", "--yes", *PLAIN)
         assert (code, [row["name"] for row in report["configs"]]) == (1, ["notes"]), report
         assert world.files() == before
 
@@ -283,6 +283,6 @@ class TestPinning:
                 command = f"npx -y acme-notes{words}".split(" ")
                 world.write("claude", notes=in_words_of("claude", command, "KEY"))
                 world.done("init", "--accept", "notes")
-                told = " ".join(world.done("ci").out.split())
-                assert ("was not started since" not in told) == asked, (words, told)
+                output = " ".join(world.done("ci").out.split())
+                assert ("was not started since" not in output) == asked, (words, output)
                 assert ("surfaceOf" not in world.records()["notes:claude"]) == asked

@@ -104,7 +104,7 @@ class TestInspect:
     def test_target_options_are_refused_by_commands_that_use_a_lock_or_registry(
         self, option: tuple[str, str], tmp_path: Path
     ) -> None:
-        """An option that is taken and ignored would let somebody believe that it was heeded."""
+        """An option that is accepted and ignored would mislead the user."""
         for command in ("ci", "init", "lock x", "add x", "update", "approve x", "verify x"):
             outcome = pinwarden(*command.split(), *option, cwd=tmp_path, env={"HOME": str(tmp_path)})
             assert (outcome.code, outcome.err.splitlines()[0][-7:]) == (2, "[USAGE]"), command

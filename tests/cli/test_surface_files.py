@@ -118,10 +118,10 @@ def test_attack_suspicious_text_is_not_approved_implicitly(here: Path, command: 
     (here / "tools-current.json").write_text(json.dumps(tools))
     environment = {"HOME": str(here / "home"), "PINWARDEN_APPROVER": "reviewer"}
     asked = (command, NAME, "--offline", "--live", "--allow-execute", "--client", "claude")
-    told = pinwarden(*asked, cwd=here, env=environment)
-    assert told.code == 1
-    assert told.out.startswith(f"warning   {NAME}: tool add")
-    assert f"pinwarden approve {NAME}" in told.out
+    output = pinwarden(*asked, cwd=here, env=environment)
+    assert output.code == 1
+    assert output.out.startswith(f"warning   {NAME}: tool add")
+    assert f"pinwarden approve {NAME}" in output.out
     report = json.loads(pinwarden(*asked, "--format", "json", cwd=here, env=environment).out)
     assert report["surface"] is None
     assert report["findings"]
@@ -148,9 +148,9 @@ def test_attack_update_live_does_not_approve_poisoned_text_implicitly(here: Path
     (here / "tools-current.json").write_text(json.dumps(tools))
     release_a_newer_version(here)
     asked = ("update", "--yes", "--offline", "--live", "--allow-execute", "--format", "json")
-    told = pinwarden(*asked, cwd=here, env=environment)
-    report = json.loads(told.out)
-    assert (told.code, report["written"]) == (1, True)
+    output = pinwarden(*asked, cwd=here, env=environment)
+    report = json.loads(output.out)
+    assert (output.code, report["written"]) == (1, True)
     assert "exfiltration" in {row["code"] for row in report["warnings"]}
     assert approved(here) == before
 

@@ -3,7 +3,7 @@
 One process per test worker imports what commands import and then waits. For every command it makes a copy of itself
 (a fork), which gets the arguments, folder, environment and streams of the caller, runs the command, and ends. So each
 command has a process of its own, as a user's has; only the imports were done before. It is single-threaded, so forking
-it is safe. Tests of the start itself start Python anew.
+it is safe. Tests of the start itself start a new Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOADED = (
     "pinwarden.project.policy_commands",
     "pinwarden.project.surface_reports",
 )
-# Python reads these when it starts, so commands that are given them have to be started anew.
+# Python reads these when it starts, so commands that are given them need a new process.
 _AT_START = ("PYTHON", "LANG", "LC_", "LD_", "COLUMNS")
 
 
@@ -97,7 +97,7 @@ def _waiting() -> str:
 def _serve(address: str) -> None:
     for name in _LOADED:
         importlib.import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that serve commands are not waited for
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
