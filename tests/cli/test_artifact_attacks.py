@@ -902,7 +902,10 @@ def test_unreachable_registries_are_reported_per_server_and_the_lock_stays(user:
 
     proved = user.run("prove", "--allow-private")
     assert proved.code == 3
-    output = f"the bytes of 3 servers could not be downloaded ({unreachable} not reached), and their lock entries are unchanged"
+    output = (
+        f"the bytes of 3 servers could not be downloaded ({unreachable} not reached), "
+        "and their lock entries are unchanged"
+    )
     assert proved.out.splitlines()[-1] == output
     assert user.lock_bytes() == locked
 
