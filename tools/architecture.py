@@ -72,11 +72,11 @@ _COLOURS = {  # of each package, for light and for dark
 
 def modules(source: Path = SOURCE) -> dict[str, Path]:
     """Every module below the source folder by its dotted name."""
-    found = {}
+    paths = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def imports(known: Mapping[str, Path]) -> set[Import]:

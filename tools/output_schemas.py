@@ -22,12 +22,12 @@ from tools.schema_words import OBJECT, TEXT, Schema, document, exactly, one_of
 
 
 def error() -> Schema:
-    told = exactly({"code": one_of(CODES), "message": TEXT, "hint": TEXT, "data": OBJECT})
+    error = exactly({"code": one_of(CODES), "message": TEXT, "hint": TEXT, "data": OBJECT})
     return document(
         "error:1",
         "An error of any command under --format json",
         "Printed on stdout in place of the command's own output; the exit code tells more.",
-        exactly({"error": told}),
+        exactly({"error": error}),
     )
 
 

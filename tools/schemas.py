@@ -33,7 +33,7 @@ def surface_schema() -> Schema:
     return document(
         "surface:1",
         "Surface document",
-        "Everything a server told about itself, as it was sent, with a digest of each item (pinwarden inspect -o).",
+        "Everything a server sends to the model, as sent, with a digest of each item (pinwarden inspect --output).",
         surface_body(),
     )
 

@@ -44,8 +44,8 @@ def bundle_inspect() -> Schema:
 
 
 def bundle_verify() -> Schema:
-    found = {"content_hash": SHA256, "files": COUNT, "unpacked_bytes": COUNT}
-    return output("bundle verify", exactly({**bundle_identity(), **bundle_start(), **found}))
+    verified = {"content_hash": SHA256, "files": COUNT, "unpacked_bytes": COUNT}
+    return output("bundle verify", exactly({**bundle_identity(), **bundle_start(), **verified}))
 
 
 def bundle_in_oci() -> dict[str, Schema]:

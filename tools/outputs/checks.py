@@ -54,7 +54,7 @@ def doctor() -> Schema:
         },
         {"scope": SCOPE},
     )
-    found = {
+    location = {
         "client": CLIENT,
         "scope": SCOPE,
         "file": FULL_TEXT,
@@ -62,8 +62,8 @@ def doctor() -> Schema:
         "severity": LEVEL,
         "message": TEXT,
     }
-    stranger = exactly({"server": TEXT, **found, "code": one_of(CONFIG_KINDS)})
-    finding = exactly({"server": TEXT, **found, "code": one_of(FINDING_KINDS)})
+    stranger = exactly({"server": TEXT, **location, "code": one_of(CONFIG_KINDS)})
+    finding = exactly({"server": TEXT, **location, "code": one_of(FINDING_KINDS)})
     file = exactly(
         {
             "client": CLIENT,

@@ -46,7 +46,7 @@ def lock() -> Schema:
 
 def check() -> Schema:
     lists = ("added", "removed", "changed", "unchanged")
-    prompts = tuple(f"{each}Prompts" for each in lists)
+    prompts = tuple(f"{name}Prompts" for name in lists)
     result = exactly({"ok": TRUTH, "message": TEXT, **dict.fromkeys((*lists, *prompts), NAMES)}, {"other": NAMES})
     body = {
         "ok": TRUTH,

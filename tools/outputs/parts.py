@@ -109,7 +109,7 @@ def config_action(*actions: str) -> Schema:
 
 
 def evidence_row() -> Schema:
-    """One thing that was proved, claimed, or not found, in ToolPin's words."""
+    """One piece of evidence: verified, claimed or missing, in ToolPin's words."""
     texts = ("source", "claim", "verificationMethod", "trustAnchor", "verifiedAt", "failureReason")
     return exactly(
         {"code": CODE, "status": one_of(("passed", "declared", "failed", "unavailable")), "message": TEXT},

@@ -59,14 +59,14 @@ def registry_export() -> Schema:
 
 
 def registry_namespace() -> Schema:
-    each = exactly({"namespace": TEXT, "keys": mapping(one_of(publishers.ROLES))})
-    return output("registry namespace", exactly({"namespaces": array(each)}))
+    namespace = exactly({"namespace": TEXT, "keys": mapping(one_of(publishers.ROLES))})
+    return output("registry namespace", exactly({"namespaces": array(namespace)}))
 
 
 def registry_token() -> Schema:
     texts = dict.fromkeys(("id", "namespace", "label"), TEXT)
-    each = exactly({**texts, "created_at_utc": MOMENT, "expires_ms": COUNT, "revoked": TRUTH})
-    return output("registry token", exactly({"tokens": array(each)}, {"token": TEXT}))
+    token = exactly({**texts, "created_at_utc": MOMENT, "expires_ms": COUNT, "revoked": TRUTH})
+    return output("registry token", exactly({"tokens": array(token)}, {"token": TEXT}))
 
 
 def registry_rotate_key() -> Schema:
@@ -78,8 +78,8 @@ def registry_rotate_key() -> Schema:
 
 def registry_audit() -> Schema:
     texts = dict.fromkeys(("action", "namespace", "subject", "outcome"), TEXT)
-    each = exactly({**texts, "at_ms": COUNT, "token": or_null(TEXT), "key_id": or_null(DID), "size": COUNT})
-    return output("registry audit", exactly({"requests": array(each)}))
+    request = exactly({**texts, "at_ms": COUNT, "token": or_null(TEXT), "key_id": or_null(DID), "size": COUNT})
+    return output("registry audit", exactly({"requests": array(request)}))
 
 
 def registry_change(command: str) -> Callable[[], Schema]:

@@ -34,7 +34,7 @@ def diff() -> Schema:
 
 
 def inspect() -> Schema:
-    each = mapping(or_null(SHA256))
+    digests = mapping(or_null(SHA256))
     toolpin = exactly(
         {
             **dict.fromkeys(("toolDescriptionHash", "toolManifestHash", "toolSurfaceHash"), BARE_SHA256),
@@ -43,12 +43,12 @@ def inspect() -> Schema:
     )
     digests = exactly(
         {
-            "pinwarden": exactly({"surface": or_null(SHA256)}, {kind.member: each for kind in surface.ITEM_KINDS}),
+            "pinwarden": exactly({"surface": or_null(SHA256)}, {kind.member: digests for kind in surface.ITEM_KINDS}),
             "api-surface": or_null(exactly({"hash": SHA256, "tools": mapping(SHA256)})),
-            "hangar-1.2": each,
-            "hangar": each,
+            "hangar-1.2": digests,
+            "hangar": digests,
             "toolpin": or_null(toolpin),
-            "fusion": each,
+            "fusion": digests,
             "unavailable": array(exactly({"digest": TEXT, "item": or_null(TEXT), "reason": TEXT})),
         }
     )
