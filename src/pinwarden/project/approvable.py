@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 APPROVE_WARNINGS_OPTION = "--approve-warnings"
 
+CONFIGURED = "found in a client's configuration; not shown, not reviewed"
+CONFIGURED_WITH_SURFACE = (
+    "found in a client's configuration; its text was recorded from the server, not shown, not reviewed"
+)
+NAMED = "named with --accept"
+ALL = "taken with --accept-all, not named"
+ANSWERED = "shown on a terminal and approved there"
+YES = "approved with --yes"
+REVIEW_NAMED = "named with pinwarden review"
+
 
 class ApprovalCandidate(Record):
     """A surface, and the scan warnings that must be approved with it."""
@@ -74,20 +84,6 @@ def approved_surfaces(project: Project, server: str) -> list[Surface]:
     return _approved_in(lock, texts, server)
 
 
-def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> list[Surface]:
-    approved: list[Surface] = []
-    for entry in lock.entries if lock is not None else ():
-        extension = extension_of(entry) if entry.name == server else None
-        pin = extension.surface if extension is not None else None
-        text = texts.get(pin.path) if pin is not None else None
-        if pin is None or text is None:
-            continue
-        parsed = surface_document.parse_surface(text)
-        if parsed.digest == pin.digest:  # an edited file is not approved
-            approved.append(parsed)
-    return approved
-
-
 def warnings_not_approved(candidate: ApprovalCandidate, hint: str | None = None) -> PinwardenError:
     """The refusal to approve a surface with scan warnings."""
     return PinwardenError(
@@ -101,17 +97,6 @@ def warnings_not_approved(candidate: ApprovalCandidate, hint: str | None = None)
 def warning_facts(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Warnings as JSON."""
     return [row_facts(row) for row in rows]
-
-
-CONFIGURED = "found in a client's configuration; not shown, not reviewed"
-CONFIGURED_WITH_SURFACE = (
-    "found in a client's configuration; its text was recorded from the server, not shown, not reviewed"
-)
-NAMED = "named with --accept"
-ALL = "taken with --accept-all, not named"
-ANSWERED = "shown on a terminal and approved there"
-YES = "approved with --yes"
-REVIEW_NAMED = "named with pinwarden review"
 
 
 def reason_for_command(command: str) -> str:
@@ -144,6 +129,20 @@ def assign_surface_files(
         files[path] = texts[entry.key].to_bytes()
         made.append(entry if path == pin.path else _with_pin(entry, replace(pin, path=path)))
     return made, files
+
+
+def _approved_in(lock: Lock | None, texts: dict[str, bytes], server: str) -> list[Surface]:
+    approved: list[Surface] = []
+    for entry in lock.entries if lock is not None else ():
+        extension = extension_of(entry) if entry.name == server else None
+        pin = extension.surface if extension is not None else None
+        text = texts.get(pin.path) if pin is not None else None
+        if pin is None or text is None:
+            continue
+        parsed = surface_document.parse_surface(text)
+        if parsed.digest == pin.digest:  # an edited file is not approved
+            approved.append(parsed)
+    return approved
 
 
 def _pin(entry: Entry) -> SurfacePin | None:

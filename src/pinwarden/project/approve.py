@@ -52,6 +52,43 @@ def approval_report(project: Project, server: LockedServer, seen: Surface) -> Re
     return reports[0] if len(reports) == 1 else _join_reports(reports)
 
 
+def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) -> bool:
+    """Whether the surface is exactly the approved one, for every client, and for what they start now."""
+    return all(
+        _approved_digest(project, entry) == str(seen.digest) and _approved_for(entry) is None
+        for entry in server.entries
+    )
+
+
+def with_warnings(report: Report, project: Project, server: LockedServer, seen: Surface) -> Report:
+    """Add the scan warnings about what is not approved yet, so they are read before the decision."""
+    return _with_warnings(report, _candidate(project, server, seen))
+
+
+def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
+    """Approve the surface for every client that has the server, and report what that changed.
+
+    A surface with scan warnings is approved only with the warnings.
+    """
+    candidate = _candidate(project, server, seen, warnings_approved=approver.approves_warnings)
+    changed = approval_report(project, server, seen)
+    shown = _with_warnings(changed, candidate)
+    name = server.entry.name
+    if candidate.blocked:
+        warnings_text = plural(len(candidate.warnings), "scan warning")
+        summary = f"{name}: not approved because of {warnings_text}; to approve them too: {APPROVE_WARNINGS_OPTION}"
+        return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
+    approve_surfaces(project, [(entry, candidate) for entry in server.entries], approver, now)
+    clients = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
+    changes = plural(len(changed.rows), "change")
+    return replace(
+        shown,
+        exit_code=EXIT_CLEAN,
+        summary=f"{name}: {changes} approved by {approver.by}{clients}; surface {seen.digest}",
+        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.reason, "surface": str(seen.digest)},
+    )
+
+
 def _join_reports(reports: Sequence[Report]) -> Report:
     """One report of the differences from several approved surfaces; common ones are shown once."""
     shown = {
@@ -90,14 +127,6 @@ def _entry_difference(project: Project, entry: Entry, seen: Surface) -> Report:
     )
 
 
-def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) -> bool:
-    """Whether the surface is exactly the approved one, for every client, and for what they start now."""
-    return all(
-        _approved_digest(project, entry) == str(seen.digest) and _approved_for(entry) is None
-        for entry in server.entries
-    )
-
-
 def _approved_for(entry: Entry) -> str | None:
     """What the surface of an entry was approved for, if that is not what it starts now."""
     extension = extension_of(entry)
@@ -112,11 +141,6 @@ def _unchanged_report(report: Report, entry: Entry) -> Report:
     return replace(report, summary=summary)
 
 
-def with_warnings(report: Report, project: Project, server: LockedServer, seen: Surface) -> Report:
-    """Add the scan warnings about what is not approved yet, so they are read before the decision."""
-    return _with_warnings(report, _candidate(project, server, seen))
-
-
 def _candidate(
     project: Project, server: LockedServer, seen: Surface, *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
@@ -129,27 +153,3 @@ def _with_warnings(report: Report, candidate: ApprovalCandidate) -> Report:
         return report
     facts = {**report.facts, "warnings": warning_facts(candidate.warnings)}
     return replace(report, rows=(*report.rows, *candidate.warnings), facts=facts)
-
-
-def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
-    """Approve the surface for every client that has the server, and report what that changed.
-
-    A surface with scan warnings is approved only with the warnings.
-    """
-    candidate = _candidate(project, server, seen, warnings_approved=approver.approves_warnings)
-    changed = approval_report(project, server, seen)
-    shown = _with_warnings(changed, candidate)
-    name = server.entry.name
-    if candidate.blocked:
-        warnings_text = plural(len(candidate.warnings), "scan warning")
-        summary = f"{name}: not approved because of {warnings_text}; to approve them too: {APPROVE_WARNINGS_OPTION}"
-        return replace(shown, exit_code=EXIT_REFUSED, summary=summary)
-    approve_surfaces(project, [(entry, candidate) for entry in server.entries], approver, now)
-    clients = f" for {', '.join(server.clients)}" if len(server.entries) > 1 else ""
-    changes = plural(len(changed.rows), "change")
-    return replace(
-        shown,
-        exit_code=EXIT_CLEAN,
-        summary=f"{name}: {changes} approved by {approver.by}{clients}; surface {seen.digest}",
-        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.reason, "surface": str(seen.digest)},
-    )

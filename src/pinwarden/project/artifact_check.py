@@ -32,6 +32,14 @@ from pinwarden.surface.drift.changes import change_row
 if TYPE_CHECKING:
     from pinwarden.artifacts.mcpb import BundleSettings
 
+# npm and uv read these before any settings file.
+_REGISTRY_VARIABLE = re.compile(
+    r"npm_config_(?:.*registry|.*userconfig|.*globalconfig)|(?:uv|pip)_.*(?:index|find_links|config_file).*",
+    re.IGNORECASE,
+)
+
+_NOT_SIGSTORE = "nuget-"
+
 
 class ExaminedArtifact(Record):
     """What was verified about the artifact of one entry."""
@@ -71,48 +79,6 @@ def examine_artifact(entry: Entry, context: FetchContext, now: str) -> ExaminedA
     )
 
 
-def _registry_changed_result(
-    server: str, locked: str, package: PackageRef, configured: str, now: str
-) -> ExaminedArtifact:
-    """The result when today's settings name another registry than the locked one; nothing was contacted."""
-    change = registry_change(server, locked, configured)
-    return ExaminedArtifact(
-        package=package,
-        facts=ArtifactFacts(package=package, registry=configured, checked_at=now),
-        outcome=unavailable_artifact(package, configured, change.reason),
-        rows=(change_row(change),),
-    )
-
-
-def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: ArtifactOutcome, now: str) -> Iterator[Row]:
-    for change in compare_pins(server, pinned, facts):
-        yield change_row(change)
-    if facts.package.ecosystem == "pypi" and pinned.artifacts and facts.missing is None:
-        yield from _release_rows(server, pinned, facts, now)
-    for issue in outcome.issues:
-        level = "critical" if issue.severity == "critical" else "info"
-        yield Row(code=issue.code, severity=level, entity="artifact", name=server, path="", message=issue.message)
-
-
-def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
-    """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
-    from packaging.tags import sys_tags
-
-    from pinwarden.artifacts.artifact_drift import compare_release
-
-    locked = {file.name: file.digest for file in pinned.artifacts}
-    for finding in compare_release(locked, facts, now=now, tags=tuple(sys_tags())):
-        if finding.kind in ("file_added", "file_unchecked"):
-            yield Row(
-                code=finding.kind,
-                severity=finding.severity,
-                entity="artifact",
-                name=server,
-                path="",
-                message=finding.message,
-            )
-
-
 def first_refusal(examined: ExaminedArtifact) -> PinwardenError | None:
     """The most severe reason not to use an artifact."""
     for level in FAILING_SEVERITIES:
@@ -120,13 +86,6 @@ def first_refusal(examined: ExaminedArtifact) -> PinwardenError | None:
             if row.severity == level:
                 return PinwardenError("ARTIFACT_MISMATCH", row.message, data={"code": row.code})
     return None
-
-
-# npm and uv read these before any settings file.
-_REGISTRY_VARIABLE = re.compile(
-    r"npm_config_(?:.*registry|.*userconfig|.*globalconfig)|(?:uv|pip)_.*(?:index|find_links|config_file).*",
-    re.IGNORECASE,
-)
 
 
 def fetch_facts(package: PackageRef, context: FetchContext, *, now: str, server: str | None = None) -> ArtifactFacts:
@@ -162,18 +121,6 @@ def fetch_facts(package: PackageRef, context: FetchContext, *, now: str, server:
             return cargo.fetch_facts(package, fetcher, sources.cargo(), now=now)
         case _:
             raise PinwardenError("NOTHING_TO_RUN", f"{package.ecosystem} packages have no registry")
-
-
-def _bundle_settings(server: str | None, context: FetchContext) -> BundleSettings:
-    """What the policy requires of a server's bundle. Raises if the policy cannot be read."""
-    from pinwarden.artifacts.cms import load_anchors
-    from pinwarden.artifacts.mcpb import BundleSettings
-
-    policy = load_policies(context.project).own
-    rule = policy.mcpb_rule(server) if policy is not None and server is not None else None
-    if rule is None:
-        return BundleSettings()
-    return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
 
 
 def newest_release(package: PackageRef, context: FetchContext) -> NewestRelease | None:
@@ -274,9 +221,6 @@ def declared_digest(package: Package) -> Digest | None:
     return None
 
 
-_NOT_SIGSTORE = "nuget-"
-
-
 class ProvenanceResult(Record):
     """The outcome of verifying an artifact's attestations."""
 
@@ -310,6 +254,78 @@ def check_provenance(
         rows=rows,
         evidence=tuple(_evidence(outcome, now) for outcome in outcomes),
     )
+
+
+def verify_declared_artifact(
+    server: str, target: LaunchTarget | None, context: FetchContext | None, now: str
+) -> ArtifactOutcome | None:
+    """What can be verified about the bytes of a server's target; None without a fetch context or without bytes."""
+    if context is None or target is None or isinstance(target, Remote):
+        return None
+    package = declared_package(target)
+    if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
+        return None
+    try:
+        facts = fetch_facts(package, context, now=now, server=server)
+        return judge_artifact(facts, claim=declared_digest(target))
+    except PinwardenError as err:
+        if err.code not in _UNAVAILABLE_CODES:
+            raise
+        return unavailable_artifact(package, "", err.message)
+
+
+def _registry_changed_result(
+    server: str, locked: str, package: PackageRef, configured: str, now: str
+) -> ExaminedArtifact:
+    """The result when today's settings name another registry than the locked one; nothing was contacted."""
+    change = registry_change(server, locked, configured)
+    return ExaminedArtifact(
+        package=package,
+        facts=ArtifactFacts(package=package, registry=configured, checked_at=now),
+        outcome=unavailable_artifact(package, configured, change.reason),
+        rows=(change_row(change),),
+    )
+
+
+def _rows(server: str, pinned: Extension, facts: ArtifactFacts, outcome: ArtifactOutcome, now: str) -> Iterator[Row]:
+    for change in compare_pins(server, pinned, facts):
+        yield change_row(change)
+    if facts.package.ecosystem == "pypi" and pinned.artifacts and facts.missing is None:
+        yield from _release_rows(server, pinned, facts, now)
+    for issue in outcome.issues:
+        level = "critical" if issue.severity == "critical" else "info"
+        yield Row(code=issue.code, severity=level, entity="artifact", name=server, path="", message=issue.message)
+
+
+def _release_rows(server: str, pinned: Extension, facts: ArtifactFacts, now: str) -> Iterator[Row]:
+    """Files that were added to a release or not checked; changed and removed ones are reported with the pins."""
+    from packaging.tags import sys_tags
+
+    from pinwarden.artifacts.artifact_drift import compare_release
+
+    locked = {file.name: file.digest for file in pinned.artifacts}
+    for finding in compare_release(locked, facts, now=now, tags=tuple(sys_tags())):
+        if finding.kind in ("file_added", "file_unchecked"):
+            yield Row(
+                code=finding.kind,
+                severity=finding.severity,
+                entity="artifact",
+                name=server,
+                path="",
+                message=finding.message,
+            )
+
+
+def _bundle_settings(server: str | None, context: FetchContext) -> BundleSettings:
+    """What the policy requires of a server's bundle. Raises if the policy cannot be read."""
+    from pinwarden.artifacts.cms import load_anchors
+    from pinwarden.artifacts.mcpb import BundleSettings
+
+    policy = load_policies(context.project).own
+    rule = policy.mcpb_rule(server) if policy is not None and server is not None else None
+    if rule is None:
+        return BundleSettings()
+    return BundleSettings(manifest_name=rule.name, anchors=load_anchors(rule.anchors))
 
 
 def _verify_attestations(facts: ArtifactFacts, context: FetchContext, now: str) -> tuple[ProvenanceOutcome, ...]:
@@ -347,21 +363,3 @@ _UNAVAILABLE_CODES = (
     "IMAGE_INVALID",
     "CONFIG_INVALID",
 )
-
-
-def verify_declared_artifact(
-    server: str, target: LaunchTarget | None, context: FetchContext | None, now: str
-) -> ArtifactOutcome | None:
-    """What can be verified about the bytes of a server's target; None without a fetch context or without bytes."""
-    if context is None or target is None or isinstance(target, Remote):
-        return None
-    package = declared_package(target)
-    if package is None or not (package.version or package.ecosystem in ("oci", "mcpb")):
-        return None
-    try:
-        facts = fetch_facts(package, context, now=now, server=server)
-        return judge_artifact(facts, claim=declared_digest(target))
-    except PinwardenError as err:
-        if err.code not in _UNAVAILABLE_CODES:
-            raise
-        return unavailable_artifact(package, "", err.message)

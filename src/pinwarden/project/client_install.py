@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pinwarden.project.lock import LockRequest
     from pinwarden.project.project import Project
 
+_REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
+
 
 def install_locked(project: Project, request: LockRequest, locked: Report) -> Report:
     """Write the locked configuration of a server into the file of each client."""
@@ -41,9 +43,6 @@ def install_locked(project: Project, request: LockRequest, locked: Report) -> Re
     return replace(
         locked, command="add", summary=f"{locked.summary}; {files_text}", facts={**locked.facts, "installed": done}
     )
-
-
-_REMOVAL_TEXT = {"removed": "no longer names it", "missing": "did not name it"}
 
 
 def remove_server(project: Project, name: str, clients: Sequence[str], now: str, *, keep_config: bool) -> Report:
@@ -72,25 +71,6 @@ def remove_server(project: Project, name: str, clients: Sequence[str], now: str,
         exit_code=EXIT_CLEAN,
         facts={"removed": removed, "configs": done},
     )
-
-
-def _path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
-    if (client, scope) not in paths:
-        raise PinwardenError("USAGE", f"{client} has no configuration file of scope {scope}")
-    return Path(paths[client, scope])
-
-
-NOT_UPDATED = "config_not_updated"
-REINSTALLING_KINDS: FindingKinds = kind_table(
-    review=(
-        (
-            NOT_UPDATED,
-            "A newer release was not written, neither into the lock nor into any client's configuration.",
-        ),
-    )
-)
-_STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
-_FILLED_IN = ("env", "environment", "headers")
 
 
 class ClientEntries:
@@ -131,12 +111,6 @@ def with_approved_start(entry: Any, approved: Any) -> dict[str, Any]:
     return {**kept, **approved, **filled}
 
 
-def _configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
-    where = configured_in(entry)
-    client = client_of(where.client if where else entry.client)
-    return next((server for server in servers if server.name == entry.name and server.client == client.id), None)
-
-
 def is_as_approved(entry: Entry, server: ConfiguredServer, client: Client) -> bool:
     """Whether a client's file has the server as approved."""
     approved = locked_config(entry.key, entry.document).entry
@@ -163,3 +137,28 @@ def not_updated(name: str, message: str) -> Row:
         path="",
         message=message,
     )
+
+
+def _path(paths: dict[tuple[str, str], str], client: str, scope: str) -> Path:
+    if (client, scope) not in paths:
+        raise PinwardenError("USAGE", f"{client} has no configuration file of scope {scope}")
+    return Path(paths[client, scope])
+
+
+NOT_UPDATED = "config_not_updated"
+REINSTALLING_KINDS: FindingKinds = kind_table(
+    review=(
+        (
+            NOT_UPDATED,
+            "A newer release was not written, neither into the lock nor into any client's configuration.",
+        ),
+    )
+)
+_STARTS = ("command", "args", "url", "serverUrl", "httpUrl", "type", "transport")
+_FILLED_IN = ("env", "environment", "headers")
+
+
+def _configured_server(entry: Entry, servers: Sequence[ConfiguredServer]) -> ConfiguredServer | None:
+    where = configured_in(entry)
+    client = client_of(where.client if where else entry.client)
+    return next((server for server in servers if server.name == entry.name and server.client == client.id), None)

@@ -96,6 +96,34 @@ def audit_locked(
     return SecretsReport(checked=len(entries), findings=tuple(findings))
 
 
+def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
+    """Pinwarden's audit: every plaintext secret of a configured server, locked or not."""
+    audited = tuple(servers)
+    return SecretsReport(
+        checked=len(audited), findings=tuple(finding for server in audited for finding in _exposed_in(server))
+    )
+
+
+def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
+    """Every declared input whose default is a secret. Any default of a password input counts as one."""
+    return tuple(
+        SecretFinding(
+            kind="plaintext_secret",
+            key="",
+            client=file.client,
+            name="",
+            file=file.path,
+            scope=file.scope,
+            message=f"input:{declared.id} suggests what looks like a secret; remove that default",
+            secret_name=declared.id,
+            secret_source=_INPUT,
+        )
+        for file in files
+        for declared in file.inputs
+        if any(_suggests_secret(declared, text) for text in declared.literals)
+    )
+
+
 def _audit_entry(
     entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], scope: str
 ) -> Iterator[SecretFinding]:
@@ -167,34 +195,6 @@ def _toolpin_reference(value: str, name: str) -> bool:
         text in (f"<{name}>", f"${{env:{name}}}", f"${{{name}}}")
         or (spaced is not None and spaced[1] == name)
         or text.startswith(("op://", "vault://", "doppler://"))
-    )
-
-
-def audit_servers(servers: Iterable[ConfiguredServer]) -> SecretsReport:
-    """Pinwarden's audit: every plaintext secret of a configured server, locked or not."""
-    audited = tuple(servers)
-    return SecretsReport(
-        checked=len(audited), findings=tuple(finding for server in audited for finding in _exposed_in(server))
-    )
-
-
-def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
-    """Every declared input whose default is a secret. Any default of a password input counts as one."""
-    return tuple(
-        SecretFinding(
-            kind="plaintext_secret",
-            key="",
-            client=file.client,
-            name="",
-            file=file.path,
-            scope=file.scope,
-            message=f"input:{declared.id} suggests what looks like a secret; remove that default",
-            secret_name=declared.id,
-            secret_source=_INPUT,
-        )
-        for file in files
-        for declared in file.inputs
-        if any(_suggests_secret(declared, text) for text in declared.literals)
     )
 
 

@@ -100,98 +100,9 @@ def view_of(
     )
 
 
-def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:
-    installed: list[LockedConfig] = []
-    located: list[LocatedEntry] = []
-    for entry in entries:
-        locked, where = locked_config(entry.key, entry.document), configured_in(entry)
-        if where is None or where.client not in CLIENTS:
-            installed.append(locked)
-        else:
-            located.append(
-                LocatedEntry(entry=entry, locked=locked, client=where.client, scope=where.scope, file=where.file)
-            )
-    return tuple(installed), tuple(located)
-
-
-def _files_of_project(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
-    chosen: list[ConfigFile] = []
-    for file in files:
-        servers = tuple(
-            server for server in file.servers if _is_in_project(project, server) and _is_in_scope(scope, server.scope)
-        )
-        if _is_in_scope(scope, file.scope) or servers:
-            chosen.append(replace(file, servers=servers))
-    return tuple(chosen)
-
-
-def _is_in_project(project: Project, server: ConfiguredServer) -> bool:
-    if server.folder is None:
-        return True
-    try:
-        return Path(server.folder).resolve() == project.root.resolve()
-    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop: assume it is ours
-        return True
-
-
-def _is_in_scope(scope: str, file_scope: str) -> bool:
-    """``local`` is the user's own configuration for this one project."""
-    return scope in ("all", "project" if file_scope == "local" else file_scope)
-
-
 def config_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
     """Compare every locked server with the file of its client."""
     return (*_installed_issues(project, view), *_located_issues(project, view))
-
-
-def _installed_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
-    by_path = {file.path: file for file in view.files}
-    return diagnose(view.installed, by_path, project.config_paths(), lockfile=project.lock.name).issues
-
-
-def _located_issues(project: Project, view: ConfigView) -> Iterator[ConfigIssue]:
-    """Entries from a configuration: the lock has placeholders for their values, so filled-in values are right."""
-    by_name = {project.shown(file.path): file for file in view.files}
-    for located in view.located:
-        file = by_name.get(located.file)
-        if file is not None and file.fault:
-            yield _issue(located, "unreadable", f"{located.file}: {file.problem}")
-            continue
-        server = _configured(located, file)
-        if server is None:
-            yield _issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
-            continue
-        answers = proposed_inputs(server, file.inputs if file else ())
-        where = configured_in(located.entry)
-        approved = where.answers if where is not None else {}
-        changes = (
-            *compare_entries(
-                located.entry.name, located.locked.entry, redact_entry(server.entry), client_of(located.client)
-            ),
-            *compare_answers(located.entry.name, approved, answers),
-        )
-        if any(change.severity != INFO for change in changes):
-            message = f"client config entry differs from {project.lock.name}"
-            yield replace(_issue(located, "drift", message), changes=changes)
-
-
-def _configured(located: LocatedEntry, file: ConfigFile | None) -> ConfiguredServer | None:
-    servers = file.servers if file else ()
-    return next(
-        (server for server in servers if (server.name, server.scope) == (located.entry.name, located.scope)), None
-    )
-
-
-def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
-    return ConfigIssue(
-        key=located.entry.key,
-        kind=kind,
-        client=located.client,
-        name=located.entry.name,
-        file=located.file,
-        scope=located.scope,
-        message=message,
-    )
 
 
 def unknown_config_servers(project: Project, view: ConfigView) -> tuple[UnknownServer, ...]:
@@ -245,12 +156,6 @@ def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
     return Row(code=code, severity=level, entity="config", name=finding.name, path="", message=message, file=file)
 
 
-def _change_row(change: Change, file: str) -> Row:
-    from pinwarden.surface.drift.changes import change_row
-
-    return replace(change_row(change), file=file)
-
-
 def located_finding_row(project: Project, finding: ConfigFinding) -> Row:
     """A finding about a configuration itself."""
     return Row(
@@ -277,6 +182,101 @@ def unresolved_starts(
             resolve_start(start, known)
         except PinwardenError as err:
             yield start_unresolved(server, f"{err.message}; {err.hint}" if err.hint else err.message)
+
+
+def _split(entries: Sequence[Entry]) -> tuple[tuple[LockedConfig, ...], tuple[LocatedEntry, ...]]:
+    installed: list[LockedConfig] = []
+    located: list[LocatedEntry] = []
+    for entry in entries:
+        locked, where = locked_config(entry.key, entry.document), configured_in(entry)
+        if where is None or where.client not in CLIENTS:
+            installed.append(locked)
+        else:
+            located.append(
+                LocatedEntry(entry=entry, locked=locked, client=where.client, scope=where.scope, file=where.file)
+            )
+    return tuple(installed), tuple(located)
+
+
+def _files_of_project(project: Project, files: Sequence[ConfigFile], scope: str) -> tuple[ConfigFile, ...]:
+    chosen: list[ConfigFile] = []
+    for file in files:
+        servers = tuple(
+            server for server in file.servers if _is_in_project(project, server) and _is_in_scope(scope, server.scope)
+        )
+        if _is_in_scope(scope, file.scope) or servers:
+            chosen.append(replace(file, servers=servers))
+    return tuple(chosen)
+
+
+def _is_in_project(project: Project, server: ConfiguredServer) -> bool:
+    if server.folder is None:
+        return True
+    try:
+        return Path(server.folder).resolve() == project.root.resolve()
+    except (ValueError, OSError, RuntimeError):  # not a path, or a symbolic link loop: assume it is ours
+        return True
+
+
+def _is_in_scope(scope: str, file_scope: str) -> bool:
+    """``local`` is the user's own configuration for this one project."""
+    return scope in ("all", "project" if file_scope == "local" else file_scope)
+
+
+def _installed_issues(project: Project, view: ConfigView) -> tuple[ConfigIssue, ...]:
+    by_path = {file.path: file for file in view.files}
+    return diagnose(view.installed, by_path, project.config_paths(), lockfile=project.lock.name).issues
+
+
+def _located_issues(project: Project, view: ConfigView) -> Iterator[ConfigIssue]:
+    """Entries from a configuration: the lock has placeholders for their values, so filled-in values are right."""
+    by_name = {project.shown(file.path): file for file in view.files}
+    for located in view.located:
+        file = by_name.get(located.file)
+        if file is not None and file.fault:
+            yield _issue(located, "unreadable", f"{located.file}: {file.problem}")
+            continue
+        server = _configured(located, file)
+        if server is None:
+            yield _issue(located, "missing", f"missing {located.client} config entry for {located.entry.name}")
+            continue
+        answers = proposed_inputs(server, file.inputs if file else ())
+        where = configured_in(located.entry)
+        approved = where.answers if where is not None else {}
+        changes = (
+            *compare_entries(
+                located.entry.name, located.locked.entry, redact_entry(server.entry), client_of(located.client)
+            ),
+            *compare_answers(located.entry.name, approved, answers),
+        )
+        if any(change.severity != INFO for change in changes):
+            message = f"client config entry differs from {project.lock.name}"
+            yield replace(_issue(located, "drift", message), changes=changes)
+
+
+def _configured(located: LocatedEntry, file: ConfigFile | None) -> ConfiguredServer | None:
+    servers = file.servers if file else ()
+    return next(
+        (server for server in servers if (server.name, server.scope) == (located.entry.name, located.scope)), None
+    )
+
+
+def _issue(located: LocatedEntry, kind: IssueKind, message: str) -> ConfigIssue:
+    return ConfigIssue(
+        key=located.entry.key,
+        kind=kind,
+        client=located.client,
+        name=located.entry.name,
+        file=located.file,
+        scope=located.scope,
+        message=message,
+    )
+
+
+def _change_row(change: Change, file: str) -> Row:
+    from pinwarden.surface.drift.changes import change_row
+
+    return replace(change_row(change), file=file)
 
 
 def _uses_this_lock(project: Project, start: LockedStart) -> bool:

@@ -98,18 +98,6 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     )
 
 
-def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -> Iterator[str]:
-    if done and probe is None:
-        yield "no server was started; pinwarden enforce --allow-execute starts each once with its new command"
-    elif done:
-        yield "each server was started once with its new command, and responded"
-
-
-def _row(entry: Entry, err: PinwardenError) -> Row:
-    level = "info" if err.code == "NOTHING_TO_RUN" else "review"
-    return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
-
-
 def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredServer | None = None) -> dict[str, str]:
     """Make one client start one locked server through ``pinwarden run``. If this raises, nothing was changed.
 
@@ -151,6 +139,40 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
         if server is None or raw is None:
             return {**facts, "action": "unchanged" if approved == lock_form else "locked only"}
         return {**facts, "file": project.shown(server.path), "action": options.edits.replace_entry(server, raw)}
+
+
+def run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
+    """The ``pinwarden run`` command for a client. If the surface is ``approved``, the command requires the lock."""
+    words = [PROGRAM, "run", name, *(("--require-lock",) if approved else ())]
+    if scope == "global":
+        words += ["--project", str(project.root.resolve())]
+    elif client in _PROJECT_WORDS:
+        words += ["--project", _PROJECT_WORDS[client]]
+    return words
+
+
+def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
+    """A client's entry with another command, in the entry's own form."""
+    command = entry.get("command") if isinstance(entry, dict) else None
+    if isinstance(command, list) and "args" not in entry:
+        return {**entry, "command": list(words)}
+    if isinstance(command, str):
+        return {**entry, "command": words[0], "args": list(words[1:])}
+    if isinstance(command, dict) and isinstance(command.get("path"), str):
+        return {**entry, "command": {**command, "path": words[0], "args": list(words[1:])}}
+    raise PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} has an unknown form")
+
+
+def _start_note(done: Sequence[Mapping[str, str]], probe: ProbeOptions | None) -> Iterator[str]:
+    if done and probe is None:
+        yield "no server was started; pinwarden enforce --allow-execute starts each once with its new command"
+    elif done:
+        yield "each server was started once with its new command, and responded"
+
+
+def _row(entry: Entry, err: PinwardenError) -> Row:
+    level = "info" if err.code == "NOTHING_TO_RUN" else "review"
+    return Row(code=err.code.lower(), severity=level, entity="server", name=entry.name, path="", message=err.message)
 
 
 def _check_start(options: EnforceOptions, entry: Entry, words: Sequence[str], server: ConfiguredServer | None) -> None:
@@ -211,31 +233,9 @@ def _as_approved(
     return None
 
 
-def run_command(project: Project, name: str, client: str, scope: str, *, approved: bool = False) -> list[str]:
-    """The ``pinwarden run`` command for a client. If the surface is ``approved``, the command requires the lock."""
-    words = [PROGRAM, "run", name, *(("--require-lock",) if approved else ())]
-    if scope == "global":
-        words += ["--project", str(project.root.resolve())]
-    elif client in _PROJECT_WORDS:
-        words += ["--project", _PROJECT_WORDS[client]]
-    return words
-
-
 def _run_command(project: Project, entry: Entry, client: Client, arguments: Sequence[str]) -> list[str]:
     words = run_command(project, entry.name, client.id, entry.scope, approved=has_surface(entry))
     words += ["--client", entry.client]  # other clients may have another server of this name
     if any(_FILLED_BY_CLIENT.search(word) for word in arguments):
         words += ["--", *arguments]
     return words
-
-
-def with_command(entry: Any, client: Client, words: Sequence[str]) -> dict[str, Any]:
-    """A client's entry with another command, in the entry's own form."""
-    command = entry.get("command") if isinstance(entry, dict) else None
-    if isinstance(command, list) and "args" not in entry:
-        return {**entry, "command": list(words)}
-    if isinstance(command, str):
-        return {**entry, "command": words[0], "args": list(words[1:])}
-    if isinstance(command, dict) and isinstance(command.get("path"), str):
-        return {**entry, "command": {**command, "path": words[0], "args": list(words[1:])}}
-    raise PinwardenError("CONFIG_UNEDITABLE", f"the command of an entry of {client.title} has an unknown form")

@@ -147,6 +147,71 @@ class Section(Record):
         return {"heading": self.heading, "lines": list(self.lines)}
 
 
+def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
+    """The trust report in a lock entry; missing members count as the worst value."""
+    pillars = recorded.get("pillars", {})
+    return TrustReport(
+        score=recorded["score"],
+        overall_score=recorded.get("overallScore", 0),
+        metadata_completeness=recorded.get("metadataCompleteness", recorded["score"]),
+        tier=recorded.get("tier", "unverified"),
+        cap_reason=recorded.get("capReason"),
+        vetoes=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("vetoes", [])),
+        gates=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("gates", [])),
+        gated_by=tuple(recorded.get("gatedBy", [])),
+        verified_provenance=recorded.get("verifiedProvenance") is True,
+        pillars=Pillars(
+            provenance=pillars.get("provenance", 0),
+            integrity=pillars.get("integrity", 0),
+            reputation=pillars.get("reputation", 0),
+            metadata_completeness=pillars.get("metadataCompleteness", 0),
+        ),
+        evidence=tuple(recorded.get("evidence", [])),
+        badges=tuple(recorded["badges"]),
+        issues=tuple(
+            Issue(severity=row["severity"], code=row["code"], message=row["message"]) for row in recorded["issues"]
+        ),
+    )
+
+
+def target_in_words(target: Mapping[str, Any]) -> str:
+    """The selected target: a package with its release, or an address."""
+    if target.get("kind") == "remote":
+        return f"{target.get('type')} {mask_url(str(target.get('url')))}"
+    kind, version = str(target.get("registryType")), target.get("version")
+    identifier = mask_text(str(target.get("identifier")))
+    release = f" {version}" if isinstance(version, str) and version not in identifier else ""
+    if kind in _OF_THIS_MACHINE:
+        return f"{_OF_THIS_MACHINE[kind]} {identifier}{release}"
+    return f"{kind} {_KINDS.get(kind, 'package')} {identifier}{release}"
+
+
+def config_in_words(entry: Entry) -> dict[str, Any] | None:
+    """The approved configuration: command or address, and the names of variables and headers."""
+    locked = locked_config(entry.key, entry.document)
+    if locked.entry is None:
+        return None
+    shown = shown_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
+    return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
+
+
+def release_of(entry: Entry) -> str | None:
+    """The locked release; None if the configuration names none."""
+    return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
+
+
+def approved_by(entry: Entry) -> str | None:
+    """Who approved the entry; None if the lock does not say."""
+    extension = extension_of(entry)
+    return extension.approval.by if extension and extension.approval else None
+
+
+def surface_is_pinned(entry: Entry) -> bool:
+    """Whether the complete surface is pinned."""
+    extension = extension_of(entry)
+    return extension is not None and extension.surface is not None
+
+
 class _EntryExplanation:
     """What the lock says about one entry."""
 
@@ -342,33 +407,6 @@ def _trust_facts(explanation: Explanation, trust: TrustReport) -> dict[str, Any]
     }
 
 
-def recorded_trust(recorded: Mapping[str, Any]) -> TrustReport:
-    """The trust report in a lock entry; missing members count as the worst value."""
-    pillars = recorded.get("pillars", {})
-    return TrustReport(
-        score=recorded["score"],
-        overall_score=recorded.get("overallScore", 0),
-        metadata_completeness=recorded.get("metadataCompleteness", recorded["score"]),
-        tier=recorded.get("tier", "unverified"),
-        cap_reason=recorded.get("capReason"),
-        vetoes=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("vetoes", [])),
-        gates=tuple(TierCap(**_tier_cap(row)) for row in recorded.get("gates", [])),
-        gated_by=tuple(recorded.get("gatedBy", [])),
-        verified_provenance=recorded.get("verifiedProvenance") is True,
-        pillars=Pillars(
-            provenance=pillars.get("provenance", 0),
-            integrity=pillars.get("integrity", 0),
-            reputation=pillars.get("reputation", 0),
-            metadata_completeness=pillars.get("metadataCompleteness", 0),
-        ),
-        evidence=tuple(recorded.get("evidence", [])),
-        badges=tuple(recorded["badges"]),
-        issues=tuple(
-            Issue(severity=row["severity"], code=row["code"], message=row["message"]) for row in recorded["issues"]
-        ),
-    )
-
-
 def _tier_cap(row: Mapping[str, Any]) -> dict[str, Any]:
     return {member: row[member] for member in ("code", "message", "tier")}
 
@@ -389,41 +427,3 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 _KINDS = {"oci": "image", "mcpb": "bundle"}
 _OF_THIS_MACHINE = {"script": "script", "path": "program", "module": "module", "shell": "shell command"}
-
-
-def target_in_words(target: Mapping[str, Any]) -> str:
-    """The selected target: a package with its release, or an address."""
-    if target.get("kind") == "remote":
-        return f"{target.get('type')} {mask_url(str(target.get('url')))}"
-    kind, version = str(target.get("registryType")), target.get("version")
-    identifier = mask_text(str(target.get("identifier")))
-    release = f" {version}" if isinstance(version, str) and version not in identifier else ""
-    if kind in _OF_THIS_MACHINE:
-        return f"{_OF_THIS_MACHINE[kind]} {identifier}{release}"
-    return f"{kind} {_KINDS.get(kind, 'package')} {identifier}{release}"
-
-
-def config_in_words(entry: Entry) -> dict[str, Any] | None:
-    """The approved configuration: command or address, and the names of variables and headers."""
-    locked = locked_config(entry.key, entry.document)
-    if locked.entry is None:
-        return None
-    shown = shown_server(configured_server(entry.name, locked.entry, client_of(entry.client)))
-    return {member: value for member, value in shown.items() if member not in ("client", "scope", "file")}
-
-
-def release_of(entry: Entry) -> str | None:
-    """The locked release; None if the configuration names none."""
-    return None if entry.source == SOURCE and entry.version == NO_RELEASE else entry.version
-
-
-def approved_by(entry: Entry) -> str | None:
-    """Who approved the entry; None if the lock does not say."""
-    extension = extension_of(entry)
-    return extension.approval.by if extension and extension.approval else None
-
-
-def surface_is_pinned(entry: Entry) -> bool:
-    """Whether the complete surface is pinned."""
-    extension = extension_of(entry)
-    return extension is not None and extension.surface is not None

@@ -92,19 +92,6 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     )
 
 
-def _summary(done: int, rows: Sequence[Row]) -> str:
-    without = sum(row.code == "nothing_to_run" for row in rows)
-    summary = f"{plural(done, 'server')} ready to run, {len(rows) - without} not"
-    return f"{summary}, {without} with nothing to download" if without else summary
-
-
-def _level(err: PinwardenError, *, frozen: bool) -> str:
-    """A server without bytes is never a failure; one whose bytes are not locked is, with ``frozen``."""
-    if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
-        return "warning"
-    return "critical" if err.exit_code == EXIT_REFUSED else "review"
-
-
 def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
     """One entry for each distinct server among the named ones, or all. Raises if the lock was tampered with."""
     lock = lock_store.read(project.lock)
@@ -121,6 +108,19 @@ def chosen_entries(project: Project, names: Sequence[str]) -> list[Entry]:
 
             raise not_locked_error(lock.entries, name)
     return list(chosen.values())
+
+
+def _summary(done: int, rows: Sequence[Row]) -> str:
+    without = sum(row.code == "nothing_to_run" for row in rows)
+    summary = f"{plural(done, 'server')} ready to run, {len(rows) - without} not"
+    return f"{summary}, {without} with nothing to download" if without else summary
+
+
+def _level(err: PinwardenError, *, frozen: bool) -> str:
+    """A server without bytes is never a failure; one whose bytes are not locked is, with ``frozen``."""
+    if err.code == "NOTHING_TO_RUN" or (err.code == "BYTES_NOT_LOCKED" and not frozen):
+        return "warning"
+    return "critical" if err.exit_code == EXIT_REFUSED else "review"
 
 
 def _start_key(entry: Entry) -> tuple[object, ...]:

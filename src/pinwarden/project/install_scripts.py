@@ -59,23 +59,6 @@ def skipped_script_rows(server: str, closure: Closure, approved: frozenset[Diges
         yield _row(server, package, _declared_scripts_text(package, store))
 
 
-def _declared_scripts_text(package: ClosurePackage, store: Store) -> str:
-    archive = store.find(package.files[0].digest)
-    lines = node.declared_scripts(archive) if archive is not None else {}
-    return "".join(f"; {event}: {line[:200]!a}" for event, line in lines.items())
-
-
-def _row(server: str, package: ClosurePackage, details: str = "") -> Row:
-    return Row(
-        code=SKIPPED,
-        severity="info",
-        entity="closure",
-        name=server,
-        path="",
-        message=f"{package_label(package)} has an install script that is not approved, so it is not run{details}",
-    )
-
-
 def unknown_script_rows(allowed: AllowedScripts, closures: Sequence[Closure]) -> Iterator[Row]:
     """Names to approve that no checked package with a script has."""
     known = {package_label(package) for closure in closures for package in with_scripts(closure)}
@@ -107,3 +90,20 @@ def unapproved_script_rows(lock: Lock, files: Mapping[str, bytes]) -> Iterator[R
             if key not in reported:
                 reported.add(key)
                 yield _row(entry.name, package)
+
+
+def _declared_scripts_text(package: ClosurePackage, store: Store) -> str:
+    archive = store.find(package.files[0].digest)
+    lines = node.declared_scripts(archive) if archive is not None else {}
+    return "".join(f"; {event}: {line[:200]!a}" for event, line in lines.items())
+
+
+def _row(server: str, package: ClosurePackage, details: str = "") -> Row:
+    return Row(
+        code=SKIPPED,
+        severity="info",
+        entity="closure",
+        name=server,
+        path="",
+        message=f"{package_label(package)} has an install script that is not approved, so it is not run{details}",
+    )

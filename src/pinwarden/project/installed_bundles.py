@@ -78,6 +78,39 @@ def bundle_sandbox(
     ), cwd
 
 
+def yank_reason(pin: BundlePin, trust: Path) -> str | None:
+    """Why the locked version was yanked; None if the saved state of its registry's log does not say so."""
+    for root in load_trust(trust).registries if pin.log_id is not None else ():
+        if root.log.name != pin.log_id:
+            continue
+        state = load_log_state(log_state_path(trust, root.log))
+        mark = state.pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
+        if mark is not None and mark.root_cid == pin.root_cid:
+            words = show_invisible(" ".join((mark.reason or "")[:_MAX_REASON].split()))
+            reason = f": {words}" if words else ""
+            return f"{pin.tool} {pin.version} was yanked by its publisher{reason} (event {mark.seq} of its log)"
+    return None
+
+
+def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row for each locked bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
+    trust = trust_path(project.home, project.variables)
+    reported: set[str] = set()
+    for entry in entries:
+        pin = find_bundle_pin(entry)
+        if pin is None or entry.name in reported:
+            continue
+        try:
+            reason = yank_reason(pin, trust)
+        except PinwardenError:
+            continue
+        if reason is not None:
+            reported.add(entry.name)
+            yield Row(
+                code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=reason
+            )
+
+
 def _rule_paths(project: Project, rule: SandboxRule | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The folders of the rule. Without a rule, a tool that may use files can read the project and write nothing: other
     programs may act on what it writes, so the user chooses where."""
@@ -111,36 +144,3 @@ YANK_KINDS: FindingKinds = kind_table(
     warning=(("version_yanked", "The publisher yanked the locked version; its registry's log says why."),)
 )
 _MAX_REASON = 200
-
-
-def yank_reason(pin: BundlePin, trust: Path) -> str | None:
-    """Why the locked version was yanked; None if the saved state of its registry's log does not say so."""
-    for root in load_trust(trust).registries if pin.log_id is not None else ():
-        if root.log.name != pin.log_id:
-            continue
-        state = load_log_state(log_state_path(trust, root.log))
-        mark = state.pointer(pin.tool, f"{YANKED_PREFIX}{pin.version}") if state is not None else None
-        if mark is not None and mark.root_cid == pin.root_cid:
-            words = show_invisible(" ".join((mark.reason or "")[:_MAX_REASON].split()))
-            reason = f": {words}" if words else ""
-            return f"{pin.tool} {pin.version} was yanked by its publisher{reason} (event {mark.seq} of its log)"
-    return None
-
-
-def yank_rows(project: Project, entries: Iterable[Entry]) -> Iterator[Row]:
-    """One row for each locked bundle that was yanked. Unreadable logs are skipped; ``update`` reports them."""
-    trust = trust_path(project.home, project.variables)
-    reported: set[str] = set()
-    for entry in entries:
-        pin = find_bundle_pin(entry)
-        if pin is None or entry.name in reported:
-            continue
-        try:
-            reason = yank_reason(pin, trust)
-        except PinwardenError:
-            continue
-        if reason is not None:
-            reported.add(entry.name)
-            yield Row(
-                code="version_yanked", severity="warning", entity="server", name=entry.name, path="", message=reason
-            )

@@ -215,19 +215,6 @@ def with_earlier_pins(old: Lock | None, entry: lock_entry.Entry) -> lock_entry.E
     return entry if merged is fresh else extended(entry, merged)
 
 
-def _with_earlier_surface(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
-    """The record with the surface that was approved before, unless another was approved just now."""
-    if fresh.surface is not None or known.surface is None:
-        return fresh
-    return replace(
-        fresh,
-        surface=known.surface,
-        api_surface=known.api_surface,
-        surface_of=known.surface_of or (None if same else launch_label(before)),
-        probed_release=(known.probed_release if same else None) or fresh.probed_release,
-    )
-
-
 def remove_from_lock(project: Project, name: str, clients: Sequence[str], now: str) -> list[str]:
     """Remove the entries of a server from the lock. Returns the keys of the removed entries."""
     removed: list[str] = []
@@ -282,6 +269,99 @@ def approve_surfaces(
     return written
 
 
+def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
+    """What the default configuration of a server starts or contacts."""
+    from pinwarden.clients.config import configured_server, entry_in
+    from pinwarden.clients.table import CLIENTS
+    from pinwarden.lock.install_plan import fragment
+
+    generic = CLIENTS["generic"]
+    made = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
+    server = configured_server(entry.name, entry_in(made.config, generic, entry.name), generic)
+    if server.target is None:
+        raise PinwardenError(
+            "NO_INSTALL_TARGET", f"{entry.name[:120]} cannot be started or contacted: {server.problem}"
+        )
+    return server.target
+
+
+def extension_for(
+    candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
+) -> Extension:
+    """Pinwarden's record for a new entry: the approved surface, and who approved it."""
+    seen = None if candidate is None else candidate.surface
+    return Extension(
+        surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
+        api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
+        approval=None
+        if lock_options.approver is None
+        else approval_of(lock_options.approver, lock_options.now, candidate),
+    )
+
+
+def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> Approval:
+    """Who approved, when and why, with the warnings that were approved."""
+    return Approval(
+        by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
+    )
+
+
+def surface_file(project: Project, name: str) -> str:
+    """The path of a server's approved surface, as the lock names it."""
+    return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
+
+
+def probed_release(project: Project, command: Sequence[str], seen: Surface) -> str | None:
+    """The release that answered a probe; None if the command names a release, or it is not known.
+
+    For npx, the release that npx installed; for other launchers, the version that the server states about itself.
+    """
+    runs = parse_launch(StdioTarget(command=tuple(command)))
+    package = runs.via or runs
+    if package.pinned or package.kind not in ("npm", "pypi"):
+        return None
+    release = None
+    if package.runner == "npx":
+        from pinwarden.artifacts.endpoints.npm import npx_release
+
+        spec = f"{package.identity}@{package.version}" if package.version else package.identity
+        release = npx_release(spec, package.identity, project.root, project.home, project.variables)
+    release = release or _stated_version(seen)
+    return release[:200] if release else None
+
+
+def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> str | None:
+    """The release that answered a probe of a lock entry; None for an address."""
+    try:
+        return probed_release(project, locked_launch(entry).command, seen)
+    except PinwardenError:
+        return None
+
+
+def pins_probed_release(before: Entry, entry: Entry) -> bool:
+    """Whether an entry only adds the exact release that answered the probe of the entry before."""
+    extension = extension_of(before)
+    release = extension.probed_release if extension is not None else None
+    was, now = entry_identity(before), entry_identity(entry)
+    if release is None or was is None or now is None or len(was.starts) <= RELEASE:
+        return False
+    starts = (*was.starts[:RELEASE], release, *was.starts[RELEASE + 1 :])
+    return replace(was, starts=starts) == now
+
+
+def _with_earlier_surface(before: lock_entry.Entry, known: Extension, fresh: Extension, *, same: bool) -> Extension:
+    """The record with the surface that was approved before, unless another was approved just now."""
+    if fresh.surface is not None or known.surface is None:
+        return fresh
+    return replace(
+        fresh,
+        surface=known.surface,
+        api_surface=known.api_surface,
+        surface_of=known.surface_of or (None if same else launch_label(before)),
+        probed_release=(known.probed_release if same else None) or fresh.probed_release,
+    )
+
+
 def _current_entry(lock: Lock | None, seen: lock_entry.Entry) -> lock_entry.Entry:
     """The entry as the lock has it now. Raises REVIEW_STALE if its approved surface changed since the review."""
     present = next((entry for entry in (lock.entries if lock else ()) if entry.key == seen.key), None)
@@ -301,22 +381,6 @@ def _probe(project: Project, entry: ServerEntry, request: LockRequest, lock_opti
     from pinwarden.project.server_start import prepare_probe, probe_server
 
     return probe_server(prepare_probe(project, entry.name, target_to_probe(entry, request.target), lock_options.probe))
-
-
-def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
-    """What the default configuration of a server starts or contacts."""
-    from pinwarden.clients.config import configured_server, entry_in
-    from pinwarden.clients.table import CLIENTS
-    from pinwarden.lock.install_plan import fragment
-
-    generic = CLIENTS["generic"]
-    made = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
-    server = configured_server(entry.name, entry_in(made.config, generic, entry.name), generic)
-    if server.target is None:
-        raise PinwardenError(
-            "NO_INSTALL_TARGET", f"{entry.name[:120]} cannot be started or contacted: {server.problem}"
-        )
-    return server.target
 
 
 def _verify_bytes(entry: ServerEntry, request: LockRequest, lock_options: LockOptions) -> ArtifactOutcome | None:
@@ -361,32 +425,6 @@ def _entry(
     return extended(made, replace(extension, published_at=published_at or None))
 
 
-def extension_for(
-    candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
-) -> Extension:
-    """Pinwarden's record for a new entry: the approved surface, and who approved it."""
-    seen = None if candidate is None else candidate.surface
-    return Extension(
-        surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
-        api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
-        approval=None
-        if lock_options.approver is None
-        else approval_of(lock_options.approver, lock_options.now, candidate),
-    )
-
-
-def approval_of(approver: Approver, now: str, candidate: ApprovalCandidate | None = None) -> Approval:
-    """Who approved, when and why, with the warnings that were approved."""
-    return Approval(
-        by=approver.by, at=now, why=approver.reason if candidate is None else candidate.reason(approver.reason)
-    )
-
-
-def surface_file(project: Project, name: str) -> str:
-    """The path of a server's approved surface, as the lock names it."""
-    return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
-
-
 def _tools(seen: Surface) -> list[Any]:
     return [item.value for item in seen.items_of_kind(TOOL)]
 
@@ -401,45 +439,7 @@ def _summary(entry: ServerEntry, request: LockRequest, seen: Surface | None, *, 
     return f"locked {entry.name} {entry.version} for {', '.join(request.clients)}{pinned}"
 
 
-def probed_release(project: Project, command: Sequence[str], seen: Surface) -> str | None:
-    """The release that answered a probe; None if the command names a release, or it is not known.
-
-    For npx, the release that npx installed; for other launchers, the version that the server states about itself.
-    """
-    runs = parse_launch(StdioTarget(command=tuple(command)))
-    package = runs.via or runs
-    if package.pinned or package.kind not in ("npm", "pypi"):
-        return None
-    release = None
-    if package.runner == "npx":
-        from pinwarden.artifacts.endpoints.npm import npx_release
-
-        spec = f"{package.identity}@{package.version}" if package.version else package.identity
-        release = npx_release(spec, package.identity, project.root, project.home, project.variables)
-    release = release or _stated_version(seen)
-    return release[:200] if release else None
-
-
 def _stated_version(seen: Surface) -> str | None:
     about = seen.server.get("serverInfo") if seen.server is not None else None
     version = about.get("version") if isinstance(about, dict) else None
     return version if isinstance(version, str) else None
-
-
-def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> str | None:
-    """The release that answered a probe of a lock entry; None for an address."""
-    try:
-        return probed_release(project, locked_launch(entry).command, seen)
-    except PinwardenError:
-        return None
-
-
-def pins_probed_release(before: Entry, entry: Entry) -> bool:
-    """Whether an entry only adds the exact release that answered the probe of the entry before."""
-    extension = extension_of(before)
-    release = extension.probed_release if extension is not None else None
-    was, now = entry_identity(before), entry_identity(entry)
-    if release is None or was is None or now is None or len(was.starts) <= RELEASE:
-        return False
-    starts = (*was.starts[:RELEASE], release, *was.starts[RELEASE + 1 :])
-    return replace(was, starts=starts) == now

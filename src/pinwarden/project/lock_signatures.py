@@ -19,6 +19,11 @@ from pinwarden.project.policy_commands import policy_digest
 from pinwarden.system.files import create_file, read_file, write_atomically
 from pinwarden.system.key_files import create_key_file, generate_key
 
+SIGNATURE_KINDS: FindingKinds = kind_table(
+    critical=(("signature_missing", "A required signature is missing."),),
+    warning=(("signature_rejected", "A signature is not accepted, for the reason given."),),
+)
+
 
 class SigningRequest(Record):
     """What to sign, with which keys, and where to write the signature."""
@@ -53,59 +58,6 @@ def sign_lock(signing: SigningRequest) -> Report:
         data = _single_signature(document, signing, policy)
     write_atomically(signing.output, data)
     return _signing_report(document, signing, policy)
-
-
-def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
-    if len(signing.keys) != 1 or signing.add:
-        raise PinwardenError("USAGE", "this format has only one signature", hint="Sign with --dsse to have several.")
-    digest = digest_of(document.lock)
-    if digest is None:
-        raise PinwardenError(
-            "LOCK_INVALID", "the lock has no digest, because two of its keys have the same canonical form"
-        )
-    envelope = lock_signature.sign(digest, signing.keys[0], signing.now, policy_digest=policy)
-    return lock_signature.to_bytes(envelope)
-
-
-def _dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> dict[str, Any]:
-    if not signing.add:
-        return lock_signature.sign_file(data, signing.keys, signing.now, policy_digest=policy)
-    envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
-    if not isinstance(envelope, dict):
-        raise PinwardenError(
-            "SIGNATURE_INVALID", f"{signing.output.name} is not a DSSE envelope, so no signature can be added"
-        )
-    for key in signing.keys:
-        envelope = lock_signature.countersigned(envelope, data, key, policy_digest=policy)
-    return envelope
-
-
-def _signing_report(document: LockDocument, signing: SigningRequest, policy: str | None) -> Report:
-    notes: list[str] = []
-    if not signing.dsse and document.lock.is_extended:
-        notes.append(
-            "this signature does not cover Pinwarden's own fields (surfaces, approvals); --dsse covers all of it"
-        )
-    if policy is None:
-        notes.append("the signature covers no policy; add one with --policy")
-    names = ", ".join(key.public_key.did for key in signing.keys)
-    return Report(
-        command="lock sign",
-        subject=signing.lock.name,
-        summary=f"{signing.lock.name} signed by {names} in {signing.output}",
-        exit_code=EXIT_CLEAN,
-        notes=tuple(notes),
-        facts={
-            "file": str(signing.lock),
-            "signature": str(signing.output),
-            "form": "dsse" if signing.dsse else ENVELOPE_SCHEMA,
-            "digest": digest_of(document.lock),
-            "policy_digest": policy,
-            "signed_at": signing.now,
-            "signers": [{"did": key.public_key.did, "fingerprint": key.public_key.fingerprint} for key in signing.keys],
-            "notes": notes,
-        },
-    )
 
 
 def verify_lock_signatures(
@@ -162,31 +114,6 @@ def signature_rows(data: bytes, check: SignatureCheck, gate_policy: str | None) 
     return (*_rows(report), *(_row("signature_rejected", f"there is no {path.name}") for path in absent))
 
 
-SIGNATURE_KINDS: FindingKinds = kind_table(
-    critical=(("signature_missing", "A required signature is missing."),),
-    warning=(("signature_rejected", "A signature is not accepted, for the reason given."),),
-)
-
-
-def _rows(report: SignatureReport) -> tuple[Row, ...]:
-    return (
-        *(_row("signature_missing", text) for text in report.missing),
-        *(_row("signature_rejected", text) for text in report.rejected),
-    )
-
-
-def _row(code: str, message: str) -> Row:
-    return Row(
-        code=code, severity=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message
-    )
-
-
-def _failure_summary(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
-    if missing:
-        return f"{lock.name} is not signed as required: {'; '.join(missing)}"
-    return f"{lock.name} is signed, but was changed: {document.broken[0].message}"
-
-
 def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
     """The report of ``pinwarden keygen``. Existing files are kept; either both files are written or none."""
     public_path = path.with_name(path.name + ".pub")
@@ -218,3 +145,75 @@ def create_key_pair(path: Path, passphrase: bytes | None = None) -> Report:
             "encrypted": passphrase is not None,
         },
     )
+
+
+def _single_signature(document: LockDocument, signing: SigningRequest, policy: str | None) -> bytes:
+    if len(signing.keys) != 1 or signing.add:
+        raise PinwardenError("USAGE", "this format has only one signature", hint="Sign with --dsse to have several.")
+    digest = digest_of(document.lock)
+    if digest is None:
+        raise PinwardenError(
+            "LOCK_INVALID", "the lock has no digest, because two of its keys have the same canonical form"
+        )
+    envelope = lock_signature.sign(digest, signing.keys[0], signing.now, policy_digest=policy)
+    return lock_signature.to_bytes(envelope)
+
+
+def _dsse_envelope(data: bytes, signing: SigningRequest, policy: str | None) -> dict[str, Any]:
+    if not signing.add:
+        return lock_signature.sign_file(data, signing.keys, signing.now, policy_digest=policy)
+    envelope = lock_signature.parse(read_file(signing.output, LOCK_LIMITS.max_bytes))
+    if not isinstance(envelope, dict):
+        raise PinwardenError(
+            "SIGNATURE_INVALID", f"{signing.output.name} is not a DSSE envelope, so no signature can be added"
+        )
+    for key in signing.keys:
+        envelope = lock_signature.countersigned(envelope, data, key, policy_digest=policy)
+    return envelope
+
+
+def _signing_report(document: LockDocument, signing: SigningRequest, policy: str | None) -> Report:
+    notes: list[str] = []
+    if not signing.dsse and document.lock.is_extended:
+        notes.append(
+            "this signature does not cover Pinwarden's own fields (surfaces, approvals); --dsse covers all of it"
+        )
+    if policy is None:
+        notes.append("the signature covers no policy; add one with --policy")
+    names = ", ".join(key.public_key.did for key in signing.keys)
+    return Report(
+        command="lock sign",
+        subject=signing.lock.name,
+        summary=f"{signing.lock.name} signed by {names} in {signing.output}",
+        exit_code=EXIT_CLEAN,
+        notes=tuple(notes),
+        facts={
+            "file": str(signing.lock),
+            "signature": str(signing.output),
+            "form": "dsse" if signing.dsse else ENVELOPE_SCHEMA,
+            "digest": digest_of(document.lock),
+            "policy_digest": policy,
+            "signed_at": signing.now,
+            "signers": [{"did": key.public_key.did, "fingerprint": key.public_key.fingerprint} for key in signing.keys],
+            "notes": notes,
+        },
+    )
+
+
+def _rows(report: SignatureReport) -> tuple[Row, ...]:
+    return (
+        *(_row("signature_missing", text) for text in report.missing),
+        *(_row("signature_rejected", text) for text in report.rejected),
+    )
+
+
+def _row(code: str, message: str) -> Row:
+    return Row(
+        code=code, severity=SIGNATURE_KINDS[code].severity, entity="signature", name="", path="", message=message
+    )
+
+
+def _failure_summary(lock: Path, missing: Sequence[str], document: LockDocument) -> str:
+    if missing:
+        return f"{lock.name} is not signed as required: {'; '.join(missing)}"
+    return f"{lock.name} is signed, but was changed: {document.broken[0].message}"

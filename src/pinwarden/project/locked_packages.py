@@ -45,6 +45,10 @@ _ECOSYSTEMS: Mapping[str, Literal["npm", "pypi", "nuget", "cargo"]] = {
     "cargo": "cargo",
 }
 
+_PROVED = ("npm", "pypi", "oci", "mcpb")
+_MISSING = "its dependencies are not locked, so they are missing here; lock them with pinwarden prove"
+_MISSING_OF_SCRIPT = "it is a local program, whose dependencies are unknown and missing here"
+
 
 def find_advisories(project: Project, export: Path) -> Report:
     """The report of ``pinwarden advisories``. A lock that was tampered with is refused."""
@@ -82,6 +86,74 @@ def locked_packages(lock: Lock, files: Mapping[str, bytes]) -> dict[PackageRef, 
         for package in _packages_of(entry, closures):
             servers_by_package.setdefault(package, set()).add(entry.name)
     return {package: tuple(sorted(servers)) for package, servers in servers_by_package.items()}
+
+
+def vulnerable_rows(
+    vulnerabilities: tuple[VulnerablePackage, ...], packages: Mapping[PackageRef, tuple[str, ...]]
+) -> tuple[Row, ...]:
+    """One row per vulnerability, including those whose versions cannot be compared."""
+    return tuple(
+        Row(
+            code=VULNERABLE if vulnerable.certain else UNCERTAIN,
+            severity="critical" if vulnerable.certain else "review",
+            entity="package",
+            name=str(vulnerable.package),
+            path="",
+            message=_message(vulnerable, packages[vulnerable.package]),
+        )
+        for vulnerable in vulnerabilities
+    )
+
+
+class BillOfMaterials(Record):
+    """The document, and the report about it."""
+
+    data: bytes = field(repr=False)
+    report: Report
+
+
+def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
+    """The bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
+    document = read_lock(lock_path)
+    lock = document.lock
+    refuse_if_tampered(document.problems)
+    closures = {
+        pin.path: closure_document.parse(document.files[pin.path])
+        for _, member, pin in file_pins(lock)
+        if member == "closure"
+    }
+    bill = make_bill(lock, closures, mask_url)
+    bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle contains its dependencies
+    packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _PROVED}
+    to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
+    rows = tuple(
+        Row(
+            code=NO_CLOSURE,
+            severity="warning",
+            entity="server",
+            name=server.name,
+            path="",
+            message=_MISSING if server.name in packaged else _MISSING_OF_SCRIPT,
+        )
+        for server in bill.servers
+        if server.needs is None and server.is_installed and server.name not in bundled
+    )
+    report = Report(
+        command="sbom",
+        subject=lock_path.name,
+        summary=f"{plural(len(bill.servers), 'server')}, {plural(len(bill.packages), 'package')} they depend on",
+        exit_code=EXIT_CLEAN,
+        rows=rows,
+        facts={
+            "kind": kind,
+            "servers": len(bill.servers),
+            "packages": len(bill.packages),
+            "serial": bill.serial.urn,
+            "incomplete": [row.name for row in rows],
+        },
+        rule_texts=kind_reasons(BILL_KINDS),
+    )
+    return BillOfMaterials(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)
 
 
 def _packages_of(entry: Entry, closures: Mapping[str, Closure]) -> Iterator[PackageRef]:
@@ -129,23 +201,6 @@ def _unchecked_rows(lock: Lock) -> Iterator[Row]:
         )
 
 
-def vulnerable_rows(
-    vulnerabilities: tuple[VulnerablePackage, ...], packages: Mapping[PackageRef, tuple[str, ...]]
-) -> tuple[Row, ...]:
-    """One row per vulnerability, including those whose versions cannot be compared."""
-    return tuple(
-        Row(
-            code=VULNERABLE if vulnerable.certain else UNCERTAIN,
-            severity="critical" if vulnerable.certain else "review",
-            entity="package",
-            name=str(vulnerable.package),
-            path="",
-            message=_message(vulnerable, packages[vulnerable.package]),
-        )
-        for vulnerable in vulnerabilities
-    )
-
-
 def _message(vulnerable: VulnerablePackage, servers: tuple[str, ...]) -> str:
     names = ", ".join((vulnerable.id, *vulnerable.aliases[:5]))
     text = f"{names}: {vulnerable.summary}" if vulnerable.summary else names
@@ -174,59 +229,3 @@ Kind = Literal["cyclonedx", "spdx"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NO_CLOSURE = "closure_not_locked"
 BILL_KINDS: FindingKinds = kind_table(warning=((NO_CLOSURE, "The dependencies of this server are not locked."),))
-
-
-class BillOfMaterials(Record):
-    """The document, and the report about it."""
-
-    data: bytes = field(repr=False)
-    report: Report
-
-
-_PROVED = ("npm", "pypi", "oci", "mcpb")
-_MISSING = "its dependencies are not locked, so they are missing here; lock them with pinwarden prove"
-_MISSING_OF_SCRIPT = "it is a local program, whose dependencies are unknown and missing here"
-
-
-def bill_of_materials(lock_path: Path, kind: Kind, now: str, tool_version: str) -> BillOfMaterials:
-    """The bytes and the report of ``pinwarden sbom``. A lock that was tampered with is refused."""
-    document = read_lock(lock_path)
-    lock = document.lock
-    refuse_if_tampered(document.problems)
-    closures = {
-        pin.path: closure_document.parse(document.files[pin.path])
-        for _, member, pin in file_pins(lock)
-        if member == "closure"
-    }
-    bill = make_bill(lock, closures, mask_url)
-    bundled = {entry.name for entry in lock.entries if is_bundle(entry)}  # a bundle contains its dependencies
-    packaged = {entry.name for entry in lock.entries if entry.selected_target.get("registryType") in _PROVED}
-    to_bytes = cyclonedx.to_bytes if kind == "cyclonedx" else spdx.to_bytes
-    rows = tuple(
-        Row(
-            code=NO_CLOSURE,
-            severity="warning",
-            entity="server",
-            name=server.name,
-            path="",
-            message=_MISSING if server.name in packaged else _MISSING_OF_SCRIPT,
-        )
-        for server in bill.servers
-        if server.needs is None and server.is_installed and server.name not in bundled
-    )
-    report = Report(
-        command="sbom",
-        subject=lock_path.name,
-        summary=f"{plural(len(bill.servers), 'server')}, {plural(len(bill.packages), 'package')} they depend on",
-        exit_code=EXIT_CLEAN,
-        rows=rows,
-        facts={
-            "kind": kind,
-            "servers": len(bill.servers),
-            "packages": len(bill.packages),
-            "serial": bill.serial.urn,
-            "incomplete": [row.name for row in rows],
-        },
-        rule_texts=kind_reasons(BILL_KINDS),
-    )
-    return BillOfMaterials(data=to_bytes(bill, lock_path.name, now, tool_version), report=report)

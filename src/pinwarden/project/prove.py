@@ -107,6 +107,66 @@ def pin_entry(project: Project, key: str, context: FetchContext, now: str) -> No
     write_pins(project, entry, _verify(project, entry, examined_artifact, context), now)
 
 
+def verify_bundle(examined_artifact: ExaminedArtifact, context: FetchContext) -> VerifiedArtifact:
+    """Verify an MCPB bundle and digest its files. The bundle stays in the store."""
+    from pinwarden.project.server_environments import unpacked_tree
+
+    tree = unpacked_tree(examined_artifact.package.name, examined_artifact.facts.files[0].sha256, context)
+    return VerifiedArtifact(examined_artifact=examined_artifact, closure=None, tree=tree)
+
+
+def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
+    """Resolve the dependencies of a package."""
+    if package.ecosystem == "npm":
+        return npm_closure(package.name, package.version, context)
+    return pypi_closure(package.name, package.version, (), context)
+
+
+def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: str) -> frozenset[Digest]:
+    """Pin verified bytes in the lock, for every client that has the same server.
+
+    Returns the digests of packages whose install scripts are approved.
+    """
+    approved: frozenset[Digest] = frozenset()
+
+    def change(old: Any) -> lock_store.LockWrite:
+        nonlocal approved
+        same = [other for other in old.entries if _is_same_server(other, entry)]
+        path = _closure_file(project, entry, [other for other in old.entries if other not in same])
+        made = [with_pins(other, verified, path, now) for other in same]
+        approved = frozenset().union(*(approved_digests(extension_of(changed)) for changed in made))
+        return lock_store.LockWrite(lock=relock(old, made, now), files={path: verified.data} if verified.data else {})
+
+    lock_store.update(project.lock, change)
+    return approved
+
+
+def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
+    """The entry with the verified bytes in Pinwarden's record."""
+    known, facts = extension_of(entry) or Extension(), verified.examined_artifact.facts
+    pin = None
+    if verified.closure is not None:
+        pin = ClosurePin(packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.data))
+    scripts = (
+        still_approved(add_approvals(known, verified.scripts), verified.closure) if verified.closure is not None else []
+    )
+    artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
+    fresh = replace(
+        known,
+        artifacts=() if facts.image is not None else artifacts,
+        image=_image_pin(facts),
+        closure=pin,
+        registry=facts.registry,
+        provenance=to_json(verified.examined_artifact.identity) if verified.examined_artifact.identity else None,
+        install_scripts=scripts,
+        bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
+        evidence=_evidence_rows(known, verified.examined_artifact, now),
+        published_at=facts.published_at or known.published_at,
+        publisher=known.publisher or _publisher(facts),
+    )
+    return extended(entry, fresh)
+
+
 def _summary(
     pinned: Sequence[Mapping[str, Any]], open_rows: Sequence[Row], failures: Sequence[tuple[str, PinwardenError]]
 ) -> str:
@@ -152,21 +212,6 @@ def _verify(
     )
 
 
-def verify_bundle(examined_artifact: ExaminedArtifact, context: FetchContext) -> VerifiedArtifact:
-    """Verify an MCPB bundle and digest its files. The bundle stays in the store."""
-    from pinwarden.project.server_environments import unpacked_tree
-
-    tree = unpacked_tree(examined_artifact.package.name, examined_artifact.facts.files[0].sha256, context)
-    return VerifiedArtifact(examined_artifact=examined_artifact, closure=None, tree=tree)
-
-
-def resolve_closure(package: PackageRef, context: FetchContext) -> Closure:
-    """Resolve the dependencies of a package."""
-    if package.ecosystem == "npm":
-        return npm_closure(package.name, package.version, context)
-    return pypi_closure(package.name, package.version, (), context)
-
-
 def _refuse_other_bytes(closure: Closure, facts: ArtifactFacts) -> None:
     """Check that the resolver and the registry name the same bytes."""
     hashed = {digest for file in facts.files for digest in file.digests}
@@ -175,25 +220,6 @@ def _refuse_other_bytes(closure: Closure, facts: ArtifactFacts) -> None:
             raise PinwardenError(
                 "ARTIFACT_MISMATCH", f"{file.name} differs from the file that the registry served before"
             )
-
-
-def write_pins(project: Project, entry: Entry, verified: VerifiedArtifact, now: str) -> frozenset[Digest]:
-    """Pin verified bytes in the lock, for every client that has the same server.
-
-    Returns the digests of packages whose install scripts are approved.
-    """
-    approved: frozenset[Digest] = frozenset()
-
-    def change(old: Any) -> lock_store.LockWrite:
-        nonlocal approved
-        same = [other for other in old.entries if _is_same_server(other, entry)]
-        path = _closure_file(project, entry, [other for other in old.entries if other not in same])
-        made = [with_pins(other, verified, path, now) for other in same]
-        approved = frozenset().union(*(approved_digests(extension_of(changed)) for changed in made))
-        return lock_store.LockWrite(lock=relock(old, made, now), files={path: verified.data} if verified.data else {})
-
-    lock_store.update(project.lock, change)
-    return approved
 
 
 def _closure_file(project: Project, entry: Entry, others: Sequence[Entry]) -> str:
@@ -209,32 +235,6 @@ def _is_same_server(entry: Entry, other: Entry) -> bool:
 
     identity = entry_identity(entry)
     return entry.name == other.name and (entry.key == other.key or identity == entry_identity(other) is not None)
-
-
-def with_pins(entry: Entry, verified: VerifiedArtifact, path: str, now: str) -> Entry:
-    """The entry with the verified bytes in Pinwarden's record."""
-    known, facts = extension_of(entry) or Extension(), verified.examined_artifact.facts
-    pin = None
-    if verified.closure is not None:
-        pin = ClosurePin(packages=len(verified.closure.packages), path=path, file_digest=Digest.of_bytes(verified.data))
-    scripts = (
-        still_approved(add_approvals(known, verified.scripts), verified.closure) if verified.closure is not None else []
-    )
-    artifacts = tuple(Artifact(name=file.name, digest=file.sha256, size=file.size) for file in facts.files)
-    fresh = replace(
-        known,
-        artifacts=() if facts.image is not None else artifacts,
-        image=_image_pin(facts),
-        closure=pin,
-        registry=facts.registry,
-        provenance=to_json(verified.examined_artifact.identity) if verified.examined_artifact.identity else None,
-        install_scripts=scripts,
-        bundle_tree=verified.tree if verified.tree is not None else known.bundle_tree,
-        evidence=_evidence_rows(known, verified.examined_artifact, now),
-        published_at=facts.published_at or known.published_at,
-        publisher=known.publisher or _publisher(facts),
-    )
-    return extended(entry, fresh)
 
 
 def _publisher(facts: ArtifactFacts) -> str | None:

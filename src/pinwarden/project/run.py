@@ -80,6 +80,45 @@ def prepare_locked(
     return ServerLaunch(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *made.reads))
 
 
+def is_bundle(entry: Entry) -> bool:
+    """Whether an entry was installed from a registry of bundles."""
+    extension = extension_of(entry)
+    return extension is not None and extension.bundle is not None
+
+
+def find_entry(project: Project, name: str, client: str | None) -> Entry:
+    """The entry of a server, after verifying the lock. The entries of several clients must be the same server."""
+    lock = lock_store.read(project.lock)
+    if lock is None:
+        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
+    refuse_if_tampered(verify(lock))
+    entries = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
+    if len(entries) == 1:
+        return entries[0]  # the usual case, without comparing servers
+    from pinwarden.project.locked_servers import locked_server
+
+    return locked_server(lock.entries, name, client, "run").entry
+
+
+def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
+    """The closure that an entry pins, and the digest of its file."""
+    extension = extension_of(entry)
+    if extension is None or extension.closure is None:
+        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
+    pin = extension.closure
+    data = lock_store.read_pinned(project.lock, pin)
+    if data is None or Digest.of_bytes(data) != pin.file_digest:
+        raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
+    return closure_document.parse(data), pin.file_digest
+
+
+def container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
+    """The command that starts a locked image by its digest."""
+    launch = locked_launch(entry)
+    environment = child_environment({}, project.variables, launch.variables)
+    return (*_container_command(entry, launch, project, environment, notify), *launch.runs.arguments)
+
+
 def _mcpb_start(
     project: Project, entry: Entry, launch: LockedLaunch, arguments_given: Sequence[str], notify: Callable[[str], None]
 ) -> ServerLaunch:
@@ -93,12 +132,6 @@ def _mcpb_start(
     environment = child_environment(start.env, project.variables, launch.variables)
     reads = (str(folder), sys.base_prefix)
     return ServerLaunch(command=start.command, environment=environment, cwd=launch.cwd, readable=reads)
-
-
-def is_bundle(entry: Entry) -> bool:
-    """Whether an entry was installed from a registry of bundles."""
-    extension = extension_of(entry)
-    return extension is not None and extension.bundle is not None
 
 
 def _bundle_start(
@@ -157,39 +190,6 @@ def _report_yanked(project: Project, entry: Entry, notify: Callable[[str], None]
 def _nothing_to_run(name: str, why: str) -> PinwardenError:
     hint = f"Give its command: pinwarden run --name {name:.120} -- COMMAND. Its surface is still checked."
     return PinwardenError("NOTHING_TO_RUN", f"{name[:120]!a} {why}", hint=hint)
-
-
-def find_entry(project: Project, name: str, client: str | None) -> Entry:
-    """The entry of a server, after verifying the lock. The entries of several clients must be the same server."""
-    lock = lock_store.read(project.lock)
-    if lock is None:
-        raise PinwardenError("LOCK_MISSING", f"there is no lockfile {project.lock}")
-    refuse_if_tampered(verify(lock))
-    entries = [entry for entry in lock.entries if entry.name == name and client in (None, entry.client)]
-    if len(entries) == 1:
-        return entries[0]  # the usual case, without comparing servers
-    from pinwarden.project.locked_servers import locked_server
-
-    return locked_server(lock.entries, name, client, "run").entry
-
-
-def pinned_closure(project: Project, entry: Entry) -> tuple[Closure, Digest]:
-    """The closure that an entry pins, and the digest of its file."""
-    extension = extension_of(entry)
-    if extension is None or extension.closure is None:
-        raise PinwardenError("BYTES_NOT_LOCKED", f"the bytes of {entry.name[:120]!a} are not locked yet")
-    pin = extension.closure
-    data = lock_store.read_pinned(project.lock, pin)
-    if data is None or Digest.of_bytes(data) != pin.file_digest:
-        raise PinwardenError("LOCK_TAMPERED", f"{pin.path} is not the file that the lock pins")
-    return closure_document.parse(data), pin.file_digest
-
-
-def container_command(project: Project, entry: Entry, notify: Callable[[str], None]) -> tuple[str, ...]:
-    """The command that starts a locked image by its digest."""
-    launch = locked_launch(entry)
-    environment = child_environment({}, project.variables, launch.variables)
-    return (*_container_command(entry, launch, project, environment, notify), *launch.runs.arguments)
 
 
 def _container_command(

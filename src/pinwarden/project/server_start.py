@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # There are no bytes to start from: no package, or its bytes are not locked or not in the store.
 _NO_BYTES = ("NOTHING_TO_RUN", "BYTES_NOT_LOCKED", "ARTIFACT_MISSING")
 
+_STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
+
 
 class PreparedStart(Record):
     """A complete command line, ready to be started."""
@@ -122,6 +124,38 @@ def probe_prepared(
     return probe_all(targets, [probe.options for probe in prepared], on_progress=on_progress)
 
 
+def probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
+    """What to start or contact for this entry, with the values in the client's file if that is as approved."""
+    from pinwarden.clients.config import configured_server
+    from pinwarden.clients.drift import compare_entries
+    from pinwarden.clients.table import client_of
+    from pinwarden.lock.locked_config import configured_in, locked_config
+    from pinwarden.system.redaction import redact_entry
+
+    where = configured_in(entry)
+    client = client_of(where.client if where else entry.client)
+    approved = locked_config(entry.key, entry.document).entry
+    for file in files:
+        for server in file.servers:
+            if server.name == entry.name and server.client == client.id and server.target is not None:
+                changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
+                if all(change.severity == "info" for change in changes):
+                    return with_store_variables(server.target)
+    server = configured_server(entry.name, approved, client)
+    if server.target is None:
+        raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be probed: {server.problem}")
+    return with_store_variables(server.target)
+
+
+def with_store_variables(target: Target) -> Target:
+    """Pass the location of this user's store to a server that is started through ``pinwarden run``."""
+    from pinwarden.system.target import StdioTarget
+
+    if isinstance(target, StdioTarget) and target.command[:2] == ("pinwarden", "run"):
+        return replace(target, env={**_STORE, **target.env})
+    return target
+
+
 def _sandbox(
     project: Project, policy: Policy | None, name: str, started: ServerLaunch, *, wanted: bool
 ) -> Sandbox | None:
@@ -195,38 +229,3 @@ def _is_locked_command(entry: Entry, target: StdioTarget) -> bool:
         return locked_launch(entry).command == target.command
     except PinwardenError:
         return False
-
-
-def probe_target(entry: Entry, files: Sequence[ConfigFile]) -> Target:
-    """What to start or contact for this entry, with the values in the client's file if that is as approved."""
-    from pinwarden.clients.config import configured_server
-    from pinwarden.clients.drift import compare_entries
-    from pinwarden.clients.table import client_of
-    from pinwarden.lock.locked_config import configured_in, locked_config
-    from pinwarden.system.redaction import redact_entry
-
-    where = configured_in(entry)
-    client = client_of(where.client if where else entry.client)
-    approved = locked_config(entry.key, entry.document).entry
-    for file in files:
-        for server in file.servers:
-            if server.name == entry.name and server.client == client.id and server.target is not None:
-                changes = compare_entries(entry.name, approved, redact_entry(server.entry), client)
-                if all(change.severity == "info" for change in changes):
-                    return with_store_variables(server.target)
-    server = configured_server(entry.name, approved, client)
-    if server.target is None:
-        raise PinwardenError("CONFIG_INVALID", f"{entry.name[:120]!a} cannot be probed: {server.problem}")
-    return with_store_variables(server.target)
-
-
-_STORE = {"PINWARDEN_STORE": "${PINWARDEN_STORE:-}", "XDG_DATA_HOME": "${XDG_DATA_HOME:-}"}
-
-
-def with_store_variables(target: Target) -> Target:
-    """Pass the location of this user's store to a server that is started through ``pinwarden run``."""
-    from pinwarden.system.target import StdioTarget
-
-    if isinstance(target, StdioTarget) and target.command[:2] == ("pinwarden", "run"):
-        return replace(target, env={**_STORE, **target.env})
-    return target

@@ -40,24 +40,6 @@ def compare_surfaces(before: Surface, after: Surface, subject: str, *, whole: bo
     )
 
 
-def _diff_summary(counts: Counter[str], blocked: bool) -> str:
-    if not counts:
-        return "no change"
-    counts_text = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
-    return f"{counts_text}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
-
-
-def _diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
-    notes: list[str] = []
-    if before.server is None or after.server is None:
-        notes.append("server information was not recorded on both sides; only new instructions are compared")
-    return tuple(notes)
-
-
-def _digest_text(surface: Surface) -> str | None:
-    return str(surface.digest) if surface.digest else None
-
-
 def scan_surfaces(surfaces: Mapping[str, Surface], *, fail_on_warning: bool = False) -> Report:
     """The report of ``pinwarden scan`` over one or more servers, also compared with each other."""
     findings: list[tuple[str, Finding]] = []
@@ -96,13 +78,6 @@ def scan_row(finding: Finding, server: str = "") -> Row:
 def warning_rows(surface: Surface, server: str, approved: Iterable[Surface] = ()) -> tuple[Row, ...]:
     """Scan warnings about text that is not in an approved surface."""
     return tuple(scan_row(finding, server) for finding in new_warnings(surface, approved))
-
-
-def _scan_summary(counts: Mapping[str, int], servers: int) -> str:
-    over = f" in {servers} servers" if servers > 1 else ""
-    if not sum(counts.values()):
-        return f"nothing suspicious found{over}"
-    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{over} (advisory)"
 
 
 def inspect_surface(surface: Surface, subject: str) -> Report:
@@ -145,6 +120,31 @@ def compare_clients(first: Surface, second: Surface, subject: str) -> Report:
 def surface_document(surface: Surface) -> Any:
     """The surface document as a value."""
     return strict_json.parse_json(encode_surface(surface))
+
+
+def _diff_summary(counts: Counter[str], blocked: bool) -> str:
+    if not counts:
+        return "no change"
+    counts_text = ", ".join(f"{counts[level]} {level}" for level in ("critical", "review", "info") if counts[level])
+    return f"{counts_text}: {'blocked until someone approves it' if blocked else 'nothing that needs a decision'}"
+
+
+def _diff_notes(before: Surface, after: Surface) -> tuple[str, ...]:
+    notes: list[str] = []
+    if before.server is None or after.server is None:
+        notes.append("server information was not recorded on both sides; only new instructions are compared")
+    return tuple(notes)
+
+
+def _digest_text(surface: Surface) -> str | None:
+    return str(surface.digest) if surface.digest else None
+
+
+def _scan_summary(counts: Mapping[str, int], servers: int) -> str:
+    over = f" in {servers} servers" if servers > 1 else ""
+    if not sum(counts.values()):
+        return f"nothing suspicious found{over}"
+    return f"{counts.get('warning', 0)} warnings, {counts.get('info', 0)} notes{over} (advisory)"
 
 
 def _inspect_summary(surface: Surface) -> str:

@@ -42,6 +42,12 @@ def render(report: Report) -> str:
     return "\n".join([*_within_size(lines, [_texts(row) for row in shown], notes), *notes]).rstrip() + "\n"
 
 
+def render_error(err: PinwardenError, command: str) -> str:
+    """A section with the error in place of a report."""
+    heading = f"### {command.capitalize()} did not finish"
+    return f"{heading}\n\n**{_safe(err.message)}** (`{err.code}`)\n\n> {_safe(err.hint)}\n"
+
+
 def _rows(rows: tuple[Row, ...]) -> list[str]:
     """As many rows as fit into the budget of the table."""
     lines: list[str] = []
@@ -71,12 +77,6 @@ def _within_size(lines: list[str], texts: list[list[str]], notes: list[str]) -> 
         else:
             lines += text
     return [*lines, f"…and {left_out} more texts, which are too long for a comment.", ""] if left_out else lines
-
-
-def render_error(err: PinwardenError, command: str) -> str:
-    """A section with the error in place of a report."""
-    heading = f"### {command.capitalize()} did not finish"
-    return f"{heading}\n\n**{_safe(err.message)}** (`{err.code}`)\n\n> {_safe(err.hint)}\n"
 
 
 def _where(row: Row) -> str:

@@ -26,21 +26,6 @@ def render(report: Report) -> str:
     return _log({"tool": _tool({"rules": rules}), "columnKind": "unicodeCodePoints", "results": results})
 
 
-def _rule(code: str, meaning: str | None) -> dict[str, Any]:
-    """A rule with all members that GitHub code scanning requires."""
-    words = code.replace("_", " ")
-    text = meaning or f"{words.capitalize()}."
-    advice = f"{text} Review the change, then undo it or approve it. Reference: docs/reference/findings.md, {code}."
-    return {
-        "id": code,
-        "name": words.title().replace(" ", ""),
-        "shortDescription": {"text": text},
-        "fullDescription": {"text": text},
-        "help": {"text": advice},
-        "properties": {"tags": ["security", "mcp"]},
-    }
-
-
 def render_error(err: PinwardenError, command: str) -> str:
     """A run that was not successful: no results, and a notification with the error."""
     descriptor = {"id": err.code, "shortDescription": {"text": CODES[err.code].meaning}}
@@ -55,6 +40,21 @@ def render_error(err: PinwardenError, command: str) -> str:
         "toolExecutionNotifications": [notification],
     }
     return _log({"tool": _tool({"notifications": [descriptor]}), "invocations": [invocation], "results": []})
+
+
+def _rule(code: str, meaning: str | None) -> dict[str, Any]:
+    """A rule with all members that GitHub code scanning requires."""
+    words = code.replace("_", " ")
+    text = meaning or f"{words.capitalize()}."
+    advice = f"{text} Review the change, then undo it or approve it. Reference: docs/reference/findings.md, {code}."
+    return {
+        "id": code,
+        "name": words.title().replace(" ", ""),
+        "shortDescription": {"text": text},
+        "fullDescription": {"text": text},
+        "help": {"text": advice},
+        "properties": {"tags": ["security", "mcp"]},
+    }
 
 
 def _tool(members: dict[str, Any]) -> dict[str, Any]:

@@ -115,6 +115,58 @@ def gate_report(projects: Sequence[ProjectCheck]) -> Report:
     )
 
 
+def has_closures(lock: Lock) -> bool:
+    """Whether the dependencies of any entry are locked."""
+    return any((known := extension_of(entry)) is not None and known.closure is not None for entry in lock.entries)
+
+
+def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
+    """Servers whose surface was approved for another release or configuration than they start now. The gateway still
+    enforces the approved surface; what the server offers now is known only after it was started."""
+    from pinwarden.lock.locked_launch import launch_label
+    from pinwarden.project.locked_servers import approve_command
+
+    for entry in lock.entries:
+        extension = extension_of(entry)
+        if extension is None or extension.surface is None or extension.surface_of is None:
+            continue
+        yield Row(
+            code=OUTDATED_SURFACE,
+            severity=LIVE_KINDS[OUTDATED_SURFACE].severity,
+            entity="server",
+            name=entry.name,
+            path="",
+            message=(
+                f"its surface was approved for {extension.surface_of[:200]}; {launch_label(entry)} was not started "
+                f"since. What differs is blocked. Review it: {approve_command(entry, lock.entries)}"
+            ),
+        )
+
+
+def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
+    """Servers that ``--live`` cannot compare, if it can compare others."""
+    if not any(map(has_pin, lock.entries)):
+        return
+    from pinwarden.project.locked_servers import approve_command
+
+    for entry in lock.entries:
+        if not has_pin(entry):
+            how = approve_command(entry, lock.entries)
+            yield Row(
+                code=UNPINNED,
+                severity=LIVE_KINDS[UNPINNED].severity,
+                entity="server",
+                name=entry.name,
+                path="",
+                message=f"not checked: nothing of its surface is approved yet. Review it: {how}",
+            )
+
+
+def nothing_to_check_row(check: str, why: str) -> Row:
+    """A check that was requested and has nothing to check."""
+    return Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=f"{check}: {why}")
+
+
 def _worst(states: Iterable[str]) -> str:
     """The state of a check over several projects: failed if it failed in one, ok if it was done in any."""
     known = set(states)
@@ -196,11 +248,6 @@ def _entry_counts(lock: Lock, options: GateOptions, without: _Names = MappingPro
         "bytes": count("bytes", options.fetch_context is not None, _has_bytes),
         "live": count("live", options.probe is not None, _has_live_pin),
     }
-
-
-def has_closures(lock: Lock) -> bool:
-    """Whether the dependencies of any entry are locked."""
-    return any((known := extension_of(entry)) is not None and known.closure is not None for entry in lock.entries)
 
 
 def _has_bytes(entry: Entry) -> bool:
@@ -287,50 +334,3 @@ LIVE_KINDS: FindingKinds = kind_table(
         (UNPINNED, "Nothing of the server's surface is approved, so the live server cannot be compared with anything."),
     ),
 )
-
-
-def outdated_surface_rows(lock: Lock) -> Iterator[Row]:
-    """Servers whose surface was approved for another release or configuration than they start now. The gateway still
-    enforces the approved surface; what the server offers now is known only after it was started."""
-    from pinwarden.lock.locked_launch import launch_label
-    from pinwarden.project.locked_servers import approve_command
-
-    for entry in lock.entries:
-        extension = extension_of(entry)
-        if extension is None or extension.surface is None or extension.surface_of is None:
-            continue
-        yield Row(
-            code=OUTDATED_SURFACE,
-            severity=LIVE_KINDS[OUTDATED_SURFACE].severity,
-            entity="server",
-            name=entry.name,
-            path="",
-            message=(
-                f"its surface was approved for {extension.surface_of[:200]}; {launch_label(entry)} was not started "
-                f"since. What differs is blocked. Review it: {approve_command(entry, lock.entries)}"
-            ),
-        )
-
-
-def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]:
-    """Servers that ``--live`` cannot compare, if it can compare others."""
-    if not any(map(has_pin, lock.entries)):
-        return
-    from pinwarden.project.locked_servers import approve_command
-
-    for entry in lock.entries:
-        if not has_pin(entry):
-            how = approve_command(entry, lock.entries)
-            yield Row(
-                code=UNPINNED,
-                severity=LIVE_KINDS[UNPINNED].severity,
-                entity="server",
-                name=entry.name,
-                path="",
-                message=f"not checked: nothing of its surface is approved yet. Review it: {how}",
-            )
-
-
-def nothing_to_check_row(check: str, why: str) -> Row:
-    """A check that was requested and has nothing to check."""
-    return Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=f"{check}: {why}")

@@ -54,14 +54,6 @@ def lock_rows(project: Project, lock: Lock, texts: Mapping[str, bytes], options:
         )
 
 
-def _locations(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    from pinwarden.core.json_values import locate_pointers
-    from pinwarden.lock.entry import LOCK_LIMITS
-    from pinwarden.system.files import read_file
-
-    return locate_pointers(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
-
-
 def digest_rows(project: Project, lock: Lock, policies: Policies, options: GateOptions) -> Iterator[Row]:
     """Compare with the digest that is kept outside the repository. For a sealed lock it covers approvals and surfaces
     (through the seal) and the policy, including that there is none."""
@@ -162,6 +154,14 @@ def signature_rows_of(project: Project, lock: Lock, policies: Policies, options:
     policy = _policy_digest(policies) if options.signatures.policy is None else None
     file = project.shown(project.lock)
     return [replace(row, file=file) for row in signature_rows(data, options.signatures, policy)]
+
+
+def _locations(project: Project, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    from pinwarden.core.json_values import locate_pointers
+    from pinwarden.lock.entry import LOCK_LIMITS
+    from pinwarden.system.files import read_file
+
+    return locate_pointers(read_file(project.lock, LOCK_LIMITS.max_bytes), paths)
 
 
 def _policy_digest(policies: Policies) -> str | None:

@@ -36,20 +36,6 @@ if TYPE_CHECKING:
     from pinwarden.surface.probe.probe import ProbeOptions
 
 
-class _LiveCheck(Record):
-    """One entry whose server is probed, and its approved surface; None if only ToolPin's hashes are locked."""
-
-    entry: Entry
-    prepared: PreparedProbe
-    approved: Surface | None
-
-
-_NOTHING_PINNED = (
-    "there is nothing to compare the live servers with: no entry has an approved surface. Approve one with "
-    "pinwarden approve NAME, or all with pinwarden init --allow-execute"
-)
-
-
 def live_rows(
     project: Project,
     lock: Lock,
@@ -91,6 +77,76 @@ def live_rows(
             yield from _surface_rows(check.entry, check.approved, outcome)
         else:
             yield from _hash_rows(check.entry, outcome)
+
+
+def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
+    """Look up every version that came from a registry again."""
+    from pinwarden.lock.server_entry import from_value
+
+    if gate_options.registry_requested and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
+        yield nothing_to_check_row("--registry", _NOTHING_REGISTERED)
+    for entry in lock.entries:
+        if entry.source in UNLISTED:
+            continue
+        try:
+            current = from_value(registries.find(entry.name, entry.version, entry.source))
+        except PinwardenError as err:
+            if err.code == "SERVER_NOT_FOUND":
+                message = f"no registry has version {entry.version} any more"
+                yield _registry_row(entry, "version_gone", message)
+            else:
+                yield _registry_row(entry, COULD_NOT_CHECK, err.message)
+            continue
+        if current.status != "active":
+            yield _registry_row(
+                entry, f"entry_{current.status}", f"the registry marks this version as {current.status}"
+            )
+        yield from _metadata_rows(entry, current, gate_options.now)
+
+
+class ByteCheck(Record):
+    """The outcome of downloading and hashing again."""
+
+    rows: tuple[Row, ...] = ()
+    proved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By entry key, the codes of the evidence that passed; empty for a refused artifact."""
+
+
+def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
+    """Download and hash every pinned artifact again, each package once."""
+    rows: list[Row] = []
+    known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
+    proved: dict[str, frozenset[str]] = {}
+    for entry in filter(has_bytes, lock.entries):
+        try:
+            key = entry.name, locked_launch(entry).command
+            if key not in known:
+                known[key] = frozenset()
+                examined = examine_artifact(entry, context, now)
+                rows += (row for row in examined.rows if row.severity != "info")
+                passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
+                known[key] = frozenset() if examined.refused else frozenset(passed)
+            proved[entry.key] = known[key]
+        except PinwardenError as err:
+            rows.append(_failure(entry, err))
+    if lock.entries and not any(map(has_bytes, lock.entries)):
+        why = "--bytes: no entry has pinned bytes, so there is nothing to hash; pin them with pinwarden prove"
+        rows.append(Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=why))
+    return ByteCheck(rows=tuple(rows), proved=proved)
+
+
+class _LiveCheck(Record):
+    """One entry whose server is probed, and its approved surface; None if only ToolPin's hashes are locked."""
+
+    entry: Entry
+    prepared: PreparedProbe
+    approved: Surface | None
+
+
+_NOTHING_PINNED = (
+    "there is nothing to compare the live servers with: no entry has an approved surface. Approve one with "
+    "pinwarden approve NAME, or all with pinwarden init --allow-execute"
+)
 
 
 def _has_pin(entry: Entry) -> bool:
@@ -169,31 +225,6 @@ _NOTHING_REGISTERED = (
 )
 
 
-def registry_rows(lock: Lock, registries: Registries, gate_options: GateOptions) -> Iterator[Row]:
-    """Look up every version that came from a registry again."""
-    from pinwarden.lock.server_entry import from_value
-
-    if gate_options.registry_requested and lock.entries and all(entry.source in UNLISTED for entry in lock.entries):
-        yield nothing_to_check_row("--registry", _NOTHING_REGISTERED)
-    for entry in lock.entries:
-        if entry.source in UNLISTED:
-            continue
-        try:
-            current = from_value(registries.find(entry.name, entry.version, entry.source))
-        except PinwardenError as err:
-            if err.code == "SERVER_NOT_FOUND":
-                message = f"no registry has version {entry.version} any more"
-                yield _registry_row(entry, "version_gone", message)
-            else:
-                yield _registry_row(entry, COULD_NOT_CHECK, err.message)
-            continue
-        if current.status != "active":
-            yield _registry_row(
-                entry, f"entry_{current.status}", f"the registry marks this version as {current.status}"
-            )
-        yield from _metadata_rows(entry, current, gate_options.now)
-
-
 def _metadata_rows(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
     """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
     from pinwarden.lock.install_plan import Installation, install_plan
@@ -247,37 +278,6 @@ def _comparable_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _registry_row(entry: Entry, code: str, message: str) -> Row:
     level = "review" if code == COULD_NOT_CHECK else REGISTRY_KINDS[code].severity
     return Row(code=code, severity=level, entity="registry", name=entry.name, path="", message=message)
-
-
-class ByteCheck(Record):
-    """The outcome of downloading and hashing again."""
-
-    rows: tuple[Row, ...] = ()
-    proved: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By entry key, the codes of the evidence that passed; empty for a refused artifact."""
-
-
-def check_bytes(lock: Lock, context: FetchContext, now: str) -> ByteCheck:
-    """Download and hash every pinned artifact again, each package once."""
-    rows: list[Row] = []
-    known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
-    proved: dict[str, frozenset[str]] = {}
-    for entry in filter(has_bytes, lock.entries):
-        try:
-            key = entry.name, locked_launch(entry).command
-            if key not in known:
-                known[key] = frozenset()
-                examined = examine_artifact(entry, context, now)
-                rows += (row for row in examined.rows if row.severity != "info")
-                passed = (str(row["code"]) for row in examined.outcome.evidence if row["status"] == "passed")
-                known[key] = frozenset() if examined.refused else frozenset(passed)
-            proved[entry.key] = known[key]
-        except PinwardenError as err:
-            rows.append(_failure(entry, err))
-    if lock.entries and not any(map(has_bytes, lock.entries)):
-        why = "--bytes: no entry has pinned bytes, so there is nothing to hash; pin them with pinwarden prove"
-        rows.append(Row(code=COULD_NOT_CHECK, severity="review", entity="lock", name="", path="", message=why))
-    return ByteCheck(rows=tuple(rows), proved=proved)
 
 
 def _failure(entry: Entry, err: PinwardenError) -> Row:
