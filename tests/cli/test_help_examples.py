@@ -191,7 +191,6 @@ PREPARED: dict[str, Callable[[Reader, ExitStack], object]] = {
     "digest": _plain,
     "install": _install,
     "lock": _registry_cache,
-    "log": lambda reader, stack: reader.publish(stack),
     "registry": lambda reader, stack: reader.publish(stack),
     "run": _built,
     "signature": lambda reader, _: reader.pack(),

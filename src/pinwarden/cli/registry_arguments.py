@@ -115,7 +115,7 @@ def registry_key_from(args: Namespace) -> PublicKey | None:
     return PublicKey.parse(args.registry_key) if args.registry_key else None
 
 
-def add_log_arguments(parser: ArgumentParser) -> None:
+def add_transparency_log_arguments(parser: ArgumentParser) -> None:
     """Which log to read, and which witnesses must have signed it."""
     parser.add_argument("registry", metavar="REGISTRY", help="a registry's address, or the folder of an export")
     parser.add_argument(

@@ -106,8 +106,8 @@ _CATALOG = {
         "registry yank": ("publish", "registry_yank", "Yank a version, or undo that"),
         "registry attest": ("publish", "registry_attest", "Add attestations to a published bundle"),
         "registry keys": ("publish", "registry_keys", "Change which keys may publish in a namespace"),
-        "log verify": ("log", "log_verify", "Verify a registry's whole transparency log"),
-        "log monitor": ("log", "log_monitor", "Report new entries in a registry's log, and prove it only grew"),
+        "log verify": ("registry", "log_verify", "Verify a registry's whole transparency log"),
+        "log monitor": ("registry", "log_monitor", "Report new entries in a registry's log, and prove it only grew"),
     },
     "Low-level tools": {
         "canonicalize": ("digest", "canonicalize", "Print JSON in canonical form"),
