@@ -69,13 +69,13 @@ class ApprovalCandidate(Record):
 
 
 def scan_candidate(
-    server: str, seen: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
+    server: str, surface: Surface, approved: Iterable[Surface] = (), *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
     """Scan everything in a surface that is not in an approved one."""
     from pinwarden.project.surface_reports import warning_rows
 
-    rows = warning_rows(seen, server, approved)
-    return ApprovalCandidate(server=server, surface=seen, warnings=rows, warnings_approved=warnings_approved)
+    rows = warning_rows(surface, server, approved)
+    return ApprovalCandidate(server=server, surface=surface, warnings=rows, warnings_approved=warnings_approved)
 
 
 def approved_surfaces(project: Project, server: str) -> list[Surface]:

@@ -43,35 +43,35 @@ def approved_surface(project: Project, entry: Entry) -> Surface | None:
     return parse_surface(texts[pin.path]) if pin is not None and pin.path in texts else None
 
 
-def approval_report(project: Project, server: LockedServer, seen: Surface) -> Report:
+def approval_report(project: Project, server: LockedServer, surface: Surface) -> Report:
     """What would be approved, as a diff against the approved surface, or against each if clients have several."""
     baselines = {_approved_digest(project, entry): entry for entry in reversed(server.entries)}
     if len(baselines) > 1:
         baselines.pop(None, None)  # another client's approval of the same server was reviewed
-    reports = [_entry_difference(project, entry, seen) for entry in reversed(baselines.values())]
+    reports = [_entry_difference(project, entry, surface) for entry in reversed(baselines.values())]
     return reports[0] if len(reports) == 1 else _join_reports(reports)
 
 
-def nothing_to_approve(project: Project, server: LockedServer, seen: Surface) -> bool:
+def nothing_to_approve(project: Project, server: LockedServer, surface: Surface) -> bool:
     """Whether the surface is exactly the approved one, for every client, and for what they start now."""
     return all(
-        _approved_digest(project, entry) == str(seen.digest) and _approved_for(entry) is None
+        _approved_digest(project, entry) == str(surface.digest) and _approved_for(entry) is None
         for entry in server.entries
     )
 
 
-def with_warnings(report: Report, project: Project, server: LockedServer, seen: Surface) -> Report:
+def with_warnings(report: Report, project: Project, server: LockedServer, surface: Surface) -> Report:
     """Add the scan warnings about what is not approved yet, so they are read before the decision."""
-    return _with_warnings(report, _candidate(project, server, seen))
+    return _with_warnings(report, _candidate(project, server, surface))
 
 
-def approve(project: Project, server: LockedServer, seen: Surface, approver: Approver, now: str) -> Report:
+def approve(project: Project, server: LockedServer, surface: Surface, approver: Approver, now: str) -> Report:
     """Approve the surface for every client that has the server, and report what that changed.
 
     A surface with scan warnings is approved only with the warnings.
     """
-    candidate = _candidate(project, server, seen, warnings_approved=approver.approves_warnings)
-    changed = approval_report(project, server, seen)
+    candidate = _candidate(project, server, surface, warnings_approved=approver.approves_warnings)
+    changed = approval_report(project, server, surface)
     shown = _with_warnings(changed, candidate)
     name = server.entry.name
     if candidate.blocked:
@@ -84,8 +84,14 @@ def approve(project: Project, server: LockedServer, seen: Surface, approver: App
     return replace(
         shown,
         exit_code=EXIT_CLEAN,
-        summary=f"{name}: {changes} approved by {approver.by}{clients}; surface {seen.digest}",
-        facts={**shown.facts, "approved": True, "by": approver.by, "why": approver.reason, "surface": str(seen.digest)},
+        summary=f"{name}: {changes} approved by {approver.by}{clients}; surface {surface.digest}",
+        facts={
+            **shown.facts,
+            "approved": True,
+            "by": approver.by,
+            "why": approver.reason,
+            "surface": str(surface.digest),
+        },
     )
 
 
@@ -110,12 +116,12 @@ def _approved_digest(project: Project, entry: Entry) -> str | None:
     return None if approved is None else str(approved.digest)
 
 
-def _entry_difference(project: Project, entry: Entry, seen: Surface) -> Report:
+def _entry_difference(project: Project, entry: Entry, surface: Surface) -> Report:
     approved = approved_surface(project, entry)
     if approved is not None:
-        report = replace(compare_surfaces(approved, seen, entry.name, whole=True), command="approve")
-        return _unchanged_report(report, entry) if approved.digest == seen.digest else report
-    report = compare_surfaces(Surface(server=None, items={}, observed={}), seen, entry.name, whole=True)
+        report = replace(compare_surfaces(approved, surface, entry.name, whole=True), command="approve")
+        return _unchanged_report(report, entry) if approved.digest == surface.digest else report
+    report = compare_surfaces(Surface(server=None, items={}, observed={}), surface, entry.name, whole=True)
     notes = ("nothing of this server's surface is approved yet, so everything is new",)
     return replace(
         report,
@@ -134,18 +140,18 @@ def _approved_for(entry: Entry) -> str | None:
 
 
 def _unchanged_report(report: Report, entry: Entry) -> Report:
-    of = _approved_for(entry)
-    if of is None:
+    release = _approved_for(entry)
+    if release is None:
         return replace(report, summary=f"{entry.name}: nothing to approve, its surface is as approved")
-    summary = f"{entry.name}: its surface is as approved for {of}; approve it for this release too"
+    summary = f"{entry.name}: its surface is as approved for {release}; approve it for this release too"
     return replace(report, summary=summary)
 
 
 def _candidate(
-    project: Project, server: LockedServer, seen: Surface, *, warnings_approved: bool = False
+    project: Project, server: LockedServer, surface: Surface, *, warnings_approved: bool = False
 ) -> ApprovalCandidate:
     name = server.entry.name
-    return scan_candidate(name, seen, approved_surfaces(project, name), warnings_approved=warnings_approved)
+    return scan_candidate(name, surface, approved_surfaces(project, name), warnings_approved=warnings_approved)
 
 
 def _with_warnings(report: Report, candidate: ApprovalCandidate) -> Report:

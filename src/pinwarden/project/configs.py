@@ -151,8 +151,8 @@ def finding_row(finding: ConfigFinding, file: str, policies: Policies) -> Row:
 
     code, level, message = finding.code, finding.severity, finding.message
     if policies.own is not None and code in SETTING_CODES:
-        answer = waived(policies.own, file, code, message, policies.today)
-        level, message = level if answer.refuses else "info", answer.full_message
+        judged = waived(policies.own, file, code, message, policies.today)
+        level, message = level if judged.refuses else "info", judged.full_message
     return Row(code=code, severity=level, entity="config", name=finding.name, path="", message=message, file=file)
 
 

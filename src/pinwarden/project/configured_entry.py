@@ -47,8 +47,8 @@ def entry_of(server: ConfiguredServer, now: str) -> lock_entry.Entry:
     """The lock entry of a configured server."""
     made_up = from_value({"server": _server_json(server), "_meta": {}}, source=SOURCE)
     client = lock_client(server.client)
-    how = Installation(scope="global" if server.scope == "global" else "project")
-    plan = install_plan(made_up, client, now=now, how=how)
+    installation = Installation(scope="global" if server.scope == "global" else "project")
+    plan = install_plan(made_up, client, now=now, how=installation)
     fragment = fragment_of(server)
     plan["config"] = fragment
     plan["locked"]["config"] = deepcopy(fragment)
@@ -136,13 +136,13 @@ def lock_entry_of(server: ConfiguredServer, behind: Entry | None, extension: Ext
     if known.bundle is not None:
         merged = with_optional_members_of(known, replace(extension, registry=known.registry))
         return extended(_same_bundle(server, behind), merged)
-    made = entry_of(as_enforced(server, behind), now)
-    if behind.key == made.key:
-        return extended(made, extension)
+    entry = entry_of(as_enforced(server, behind), now)
+    if behind.key == entry.key:
+        return extended(entry, extension)
     variables = tuple(sorted(server.target.env)) if isinstance(server.target, StdioTarget) else ()
     launch = launch_command(replace(locked_launch(behind), variables=variables))
     shared = with_bytes_of(known, extension, same=False)
-    return extended(made, replace(shared, launch=launch))
+    return extended(entry, replace(shared, launch=launch))
 
 
 def _same_bundle(server: ConfiguredServer, behind: Entry) -> Entry:

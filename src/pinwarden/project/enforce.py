@@ -129,8 +129,8 @@ def enforce_entry(options: EnforceOptions, entry: Entry, configured: ConfiguredS
     copy = entry.document.get("locked")
     kept = {"locked": {**copy, "config": fragment}} if isinstance(copy, dict) else {}
     document = {**entry.document, "config": fragment, **kept}
-    made = lock_entry.with_integrity(replace(entry, document=document))
-    sealed = extended(made, replace(extension, launch=launch_command(launch)))
+    changed = lock_entry.with_integrity(replace(entry, document=document))
+    sealed = extended(changed, replace(extension, launch=launch_command(launch)))
     raw = None if server is None else with_command(server.entry, client, words)
     if server is not None and raw is not None:
         refuse_uneditable(server, raw)

@@ -131,8 +131,8 @@ def _with_surface_status(approved: ApprovedServers, server: DiscoveredServer) ->
     server = replace(server, status=status)
     open_warnings = bool(status.scan_warnings) and not server.warnings_approved
     if open_warnings and status.state in ("first", "new"):
-        how = f"its surface looks like an attack. If you reviewed it and accept it: {server.how_to_accept}"
-        return replace(server, refused=how)
+        reason = f"its surface looks like an attack. If you reviewed it and accept it: {server.how_to_accept}"
+        return replace(server, refused=reason)
     serious = status.scan_warnings or any(row.severity == CRITICAL for row in status.rows)
     return replace(server, accepted=server.named and not open_warnings if serious else server.accepted)
 
@@ -216,11 +216,11 @@ def _probe_all(
         list(probes.values()),
         on_progress=(lambda step: on_progress(step.done, step.total)) if on_progress else None,
     )
-    answers = dict(zip(probes, outcomes, strict=True))
-    answers |= {key: start for key, start in starts.items() if isinstance(start, PinwardenError)}
+    outcomes_by_key = dict(zip(probes, outcomes, strict=True))
+    outcomes_by_key |= {key: start for key, start in starts.items() if isinstance(start, PinwardenError)}
     result: list[DiscoveredServer] = []
     for server in servers:
-        outcome = answers.get(server.key) if server.refused is None else None
+        outcome = outcomes_by_key.get(server.key) if server.refused is None else None
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             result.append(replace(server, refused=f"{outcome.message}; a lock must not hold it"))
         elif isinstance(outcome, PinwardenError):

@@ -107,34 +107,36 @@ class ApprovedServers:
         pin = extension.surface if extension else None
         return parse_surface(self._texts[pin.path]) if pin is not None and pin.path in self._texts else None
 
-    def with_surface(self, status: LockStatus, key: str, name: str, seen: Surface) -> LockStatus:
+    def with_surface(self, status: LockStatus, key: str, name: str, surface: Surface) -> LockStatus:
         """Add the probed surface: it needs a decision too, unless it is the approved one.
 
         Text that is not approved yet is scanned as by ``pinwarden scan``.
         """
         approved = self.surface(key)
-        if approved is not None and approved.digest == seen.digest:
+        if approved is not None and approved.digest == surface.digest:
             return status
         from pinwarden.project.surface_reports import warning_rows
 
-        attacks = warning_rows(seen, name, () if approved is None else (approved,))
+        attacks = warning_rows(surface, name, () if approved is None else (approved,))
         if approved is not None:
-            rows = tuple(change_row(change) for change in compare(approved, seen))
+            rows = tuple(change_row(change) for change in compare(approved, surface))
             rows = tuple(replace(row, entity=f"{name}: {row.entity}") for row in rows)
             state: State = "changed" if status.state == "unchanged" else status.state
             return replace(status, state=state, rows=(*status.rows, *rows, *attacks), scan_warnings=attacks)
         if status.state == "unchanged":
-            return LockStatus(state="changed", rows=(_first_surface_row(name, seen), *attacks), scan_warnings=attacks)
+            return LockStatus(
+                state="changed", rows=(_first_surface_row(name, surface), *attacks), scan_warnings=attacks
+            )
         return replace(status, rows=(*status.rows, *attacks), scan_warnings=attacks) if attacks else status
 
 
-def _first_surface_row(name: str, seen: Surface) -> Row:
+def _first_surface_row(name: str, surface: Surface) -> Row:
     """A row that names the items to approve, and how to read them first."""
     message = (
         "Its tools were not pinned yet; its current tools would be approved. "
         f"To read them first: pinwarden inspect {shlex.quote(name)} --allow-execute --format json"
     )
-    names = ", ".join(f"{kind.entity} {item.name}" for kind in ITEM_KINDS for item in seen.items_of_kind(kind))
+    names = ", ".join(f"{kind.entity} {item.name}" for kind in ITEM_KINDS for item in surface.items_of_kind(kind))
     return Row(
         code="surface_new",
         severity=LOCKING_KINDS["surface_new"].severity,

@@ -119,9 +119,9 @@ def _summary(discovery: Discovery, unread: Sequence[ConfigFile], findings: int) 
     if not servers:
         return f"{broken}; no MCP servers were found in the others" if unread else _NO_SERVERS
     if undecided:
-        what = f"{plural(len(undecided), 'configured server')} new or different"
+        pending = f"{plural(len(undecided), 'configured server')} new or different"
         saved = plural(len(discovery.saved), "server")
-        summary = f"{saved} locked in {name}; {what}" if discovery.saved else f"{name} was not changed: {what}"
+        summary = f"{saved} locked in {name}; {pending}" if discovery.saved else f"{name} was not changed: {pending}"
     else:
         locked = [server for server in servers if server.refused is None]
         pinned = sum(discovery.is_pinned(server) for server in locked)
@@ -158,7 +158,7 @@ def _notes(discovery: Discovery) -> Iterator[str]:
 def _facts(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
     project = discovery.project
     launched = parse_launch(server.server.target) if server.server.target else None
-    seen = server.surface or (discovery.approved.surface(server.key) if discovery.is_pinned(server) else None)
+    surface = server.surface or (discovery.approved.surface(server.key) if discovery.is_pinned(server) else None)
     facts: Mapping[str, Any] = {
         "name": mask_name(server.server.name),
         "client": server.server.client,
@@ -169,7 +169,7 @@ def _facts(discovery: Discovery, server: DiscoveredServer) -> dict[str, Any]:
         "state": server.status.state,
         "locked": server.refused is None
         and (not discovery.undecided or server.status.state == "unchanged" or server.key in discovery.saved),
-        "surface": str(seen.digest) if seen else None,
+        "surface": str(surface.digest) if surface else None,
         "reason": server.refused or server.not_probed,
     }
     return dict(facts)

@@ -70,9 +70,9 @@ def unknown_script_rows(allowed: AllowedScripts, closures: Sequence[Closure]) ->
 
 def lost_approval_rows(server: str, known: Extension | None, closure: Closure) -> Iterator[Row]:
     """Approvals that a newer closure would end, because its bytes differ."""
-    here = {package.files[0].digest for package in with_scripts(closure)}
+    current = {package.files[0].digest for package in with_scripts(closure)}
     for approval in known.install_scripts if known is not None else ():
-        if approval.digest not in here:
+        if approval.digest not in current:
             message = f"the install script of {approval.package[:120]} was approved for other bytes; it is not run"
             yield Row(code=LOST, severity="review", entity="closure", name=server, path="", message=message)
 

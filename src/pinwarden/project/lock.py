@@ -114,10 +114,10 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     warnings = candidate.warnings if candidate is not None else ()
     if candidate is not None and candidate.blocked:
         candidate = None
-    seen = candidate.surface if candidate is not None else None
-    refused = bool(warnings) and seen is None
+    surface = candidate.surface if candidate is not None else None
+    refused = bool(warnings) and surface is None
     artifact = _verify_bytes(entry, request, lock_options)
-    plans = [_plan(entry, client, request, seen, artifact, lock_options.now) for client in request.clients]
+    plans = [_plan(entry, client, request, surface, artifact, lock_options.now) for client in request.clients]
     for plan in plans:
         refuse_forbidden(policies, plan, lock_options.now, entry.published_at)
     entries = [_entry(plan, candidate, project, lock_options, entry.published_at) for plan in plans]
@@ -129,13 +129,13 @@ def lock_from_registry(project: Project, request: LockRequest, policies: Policie
     return Report(
         command="lock",
         subject=entry.name,
-        summary=_summary(entry, request, seen, refused=refused),
+        summary=_summary(entry, request, surface, refused=refused),
         exit_code=EXIT_REFUSED if refused else EXIT_CLEAN,
         rows=(*warnings, *findings),
         facts={
             "entries": [{"key": locked.key, "integrity": locked.integrity} for locked in entries],
             "tier": plans[0]["trust"]["tier"],
-            "surface": str(seen.digest) if seen else None,
+            "surface": str(surface.digest) if surface else None,
             "findings": [{"code": row.code, "message": row.message} for row in (*warnings, *findings)],
         },
     )
@@ -247,15 +247,15 @@ def approve_surfaces(
     written: list[lock_entry.Entry] = []
 
     def with_surface(entry: lock_entry.Entry, candidate: ApprovalCandidate) -> lock_entry.Entry:
-        seen = candidate.surface
+        surface = candidate.surface
         known = extension_of(entry) or Extension()
         changed = replace(
             known,
-            surface=pin_surface(seen, surface_path(entry.key, folder=folder)),
-            api_surface=str(api_surface_hash(_tools(seen))),
+            surface=pin_surface(surface, surface_path(entry.key, folder=folder)),
+            api_surface=str(api_surface_hash(_tools(surface))),
             approval=approval_of(approver, now, candidate),
             surface_of=None,
-            probed_release=probed_release_of_entry(project, entry, seen),
+            probed_release=probed_release_of_entry(project, entry, surface),
         )
         return extended(entry, changed)
 
@@ -276,8 +276,8 @@ def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
     from pinwarden.lock.install_plan import fragment
 
     generic = CLIENTS["generic"]
-    made = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
-    server = configured_server(entry.name, entry_in(made.config, generic, entry.name), generic)
+    config = fragment(entry, "generic", target=require_target(entry, kind), dialect="modern")
+    server = configured_server(entry.name, entry_in(config.config, generic, entry.name), generic)
     if server.target is None:
         raise PinwardenError(
             "NO_INSTALL_TARGET", f"{entry.name[:120]} cannot be started or contacted: {server.problem}"
@@ -289,10 +289,10 @@ def extension_for(
     candidate: ApprovalCandidate | None, project: Project, name: str, lock_options: LockOptions
 ) -> Extension:
     """Pinwarden's record for a new entry: the approved surface, and who approved it."""
-    seen = None if candidate is None else candidate.surface
+    surface = None if candidate is None else candidate.surface
     return Extension(
-        surface=None if seen is None else pin_surface(seen, surface_file(project, name)),
-        api_surface=None if seen is None else str(api_surface_hash(_tools(seen))),
+        surface=None if surface is None else pin_surface(surface, surface_file(project, name)),
+        api_surface=None if surface is None else str(api_surface_hash(_tools(surface))),
         approval=None
         if lock_options.approver is None
         else approval_of(lock_options.approver, lock_options.now, candidate),
@@ -311,7 +311,7 @@ def surface_file(project: Project, name: str) -> str:
     return surface_path(name, folder=lock_store.surfaces_folder(project.lock))
 
 
-def probed_release(project: Project, command: Sequence[str], seen: Surface) -> str | None:
+def probed_release(project: Project, command: Sequence[str], surface: Surface) -> str | None:
     """The release that answered a probe; None if the command names a release, or it is not known.
 
     For npx, the release that npx installed; for other launchers, the version that the server states about itself.
@@ -326,14 +326,14 @@ def probed_release(project: Project, command: Sequence[str], seen: Surface) -> s
 
         spec = f"{package.identity}@{package.version}" if package.version else package.identity
         release = npx_release(spec, package.identity, project.root, project.home, project.variables)
-    release = release or _stated_version(seen)
+    release = release or _stated_version(surface)
     return release[:200] if release else None
 
 
-def probed_release_of_entry(project: Project, entry: Entry, seen: Surface) -> str | None:
+def probed_release_of_entry(project: Project, entry: Entry, surface: Surface) -> str | None:
     """The release that answered a probe of a lock entry; None for an address."""
     try:
-        return probed_release(project, locked_launch(entry).command, seen)
+        return probed_release(project, locked_launch(entry).command, surface)
     except PinwardenError:
         return None
 
@@ -397,17 +397,17 @@ def _plan(  # noqa: PLR0913, PLR0917  every input of a plan
     entry: ServerEntry,
     client: str,
     request: LockRequest,
-    seen: Surface | None,
+    surface: Surface | None,
     artifact: ArtifactOutcome | None,
     now: str,
 ) -> dict[str, Any]:
     target = require_target(entry, request.target)
-    how = Installation(scope=request.scope, target=target, dialect="modern" if request.modern else "toolpin")
+    installation = Installation(scope=request.scope, target=target, dialect="modern" if request.modern else "toolpin")
     verification = None
-    if request.verify or seen is not None:
-        live = SKIPPED if seen is None else LiveOutcome(state="listed", tools=tuple(_tools(seen)))
+    if request.verify or surface is not None:
+        live = SKIPPED if surface is None else LiveOutcome(state="listed", tools=tuple(_tools(surface)))
         verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
-    return install_plan(entry, client, now=now, verification=verification, how=how)
+    return install_plan(entry, client, now=now, verification=verification, how=installation)
 
 
 def _entry(
@@ -418,19 +418,19 @@ def _entry(
     published_at: str | None,
 ) -> lock_entry.Entry:
     key = lock_entry.entry_key(plan["name"], plan["client"])
-    made = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
+    entry = lock_entry.with_integrity(lock_entry.Entry(key=key, document=plan))
     if lock_options.plain_v2:
-        return made
+        return entry
     extension = extension_for(candidate, project, plan["name"], lock_options)
-    return extended(made, replace(extension, published_at=published_at or None))
+    return extended(entry, replace(extension, published_at=published_at or None))
 
 
-def _tools(seen: Surface) -> list[Any]:
-    return [item.value for item in seen.items_of_kind(TOOL)]
+def _tools(surface: Surface) -> list[Any]:
+    return [item.value for item in surface.items_of_kind(TOOL)]
 
 
-def _summary(entry: ServerEntry, request: LockRequest, seen: Surface | None, *, refused: bool) -> str:
-    pinned = f", surface {seen.digest}" if seen else ", surface not approved yet"
+def _summary(entry: ServerEntry, request: LockRequest, surface: Surface | None, *, refused: bool) -> str:
+    pinned = f", surface {surface.digest}" if surface else ", surface not approved yet"
     if refused:
         pinned = (
             ", but its surface has scan warnings and is not approved; after reading it, run: "
@@ -439,7 +439,7 @@ def _summary(entry: ServerEntry, request: LockRequest, seen: Surface | None, *, 
     return f"locked {entry.name} {entry.version} for {', '.join(request.clients)}{pinned}"
 
 
-def _stated_version(seen: Surface) -> str | None:
-    about = seen.server.get("serverInfo") if seen.server is not None else None
+def _stated_version(surface: Surface) -> str | None:
+    about = surface.server.get("serverInfo") if surface.server is not None else None
     version = about.get("version") if isinstance(about, dict) else None
     return version if isinstance(version, str) else None

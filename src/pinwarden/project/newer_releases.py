@@ -207,15 +207,15 @@ def look_up_releases(project: Project, names: Sequence[str], context: FetchConte
     unknown = [name for name in names if not any(entry.name == name for entry in lock.entries)]
     if unknown:
         raise not_locked_error(lock.entries, unknown[0])
-    wanted = [entry for entry in lock.entries if not names or entry.name in names]
-    configured = [entry for entry in wanted if entry.source == SOURCE]
+    requested = [entry for entry in lock.entries if not names or entry.name in names]
+    configured = [entry for entry in requested if entry.source == SOURCE]
     packages = _look_up_packages(configured, context)
     packaged = {release.entry.key for release in packages}
     return ReleaseLookup(
         lock=lock,
-        listed=tuple(_look_up_listed(project, wanted, offline=offline)),
+        listed=tuple(_look_up_listed(project, requested, offline=offline)),
         packages=tuple(packages),
-        requested=len(wanted),
+        requested=len(requested),
         unlisted=tuple(dict.fromkeys(entry.name for entry in configured if entry.key not in packaged)),
     )
 

@@ -74,10 +74,10 @@ def prepare_locked(
     closure, digest = pinned_closure(project, entry)
     store = Store(store_folder(project))
     scripts = ScriptPermissions(approved=approved_digests(extension_of(entry)))
-    made = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
-    folder = ensure_environment(made, store, notify=notify)
-    command = (*made.command(folder, runs.program), *arguments)
-    return ServerLaunch(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *made.reads))
+    built = environment_of(closure, digest, store, project.variables.get("PATH", ""), scripts)
+    folder = ensure_environment(built, store, notify=notify)
+    command = (*built.command(folder, runs.program), *arguments)
+    return ServerLaunch(command=command, environment=environment, cwd=launch.cwd, readable=(str(folder), *built.reads))
 
 
 def is_bundle(entry: Entry) -> bool:

@@ -70,8 +70,8 @@ def _node(
             return node.build(folder, key, packages, store)
         from pinwarden.artifacts.environments.node import ScriptApprovals
 
-        how = ScriptApprovals(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
-        return node.build(folder, key, packages, store, how)
+        approvals = ScriptApprovals(packages=scripted, search_path=search_path, without_sandbox=scripts.without_sandbox)
+        return node.build(folder, key, packages, store, approvals)
 
     def command(folder: Path, program: str | None) -> list[str]:
         from pinwarden.system.files import find_program

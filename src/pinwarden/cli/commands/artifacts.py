@@ -158,8 +158,10 @@ def fetch(args: Namespace) -> int:
 
     project = project_from(args)
     with open_fetch_context(args, project, "downloading") as context, open_pinned_bundles(args) as bundles:
-        how = FetchOptions(frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox)
-        report = fetch(project, args.server, context, how)
+        options = FetchOptions(
+            frozen=args.frozen, bundles=bundles, scripts_without_sandbox=args.scripts_without_sandbox
+        )
+        report = fetch(project, args.server, context, options)
     return emit(report, args.format)
 
 

@@ -105,11 +105,11 @@ def audit_tail(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"--count must not be negative: {args.count}")
     if args.follow and args.format != "text":
         raise PinwardenError("USAGE", "--follow prints text only", hint="Leave out --format.")
-    wanted = EntryFilter(server=args.server, kinds=tuple(args.kind))
+    entry_filter = EntryFilter(server=args.server, kinds=tuple(args.kind))
     with read_database(args) as state:
         head = head_of(state.audit_database).number  # read first, so that --follow misses no entry
         with Progress("reading the audit log"):
-            entries = last_entries(state, args.count, wanted)
+            entries = last_entries(state, args.count, entry_filter)
         if args.format != "text":
             return emit(tail_report(entries), args.format)
         for entry in entries:
@@ -118,7 +118,7 @@ def audit_tail(args: Namespace) -> int:
             filtered = args.kind or args.server
             sys.stderr.write("no matching events are recorded\n" if filtered else "no events are recorded yet\n")
         if args.follow:
-            _follow(state, wanted, max(head, entries[-1].number if entries else 0))
+            _follow(state, entry_filter, max(head, entries[-1].number if entries else 0))
     return 0
 
 

@@ -203,14 +203,14 @@ def bundle_pull(args: Namespace) -> int:
     """
     from pinwarden.bundle.oci_transfer import PullOptions, pull_bundle
 
-    pulling = PullOptions(
+    options = PullOptions(
         reference=args.reference,
         output=Path(args.output),
         acceptance=_acceptance_rules(args),
         unpack_to=Path(args.unpack) if args.unpack else None,
     )
     with open_oci_network() as net:
-        report = pull_bundle(pulling, net)
+        report = pull_bundle(options, net)
     return emit(report, args.format)
 
 

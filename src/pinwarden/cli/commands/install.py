@@ -153,7 +153,7 @@ def _install_image(args: Namespace) -> int:
         raise PinwardenError("USAGE", "--image excludes --floor, --literal, --registry, --log, --policy and --allow")
     project = project_from(args)
     args.offline = False
-    wanted = ImageInstall(
+    installation = ImageInstall(
         name=check_tool(args.tool),
         image=args.image,
         project=project,
@@ -163,4 +163,4 @@ def _install_image(args: Namespace) -> int:
         probe=ProbeOptions(allow_execute=True) if args.allow_execute else None,
     )
     with open_fetch_context(args, project, "resolving the tag") as context:
-        return emit(install_image(wanted, context), args.format)
+        return emit(install_image(installation, context), args.format)

@@ -86,8 +86,8 @@ def lock(args: Namespace) -> int:
 
     project = project_from(args)
     with _open_verification(args, project) as context:
-        writing = replace(_lock_writing(args, reason_for_command("lock")), fetch_context=context)
-        report = lock_from_registry(project, _lock_request(args), load_policies(project), writing)
+        lock_options = replace(_lock_options(args, reason_for_command("lock")), fetch_context=context)
+        report = lock_from_registry(project, _lock_request(args), load_policies(project), lock_options)
     return emit(report, args.format)
 
 
@@ -116,8 +116,8 @@ def add(args: Namespace) -> int:
 
     project, wanted = project_from(args), _lock_request(args)
     with _open_verification(args, project) as context:
-        writing = replace(_lock_writing(args, reason_for_command("add")), fetch_context=context)
-        locked = lock_from_registry(project, wanted, load_policies(project), writing)
+        lock_options = replace(_lock_options(args, reason_for_command("add")), fetch_context=context)
+        locked = lock_from_registry(project, wanted, load_policies(project), lock_options)
     if locked.exit_code != EXIT_CLEAN:
         summary = f"{locked.summary}; no client configuration was changed"
         return emit(replace(locked, command="add", summary=summary), args.format)
@@ -192,11 +192,11 @@ def update(args: Namespace) -> int:
     from pinwarden.project.update import UpdateRequest, update
 
     project = project_from(args)
-    writing = _lock_writing(args, YES, approves=args.yes)
+    lock_options = _lock_options(args, YES, approves=args.yes)
     with open_fetch_context(args, project, "looking up releases") as context:
-        wish = UpdateRequest(names=args.server, confirmed=args.yes, fetch_context=context)
-        report = update(project, wish, load_policies(project), writing)
-        report = _update_bundles(args, project, writing, report)
+        request = UpdateRequest(names=args.server, confirmed=args.yes, fetch_context=context)
+        report = update(project, request, load_policies(project), lock_options)
+        report = _update_bundles(args, project, lock_options, report)
     return emit(report, args.format)
 
 
@@ -250,7 +250,7 @@ def _writable_clients(scope: str) -> list[str]:
     return [client for client in named if installation_location(client_of(client), scope)]
 
 
-def _lock_writing(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
+def _lock_options(args: Namespace, how: str, *, approves: bool = True) -> LockOptions:
     """How to write the lock. An approver is needed only if something is approved; ``how`` says what happened."""
     from pinwarden.cli.server_arguments import probe_options
     from pinwarden.project.lock import LockOptions
@@ -295,7 +295,7 @@ def _enforce(args: Namespace, project: Project, report: Report) -> Report:
     return replace(report, summary=f"{report.summary}; {done.summary}", facts={**report.facts, "enforced": done.facts})
 
 
-def _update_bundles(args: Namespace, project: Project, writing: LockOptions, report: Report) -> Report:
+def _update_bundles(args: Namespace, project: Project, lock_options: LockOptions, report: Report) -> Report:
     """Add the updates of installed bundles to the report, if the lock has any."""
     from pinwarden.lock import lock_store
     from pinwarden.project.run import is_bundle
@@ -325,7 +325,7 @@ def _update_bundles(args: Namespace, project: Project, writing: LockOptions, rep
             policy=installer_policy_from(args),
             store=Store(store_folder(project)),
             policies=load_policies(project),
-            lock_options=writing,
+            lock_options=lock_options,
             now=wall_clock(),
             confirmed=args.yes,
             probe=args.allow_execute,

@@ -161,7 +161,7 @@ def lock_sign(args: Namespace) -> int:
     from pinwarden.system.clock import now
 
     project = project_from(args)
-    signing = SigningRequest(
+    request = SigningRequest(
         lock=project.lock,
         output=Path(args.output) if args.output else project.root / SIGNATURE_FILE,
         keys=read_private_keys(args.key),
@@ -170,7 +170,7 @@ def lock_sign(args: Namespace) -> int:
         dsse=args.dsse,
         add=args.add,
     )
-    return emit(sign_lock(signing), args.format)
+    return emit(sign_lock(request), args.format)
 
 
 def _configure_lock_verify_signature(parser: ArgumentParser) -> None:

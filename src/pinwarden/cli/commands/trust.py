@@ -74,7 +74,7 @@ def trust_add(args: Namespace) -> int:
         raise PinwardenError("USAGE", f"--witnesses-needed is {needed}, but {len(witnesses)} witnesses are given")
     if not 1 <= args.max_age_days <= 3650:
         raise PinwardenError("USAGE", "--max-age-days must be from 1 to 3650")
-    wanted = TrustRequest(
+    request = TrustRequest(
         name=args.name,
         roles=tuple(dict.fromkeys(args.role)),
         key=key,
@@ -86,7 +86,7 @@ def trust_add(args: Namespace) -> int:
         replaces=args.replaces,
         why=args.why,
     )
-    return emit(add_trust(trust_file(), wanted, wall_clock()), args.format)
+    return emit(add_trust(trust_file(), request, wall_clock()), args.format)
 
 
 def _configure_trust_remove(parser: ArgumentParser) -> None:

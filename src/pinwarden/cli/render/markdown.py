@@ -53,8 +53,8 @@ def _rows(rows: tuple[Row, ...]) -> list[str]:
     lines: list[str] = []
     budget = _MAX_TABLE
     for row in rows:
-        what = f"{_safe(_cell(row.entity))} {_quoted(_cell(row.name))}"
-        line = f"| {_SIGNS[row.severity]} | {what} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
+        label = f"{_safe(_cell(row.entity))} {_quoted(_cell(row.name))}"
+        line = f"| {_SIGNS[row.severity]} | {label} | {_where(row)} | {_safe(_cell(row.message))} (`{row.code}`) |"
         budget -= len(line) + 1
         if budget < 0:
             break

@@ -151,14 +151,14 @@ def unpinned_rows(lock: Lock, has_pin: Callable[[Entry], bool]) -> Iterator[Row]
 
     for entry in lock.entries:
         if not has_pin(entry):
-            how = approve_command(entry, lock.entries)
+            command = approve_command(entry, lock.entries)
             yield Row(
                 code=UNPINNED,
                 severity=LIVE_KINDS[UNPINNED].severity,
                 entity="server",
                 name=entry.name,
                 path="",
-                message=f"not checked: nothing of its surface is approved yet. Review it: {how}",
+                message=f"not checked: nothing of its surface is approved yet. Review it: {command}",
             )
 
 
@@ -207,9 +207,9 @@ def _rule_texts(options: GateOptions, rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _status(checked: ProjectCheck, name: str) -> str:
-    grave = [row for row in checked.rows_by_check.get(name, ()) if is_failing(row)]
+    failing = [row for row in checked.rows_by_check.get(name, ()) if is_failing(row)]
     nothing = checked.not_done.get(name)
-    if grave and not (nothing == "none" and all(row.code == COULD_NOT_CHECK for row in grave)):
+    if failing and not (nothing == "none" and all(row.code == COULD_NOT_CHECK for row in failing)):
         return "failed"
     return nothing or "ok"
 

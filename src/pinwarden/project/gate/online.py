@@ -69,9 +69,9 @@ def live_rows(
         if isinstance(outcome, PinwardenError) and outcome.code == "SECRET_REPEATED":
             yield _row(check.entry, "secret_repeated", outcome.message)
         elif isinstance(outcome, PinwardenError):
-            how = " (--allow-execute)" if outcome.code == "CONSENT_REQUIRED" else ""
+            option = " (--allow-execute)" if outcome.code == "CONSENT_REQUIRED" else ""
             yield replace(
-                _unchecked(check.entry, f"could not be probed: {outcome.message}{how}"), excerpt=stderr_tail(outcome)
+                _unchecked(check.entry, f"could not be probed: {outcome.message}{option}"), excerpt=stderr_tail(outcome)
             )
         elif check.approved is not None:
             yield from _surface_rows(check.entry, check.approved, outcome)

@@ -146,8 +146,8 @@ def _coverage_row(root: Path, folder: Path, file: ConfigFile, lock: str, policie
         return row
     from pinwarden.lock.policy_rules import waived
 
-    answer = waived(policies.own, row.file or "", code, message, policies.today)
-    return replace(row, severity=row.severity if answer.refuses else "info", message=answer.full_message)
+    finding = waived(policies.own, row.file or "", code, message, policies.today)
+    return replace(row, severity=row.severity if finding.refuses else "info", message=finding.full_message)
 
 
 def _prefix(folder: Path, root: Path | None) -> str:
