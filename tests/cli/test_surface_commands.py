@@ -91,7 +91,7 @@ class TestInspect:
         two_faced = script(TOOL, for_client={"claude-code": {"tools": [[POISONED]]}})
         outcome = pinwarden("inspect", "--allow-execute", "--compare-client", "claude-code", "--", *command(two_faced))
         assert outcome.code == 1
-        assert "different things" in outcome.out
+        assert "different surfaces" in outcome.out
         assert ".ssh/id_rsa" in outcome.out
 
     @pytest.mark.parametrize(
