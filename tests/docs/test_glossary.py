@@ -17,9 +17,7 @@ TO_DO = (
     "docs/reference/api-surface-hash.md",
     "docs/reference/entitlements.md",
     "docs/reference/fusion-differences.md",
-    "docs/reference/gateway-policy.md",
     "docs/reference/gateway-rewrites.md",
-    "docs/reference/metrics.md",
     "docs/reference/toolpin-differences.md",
     "src/pinwarden/gateway/",
 )

@@ -225,7 +225,7 @@ def test_an_added_token_works_at_once_and_a_revoked_token_is_rejected_at_once(pr
     added = project("gateway", "token", "add", "alice", "--server", "notes")
     token = added.out.strip()
     assert added.code == 0
-    assert "only its hash is kept" in added.err
+    assert "only its hash is stored" in added.err
     poll(lambda: at.names("notes", token) == ["search_notes"])
     assert at.ask("far-away", token)[0] == 404
     listed = json.loads(project("gateway", "token", "list", "--format", "json").out)
@@ -332,7 +332,7 @@ def test_attack_header_injection_through_a_variable_is_rejected_and_other_server
     assert (code, sorted(facts["servers"]), facts["not_served"]) == (0, ["far", "team"], {})
     project.environment["TEAM"] = value
     code, facts, err = check(project, "--pass-env", "TEAM")
-    why = "the value of the header X-Team has line ends, control characters or letters beyond Latin-1 [TARGET_INVALID]"
+    why = "the header X-Team contains line ends, control characters or characters outside Latin-1 [TARGET_INVALID]"
     assert (code, list(facts["servers"]), facts["not_served"]) == (1, ["far"], {"team": why})
     assert value not in err
 
@@ -416,11 +416,11 @@ def test_a_token_for_an_unlocked_server_is_not_created(project: Project, tmp_pat
     before = project("gateway", "token", "list", "--format", "json").out
     done = project("gateway", "token", "add", "bob", "--server", "nots")
     assert (done.code, done.out, "[SERVER_NOT_LOCKED]" in done.err) == (1, "", True)
-    assert "Locked are: far away, notes, talking" in done.err
+    assert "Locked servers: far away, notes, talking" in done.err
     assert project("gateway", "token", "list", "--format", "json").out == before
     nowhere = Project(tmp_path)
     assert (
-        "nobody looked whether there is a server nots"
+        "the server names (nots) were not checked"
         in nowhere("gateway", "token", "add", "bob", "--server", "nots").err
     )
 
@@ -430,7 +430,7 @@ def test_revoking_a_token_twice_reports_that_it_was_already_revoked(tmp_path: Pa
     project("gateway", "token", "add", "bob")
     assert project("gateway", "token", "revoke", "bob").out.startswith("1 token revoked")
     assert (
-        project("gateway", "token", "revoke", "bob").out == "nothing to revoke: every token of bob was revoked before\n"
+        project("gateway", "token", "revoke", "bob").out == "nothing to revoke: every token of bob is already revoked\n"
     )
 
 

@@ -285,7 +285,7 @@ def test_attack_unfinished_responses_of_remotes_share_a_budget_and_the_longest_i
                 await until(lambda wire=wire: not wire.paused)  # type: ignore[misc]
                 assert budget.pending_bytes <= 2 * MB
         assert [wire.aborted for wire in wires] == [False, True, False]
-        assert "and most are this one's" in greedy.told[-1][1]
+        assert "and this response is the largest" in greedy.told[-1][1]
         assert (budget.overflows, budget.pending_bytes >> 16) == (1, 14)
         modest.connection.connection_lost(None)
         other.connection.connection_lost(None)

@@ -310,7 +310,7 @@ def test_a_stream_above_the_limit_is_refused_and_the_session_works_without_it() 
         await asyncio.sleep(0)
         link.send(Frame(json.dumps(begun).encode(), begun), b"")
         await slow.has(b"/mcp")  # the notification, and no stream
-        why = "too many streams of this server are open already; end one of them, or try again later"
+        why = "too many streams to this server are open; close one, or try again later"
         assert owner.lost == [f"7: {why}"]
 
     with_a_slow_one(HttpLimits(max_client_streams=0), scene)

@@ -41,9 +41,9 @@ class HttpLimits(Record):
     max_sessions: int = 1000
     """Sessions of the handshake era, of all clients. Each has its own process, so that clients never share state."""
     max_client_sessions: int = 200
-    """Sessions of one client. If it opens more, its session that was unused for longest ends."""
+    """Sessions of one client. If it opens more, its least recently used session ends."""
     max_children: int = 256
-    """Server processes in all. At the limit, the client with most processes loses one to a client with fewer."""
+    """Server processes of all clients. At the limit, the client with the most loses one to a client with fewer."""
     share_processes: bool = True
     """Whether all clients share one process of a server whose protocol allows that."""
     shared_ping_seconds: float = 10.0
@@ -68,7 +68,7 @@ class HttpLimits(Record):
     """Share of one client, so that half is left for the others."""
     max_all_waiting_bytes: int = 512 * 1024 * 1024
     """Bytes that wait for servers to read them, for lists to be judged, and for the end of partial messages, in all
-    conversations. Beyond that the conversations that hold most are ended."""
+    conversations. Beyond that the conversations with the most bytes are ended."""
     max_waiting_frames: int = 1000
     """Messages of one conversation that wait for the client to open its notification stream."""
     max_waiting_bytes: int = 4 * 1024 * 1024
@@ -102,7 +102,7 @@ class HttpLimits(Record):
     """Pause before a process is started again; doubled after each early end."""
     longest_backoff_seconds: float = 30.0
     stable_seconds: float = 10.0
-    """A process that ran for so long did not end early."""
+    """A process that ran at least so long did not end early."""
     grace_seconds: float = 2.0
     """Time for a process to end by itself, and for a remote server to accept the last notifications."""
     reload_seconds: float = 1.0

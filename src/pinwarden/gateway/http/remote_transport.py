@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _MAX_SESSION_ID = 1024
 _UNREAD = "the server does not read what it is sent"
-_TOO_MANY_STREAMS = "too many streams of this server are open already; end one of them, or try again later"
-_REMEMBERED = 256  # cached header blocks
-_LONGEST = 2048  # bytes of a cached header block
+_TOO_MANY_STREAMS = "too many streams to this server are open; close one, or try again later"
+_MAX_CACHED = 256  # header blocks
+_MAX_CACHED_BYTES = 2048  # of a header block
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SESSION_ENDED = "the server ended the session"
@@ -56,11 +56,11 @@ class RemoteServer(Record):
         for name, value in headers.items():
             # A value may come from a variable. A line end in it would inject a header or a request.
             if not _HEADER_NAME.fullmatch(name):
-                raise PinwardenError("TARGET_INVALID", f"{name[:80]!a} is no name of a header")
+                raise PinwardenError("TARGET_INVALID", f"{name[:80]!a} is not a valid header name")
             if not _HEADER_VALUE.fullmatch(value):
                 raise PinwardenError(
                     "TARGET_INVALID",
-                    f"the value of the header {name[:80]} has line ends, control characters or letters beyond Latin-1",
+                    f"the header {name[:80]} contains line ends, control characters or characters outside Latin-1",
                 )
         lines = [f"host: {address.host_header}", "accept-encoding: identity", "user-agent: pinwarden"]
         lines += [f"{name.lower()}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
@@ -164,7 +164,7 @@ class RemoteTransport:
         key = name, call.parameters, "" if meta is None else meta.get(VERSION_META, "")
         head = self._calls.get(key)
         if head is None:
-            if len(self._calls) >= _REMEMBERED:
+            if len(self._calls) >= _MAX_CACHED:
                 self._calls.clear()
             head = self._post + self._headers_of(Frame(body, message)) + call.parameters + b"content-length: "
             self._calls[key] = head
@@ -188,9 +188,9 @@ class RemoteTransport:
         deferred, self._deferred = self._deferred, []
         if not self._closed:
             self._listen()
-        for each in deferred:
-            if not each.given_up:
-                self._server.pool.start(each)
+        for outgoing in deferred:
+            if not outgoing.given_up:
+                self._server.pool.start(outgoing)
 
     def cancel(self, request_id: RequestId) -> None:
         """Close the connection, which cancels a stateless request. Servers with a session also get a notification."""
@@ -208,12 +208,13 @@ class RemoteTransport:
 
     def expire(self, before: float, keep: Container[RequestId]) -> None:
         """Cancel the gateway's own requests that were not answered."""
-        for request_id in [each for each, (_, sent) in self._posts.items() if sent < before and each not in keep]:
-            self.cancel(request_id)
-        for post in [each for each, (_, sent) in self._notifications.items() if sent < before]:
-            outgoing = self._notifications[post][0]
-            self.taken(post)
-            outgoing.give_up()
+        for request_id, (_, sent) in tuple(self._posts.items()):
+            if sent < before and request_id not in keep:
+                self.cancel(request_id)
+        for post, (outgoing, sent) in tuple(self._notifications.items()):
+            if sent < before:
+                self.taken(post)
+                outgoing.give_up()
 
     def close(self) -> None:
         """Cancel open requests, and end the session with DELETE."""
@@ -224,7 +225,7 @@ class RemoteTransport:
             outgoing.give_up()
         self._posts.clear()
         if self._notifications:
-            self._later(self._grace, self._let_go)  # the last notifications may still be on their way
+            self._later(self._grace, self._drop_notifications)  # the last notifications may still be on their way
         if self._stream is not None:
             self._stream.give_up()
         if self._session:
@@ -248,10 +249,10 @@ class RemoteTransport:
 
     def overflow(self) -> None:
         """The shared budget is exceeded, and most bytes wait for this server."""
-        self._let_go()
-        self._owner.server_lost(f"{_UNREAD}, and more waits for servers than is kept")
+        self._drop_notifications()
+        self._owner.server_lost(f"{_UNREAD}, and the memory budget for queued messages is exceeded")
 
-    def _let_go(self) -> None:
+    def _drop_notifications(self) -> None:
         """Drop notifications that the server did not accept."""
         for outgoing, _ in self._notifications.values():
             outgoing.give_up()
@@ -333,8 +334,7 @@ class RemoteTransport:
             self._session = b""
             self._beginning = None
             deferred, self._deferred = self._deferred, []
-            for unsent in [each for each, (outgoing, _) in self._posts.items() if outgoing in deferred]:
-                del self._posts[unsent]
+            self._posts = {request_id: post for request_id, post in self._posts.items() if post[0] not in deferred}
             if self._stream is not None:
                 self._stream.give_up()
             self._owner.session_ended(frozenset(self._posts), _SESSION_ENDED)
@@ -363,18 +363,18 @@ class RemoteTransport:
         name = frame.params.get(named) if named is not None else None
         if name is not None and type(name) is not str:
             name = None
-        known = self._heads.get((method, name))
-        if known is not None:
-            return known
+        cached = self._heads.get((method, name))
+        if cached is not None:
+            return cached
         # Both come from the client. A line end in one would inject a header or a request.
         lines = f"mcp-protocol-version: {version}\r\nmcp-method: {encode_header(method)}\r\n"
         if name is not None:
             lines += f"mcp-name: {encode_header(name)}\r\n"
-        made = lines.encode("ascii")
+        encoded = lines.encode("ascii")
         # Task ids are many and used once; long headers would fill the memory.
-        if len(self._heads) < _REMEMBERED and len(made) <= _LONGEST and named != "taskId":
-            self._heads[method, name] = made
-        return made
+        if len(self._heads) < _MAX_CACHED and len(encoded) <= _MAX_CACHED_BYTES and named != "taskId":
+            self._heads[method, name] = encoded
+        return encoded
 
     def _listen(self) -> None:
         """Open the notification stream of a session, if the limit of streams allows it."""
@@ -388,29 +388,39 @@ class RemoteTransport:
 class _Ping(NullListener):
     """Learns from the status of a ping whether the server knows the session."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_transport",)
 
-    def __init__(self, link: RemoteTransport) -> None:
-        self._link = link
+    def __init__(self, transport: RemoteTransport) -> None:
+        self._transport = transport
 
     def on_head(self, status: int, session: str) -> None:
         del session
-        self._link.session_is(known=status not in (_BAD_REQUEST, _NOT_FOUND))
+        self._transport.session_is(known=status not in (_BAD_REQUEST, _NOT_FOUND))
 
     def on_lost(self, why: str, *, sent: bool) -> None:
         del why, sent
-        self._link.session_is(known=True)
+        self._transport.session_is(known=True)
 
 
 class _Post(NullListener):
     """Receives the response to one posted message."""
 
-    __slots__ = ("_answered", "_initialize", "_link", "_owner", "_parts", "_refusal", "_request_id", "_status", "_why")
+    __slots__ = (
+        "_answered",
+        "_initialize",
+        "_owner",
+        "_parts",
+        "_refusal",
+        "_request_id",
+        "_status",
+        "_transport",
+        "_why",
+    )
 
     def __init__(
-        self, link: RemoteTransport, owner: TransportOwner, request_id: RequestId | None, *, initialize: bool
+        self, transport: RemoteTransport, owner: TransportOwner, request_id: RequestId | None, *, initialize: bool
     ) -> None:
-        self._link = link
+        self._transport = transport
         self._owner = owner
         self._request_id = request_id
         self._initialize = initialize
@@ -426,9 +436,9 @@ class _Post(NullListener):
     def on_head(self, status: int, session: str) -> None:
         self._status = status
         if self._request_id is None and status != _NOT_FOUND:  # 404 may mean that the session ended
-            self._link.begun(self)
+            self._transport.begun(self)
         elif self._initialize and status < 300:
-            self._link.named_session(session)
+            self._transport.named_session(session)
 
     def on_frame(self, frame: bytes) -> None:
         if self._status in (_BAD_REQUEST, _NOT_FOUND):
@@ -447,14 +457,14 @@ class _Post(NullListener):
             if not frame:
                 return
         if self._initialize:
-            self._look_at(frame)
+            self._read_version(frame)
         self._parts += 1
         self._owner.part_from_server(frame, request_id, self._status if self._status >= 400 else 0, self._notifications)
 
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
-            self._link.taken(self)
-        elif self._initialize or not self._link.may_be_unknown(self, self._status):
+            self._transport.taken(self)
+        elif self._initialize or not self._transport.may_be_unknown(self, self._status):
             self._complete()
 
     def session_is(self, *, known: bool) -> None:
@@ -462,16 +472,16 @@ class _Post(NullListener):
         if known:
             self._complete()
         else:
-            self._link.session_ended(self._request_id)
+            self._transport.session_ended(self._request_id)
 
     def _complete(self) -> None:
         request_id = self._request_id
         if self._refusal:
             self._take(self._refusal)
         if request_id is None:
-            self._link.taken(self)
+            self._transport.taken(self)
         else:
-            self._link.answered(request_id)
+            self._transport.answered(request_id)
             self._end(
                 f"the server answered with HTTP status {self._status}"
                 if self._status >= 300
@@ -481,9 +491,9 @@ class _Post(NullListener):
     def on_lost(self, why: str, *, sent: bool) -> None:
         del sent
         if self._request_id is None:
-            self._link.taken(self)
+            self._transport.taken(self)
         else:
-            self._link.answered(self._request_id)
+            self._transport.answered(self._request_id)
             self._end(why)
 
     def _notifications(self, answers: bool) -> None:
@@ -499,21 +509,21 @@ class _Post(NullListener):
             self._answered = True
             self._owner.unanswered(self._request_id, why)
 
-    def _look_at(self, data: bytes) -> None:
+    def _read_version(self, data: bytes) -> None:
         """Remember the protocol revision for the header of later requests."""
-        result = Frame(data, parse_server(data, self._link.json)).members.get("result")
+        result = Frame(data, parse_server(data, self._transport.json)).members.get("result")
         if isinstance(result, dict):
-            self._link.handshaken()
-            self._link.negotiated(result.get("protocolVersion"))
+            self._transport.handshaken()
+            self._transport.negotiated(result.get("protocolVersion"))
 
     def _as_answer(self, data: bytes) -> bytes:
         """An error with the id of the request, which a server that rejects it unread has not seen; else empty."""
-        frame = Frame(data, parse_server(data, self._link.json))
+        frame = Frame(data, parse_server(data, self._transport.json))
         if "error" not in frame.members:
             return b""
         if frame.id == self._request_id:
             return data
-        self._link.refused_early()
+        self._transport.refused_early()
         request_id = None if self._request_id is None else self._request_id[1]
         return encode({"jsonrpc": "2.0", "id": request_id, "error": frame.members["error"]})
 

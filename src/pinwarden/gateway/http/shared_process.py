@@ -75,7 +75,7 @@ class SharedProcess:
         """Messages of the server that belong to no open request."""
         self._json = Limits(max_bytes=limits.max_bytes_at_once)
         self._notices = ListChangedThrottle(notices, self._list_changed)
-        self._links: set[SharedTransport] = set()
+        self._transports: set[SharedTransport] = set()
         self._attached = 0
         self._ping_id: RequestId = (str, f"pinwarden/{secrets.token_hex(8)}/ping")
         self._silence: asyncio.TimerHandle | None = None
@@ -97,12 +97,12 @@ class SharedProcess:
     @property
     def idle(self) -> bool:
         """Whether no client has a request open in it."""
-        return all(link.owner.idle for link in self._links)
+        return all(transport.owner.idle for transport in self._transports)
 
     @property
     def used(self) -> float:
         """When a client last used it."""
-        return max((link.owner.used for link in self._links), default=0.0)
+        return max((transport.owner.used for transport in self._transports), default=0.0)
 
     # For conversations
 
@@ -113,25 +113,25 @@ class SharedProcess:
 
     def attach(self, owner: SharedTransportOwner) -> SharedTransport:
         """A transport for one more conversation."""
-        link = SharedTransport(self, owner)
-        self._links.add(link)
+        transport = SharedTransport(self, owner)
+        self._transports.add(transport)
         self._attached += 1
-        return link
+        return transport
 
-    def detach(self, link: SharedTransport) -> None:
+    def detach(self, transport: SharedTransport) -> None:
         """A conversation is over. The process ends with the last one."""
-        self._links.discard(link)
-        for request_id in link.open_ids:
+        self._transports.discard(transport)
+        for request_id in transport.open_ids:
             self._by_id.pop(request_id, None)
-        if not self._links:
+        if not self._transports:
             self._end()
             self.child.close()
 
-    def register(self, request_id: RequestId, link: SharedTransport) -> bool:
+    def register(self, request_id: RequestId, transport: SharedTransport) -> bool:
         """Route the response to a request; False if its id is in use."""
-        if request_id in self._by_id or self._is_founders(request_id, link):
+        if request_id in self._by_id or self._is_founders(request_id, transport):
             return False
-        self._by_id[request_id] = link
+        self._by_id[request_id] = transport
         return True
 
     def forget(self, request_id: RequestId) -> None:
@@ -145,21 +145,25 @@ class SharedProcess:
     def hangs(self, since: float) -> None:
         """A conversation received nothing since that time. If that is true of all conversations, ping the process, and
         replace it if it stays silent. Otherwise only the late request failed."""
-        if self._silence is None and not self.closed and all(link.owner.last_received < since for link in self._links):
+        if (
+            self._silence is None
+            and not self.closed
+            and all(transport.owner.last_received < since for transport in self._transports)
+        ):
             self.child.write(encode({"jsonrpc": "2.0", "id": self._ping_id[1], "method": "ping"}))
             loop = asyncio.get_running_loop()
             self._silence = loop.call_later(self.limits.shared_ping_seconds, self.lose, _HANGS)
 
-    def enqueue(self, link: SharedTransport) -> None:
+    def enqueue(self, transport: SharedTransport) -> None:
         """A transport has a message that may be written."""
-        self._queue.append(link)
+        self._queue.append(transport)
         self.write_queued()
 
     def write_queued(self) -> None:
         """Write one message of each transport in turn, as long as the server reads."""
         while self._queue and self.child.writable:
-            link = self._queue.popleft()
-            link.write_next(self.child)
+            transport = self._queue.popleft()
+            transport.write_next(self.child)
 
     # From the process
 
@@ -189,14 +193,14 @@ class SharedProcess:
     def server_lost(self, why: str) -> None:
         """The process ended: every open request fails."""
         self._end()
-        for link in tuple(self._links):
-            link.owner.server_lost(why)
+        for transport in tuple(self._transports):
+            transport.owner.server_lost(why)
 
     def _answered(self, request_id: RequestId, data: bytes) -> None:
-        link = self._by_id.pop(request_id, None)
-        if link is not None:
-            link.answered(request_id)
-            link.owner.from_server(data)
+        transport = self._by_id.pop(request_id, None)
+        if transport is not None:
+            transport.answered(request_id)
+            transport.owner.from_server(data)
         elif self._is_founders(request_id):
             self._founder.owner.from_server(data)
         elif request_id != self._ping_id:
@@ -210,13 +214,13 @@ class SharedProcess:
             request_id = request_id_of(frame.params.get("requestId"))
         else:
             request_id = request_id_of(frame.meta.get(SUBSCRIPTION_META))
-        link = None if request_id is None else self._by_id.get(request_id)
-        if link is None and request_id is not None and self._is_founders(request_id):
-            link = self._founder
+        transport = None if request_id is None else self._by_id.get(request_id)
+        if transport is None and request_id is not None and self._is_founders(request_id):
+            transport = self._founder
         if frame.is_request:
             self._not_delivered()
-        elif link is not None:
-            link.owner.from_server(frame.data)
+        elif transport is not None:
+            transport.owner.from_server(frame.data)
         elif frame.method in LIST_CHANGED and request_id is None:
             if not self._notices.deferred(frame.data):
                 self._list_changed(frame.data)
@@ -227,19 +231,19 @@ class SharedProcess:
 
     def _list_changed(self, data: bytes) -> None:
         """All sessions list again. The notification itself is delivered only while the process is private."""
-        for link in tuple(self._links):
-            link.owner.from_server(data)
+        for transport in tuple(self._transports):
+            transport.owner.from_server(data)
 
     def _is_founders(self, request_id: RequestId, sender: SharedTransport | None = None) -> bool:
         """Whether the first conversation sent a request under this id before the process was shared."""
         founder = self._founder
-        return founder in self._links and founder is not sender and founder.owner.waits_for(request_id)
+        return founder in self._transports and founder is not sender and founder.owner.waits_for(request_id)
 
     def _not_delivered(self) -> None:
         self.undelivered += 1
         if str(self.undelivered).rstrip("0") == "1":  # 1, 10, 100 ...: a server cannot fill the log
             self.child.say(
-                f"not delivered to any client, because they name no open request: {self.undelivered} messages so far"
+                f"{self.undelivered} messages so far named no open request and were not delivered to a client"
             )
 
     def _end(self) -> None:
@@ -298,11 +302,11 @@ class SharedTransport:
         """Cancel a request of this conversation."""
         if request_id not in self.open_ids:
             return
-        pending_bytes = [entry for entry in self._queue if entry[0] == request_id]
-        self._over(request_id, written=not pending_bytes)
-        if pending_bytes:
-            self._queue.remove(pending_bytes[0])
-            self._queued_bytes -= len(pending_bytes[0][1])
+        queued = [entry for entry in self._queue if entry[0] == request_id]
+        self._over(request_id, written=not queued)
+        if queued:
+            self._queue.remove(queued[0])
+            self._queued_bytes -= len(queued[0][1])
             if not self._queue:
                 self.process.budget.leave(self)
             self._request_turn()

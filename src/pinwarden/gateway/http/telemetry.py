@@ -36,7 +36,7 @@ class Figures:
         self.problems: list[Callable[[], str]] = []
         """Each returns why the gateway is not ready, or an empty string."""
         self.warnings: list[Callable[[], str]] = []
-        """Each returns a warning although the gateway serves, or an empty string."""
+        """Each returns a warning about a gateway that is ready, or an empty string."""
 
     def health(self, _: Client | None) -> tuple[int, str, bytes]:
         """The process responds."""
@@ -44,77 +44,95 @@ class Figures:
 
     def readiness(self, _: Client | None) -> tuple[int, str, bytes]:
         """Whether the gateway can serve requests."""
-        found = [problem for each in self.problems if (problem := each())]
+        problems = [problem for check in self.problems if (problem := check())]
         if self._connections.draining:
-            found.append("the gateway is shutting down")
-        about = {
-            "status": "unavailable" if found else "ready",
-            "problems": found,
-            "warnings": [warning for each in self.warnings if (warning := each())],
+            problems.append("the gateway is shutting down")
+        body = {
+            "status": "unavailable" if problems else "ready",
+            "problems": problems,
+            "warnings": [warning for check in self.warnings if (warning := check())],
         }
-        return (503 if found else 200), _JSON, orjson.dumps(about)
+        return (503 if problems else 200), _JSON, orjson.dumps(body)
 
     def metrics(self, client: Client | None) -> tuple[int, str, bytes]:
-        """Counters in Prometheus' text format, with those servers that the client may use."""
-        seen = [each for each in self._manager.upstreams.values() if client is not None and client.sees(each.name)]
-        return 200, _TEXT, "".join(self._lines(sorted(seen, key=lambda each: each.name))).encode()
+        """Metrics in Prometheus' text format, for the servers that the client may use."""
+        upstreams = self._manager.upstreams.values()
+        visible = [upstream for upstream in upstreams if client is not None and client.sees(upstream.name)]
+        return 200, _TEXT, "".join(self._lines(sorted(visible, key=lambda upstream: upstream.name))).encode()
 
-    def _lines(self, servers: Sequence[Upstream]) -> Iterator[str]:
+    def _lines(self, upstreams: Sequence[Upstream]) -> Iterator[str]:
         sessions, conversations = self._manager.counts
-        yield from _metric("http_requests_total", "counter", "Requests of clients.", [({}, self._endpoint.requests)])
-        about = "Requests that the gateway itself could not answer."
-        yield from _metric("http_failures_total", "counter", about, [({}, self._endpoint.failures)])
-        yield from _metric(
-            "http_refused_total",
-            "counter",
-            "Requests that were not HTTP as it is spoken here, or one connection too many.",
-            [({}, self._connections.refused)],
-        )
-        denied: list[Sample] = [({}, float(self._endpoint.access.denied))]
-        yield from _metric("http_denied_total", "counter", "Requests with a wrong host, origin or token.", denied)
-        yield from _metric(
-            "http_connections", "gauge", "Open connections of clients.", [({}, len(self._connections.open))]
-        )
-        yield from _metric(
-            "http_cut_total",
-            "counter",
-            "Connections that were cut because they did not read.",
-            [({}, self._connections.cut)],
-        )
-        yield from _metric(
-            "http_unsent_bytes", "gauge", "Bytes that wait for slow readers.", [({}, self._connections.unsent)]
-        )
-        yield from _metric(
-            "http_body_bytes", "gauge", "Bytes of large requests in work.", [({}, self._connections.bodies)]
-        )
-        budget = self._manager.budget
-        about = "Bytes that wait for servers, for lists to be judged, and for the end of messages that servers began."
-        yield from _metric("waiting_bytes", "gauge", about, [({}, budget.pending_bytes)])
-        about = "Conversations that were ended because most of that waited in them."
-        yield from _metric("waiting_ended_total", "counter", about, [({}, budget.overflows)])
-        yield from _metric("sessions", "gauge", "Open sessions of the handshake era.", [({}, sessions)])
-        yield from _metric("conversations", "gauge", "Open conversations with servers.", [({}, conversations)])
-        yield from _metric(
-            "audit_waiting", "gauge", "Events that the database has not got yet.", [({}, self._waiting())]
-        )
-        for name, about, value in (
-            ("server_requests_total", "Requests to a server.", [each.requests for each in servers]),
-            ("server_losses_total", "Conversations with a server that ended.", [each.losses for each in servers]),
-            ("server_facts_total", "Steps that were recorded.", [each.recording.steps for each in servers]),
-            ("server_refusals_total", "Steps with a refusal.", [each.recording.refusals for each in servers]),
+        connections, endpoint, budget = self._connections, self._endpoint, self._manager.budget
+        for name, kind, help_text, value in (
+            ("http_requests_total", "counter", "HTTP requests of clients.", endpoint.requests),
+            (
+                "http_failures_total",
+                "counter",
+                "HTTP requests that failed because of an error in the gateway.",
+                endpoint.failures,
+            ),
+            (
+                "http_refused_total",
+                "counter",
+                "Rejected HTTP requests that were malformed, and connections above the limit.",
+                connections.refused,
+            ),
+            (
+                "http_denied_total",
+                "counter",
+                "HTTP requests with an unknown host, origin or token.",
+                endpoint.access.denied,
+            ),
+            ("http_connections", "gauge", "Open client connections.", len(connections.open)),
+            (
+                "http_cut_total",
+                "counter",
+                "Client connections that were closed because the client did not read.",
+                connections.cut,
+            ),
+            ("http_unsent_bytes", "gauge", "Bytes in write buffers of client connections.", connections.unsent),
+            ("http_body_bytes", "gauge", "Bytes of large requests that are not answered yet.", connections.bodies),
+            (
+                "waiting_bytes",
+                "gauge",
+                "Bytes queued for servers, queued for judging, or of incomplete messages of servers.",
+                budget.pending_bytes,
+            ),
+            (
+                "waiting_ended_total",
+                "counter",
+                "Conversations that were ended because these bytes exceeded the limit.",
+                budget.overflows,
+            ),
+            ("sessions", "gauge", "Open sessions of clients with a handshake (before revision 2026-07-28).", sessions),
+            ("conversations", "gauge", "Open conversations with servers.", conversations),
+            (
+                "audit_waiting",
+                "gauge",
+                "Events in the journal that the database does not have yet.",
+                self._waiting(),
+            ),
         ):
-            samples = [({"server": each.name}, float(count)) for each, count in zip(servers, value, strict=True)]
-            yield from _metric(name, "counter", about, samples)
+            yield from _metric(name, kind, help_text, [({}, value)])
+        counters: tuple[tuple[str, str, Callable[[Upstream], int]], ...] = (
+            ("server_requests_total", "Requests to a server.", lambda upstream: upstream.requests),
+            ("server_losses_total", "Conversations that the server ended.", lambda upstream: upstream.losses),
+            ("server_facts_total", "Messages with recorded events.", lambda upstream: upstream.recording.steps),
+            ("server_refusals_total", "Messages with a refusal.", lambda upstream: upstream.recording.refusals),
+        )
+        for name, help_text, count_of in counters:
+            samples = [({"server": upstream.name}, float(count_of(upstream))) for upstream in upstreams]
+            yield from _metric(name, "counter", help_text, samples)
         kinds = [
-            ({"server": each.name, "kind": kind}, float(count))
-            for each in servers
-            for kind, count in sorted(each.recording.kinds.items())
+            ({"server": upstream.name, "kind": kind}, float(count))
+            for upstream in upstreams
+            for kind, count in sorted(upstream.recording.kinds.items())
         ]
-        yield from _metric("events_total", "counter", "What the gateway saw and did, by kind.", kinds)
+        yield from _metric("events_total", "counter", "Events in the audit log, by kind.", kinds)
 
 
-def _metric(name: str, kind: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:
-    yield f"# HELP pinwarden_{name} {about}\n# TYPE pinwarden_{name} {kind}\n"
+def _metric(name: str, kind: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield f"# HELP pinwarden_{name} {help_text}\n# TYPE pinwarden_{name} {kind}\n"
     for labels, value in samples:
         yield f"pinwarden_{name}{_labels(labels.items())} {value:g}\n"
 
@@ -129,17 +147,17 @@ def _escaped(value: str) -> str:
 
 
 def audit_problem(problem: Callable[[], PinwardenError | None]) -> Callable[[], str]:
-    """Why the audit log cannot be written."""
+    """A readiness check that returns why the audit log cannot be written."""
 
     def describe() -> str:
-        found = problem()
-        return "" if found is None else f"the audit log cannot be written ({found.code})"
+        error = problem()
+        return "" if error is None else f"the audit log cannot be written ({error.code})"
 
     return describe
 
 
-_WANTED = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_LONGEST = 200  # characters of a name that a client or server chose
+_TRACING_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_MAX_NAME = 200  # characters of a name that a client or server chose
 
 
 class Tracing:
@@ -156,18 +174,18 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         carrier = {name: value for name, value in frame.meta.items() if type(value) is str}
-        method = frame.method[:_LONGEST]
+        method = frame.method[:_MAX_NAME]
         attributes = {
             "mcp.method.name": method,
-            "pinwarden.server": server[:_LONGEST],
-            "pinwarden.client": client[:_LONGEST],
-            "pinwarden.call": call[:_LONGEST],
+            "pinwarden.server": server[:_MAX_NAME],
+            "pinwarden.client": client[:_MAX_NAME],
+            "pinwarden.call": call[:_MAX_NAME],
         }
         name = frame.params.get(NAMED_BY.get(frame.method, ""))
         if type(name) is str:
-            attributes["gen_ai.tool.name" if frame.method == "tools/call" else "mcp.item"] = name[:_LONGEST]
+            attributes["gen_ai.tool.name" if frame.method == "tools/call" else "mcp.item"] = name[:_MAX_NAME]
         span = self._tracer.start_span(
-            f"{method} {server[:_LONGEST]}",
+            f"{method} {server[:_MAX_NAME]}",
             context=TraceContextTextMapPropagator().extract(carrier),
             kind=SpanKind.SERVER,
             attributes=attributes,
@@ -229,7 +247,10 @@ class Traced:
 
 def tracing_of(variables: Mapping[str, str], say: Callable[[str], None]) -> Tracing | None:
     """Tracing as configured by OpenTelemetry's environment variables; None if not configured or not installed."""
-    if not any(variables.get(name) for name in _WANTED) or variables.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    if (
+        not any(variables.get(name) for name in _TRACING_VARIABLES)
+        or variables.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    ):
         return None
     name = variables.get("OTEL_TRACES_EXPORTER") or "otlp"
     if name == "none":
@@ -243,11 +264,11 @@ def tracing_of(variables: Mapping[str, str], say: Callable[[str], None]) -> Trac
     except ImportError:
         say("traces are disabled: the OpenTelemetry SDK is not installed")
         return None
-    found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
-    if not found:
-        say(f"traces are disabled: no OpenTelemetry exporter {name[:_LONGEST]!a} is installed")
+    exporters = list(entry_points(group="opentelemetry_traces_exporter", name=name))
+    if not exporters:
+        say(f"traces are disabled: no OpenTelemetry exporter {name[:_MAX_NAME]!a} is installed")
         return None
-    made: Any = found[0].load()
+    exporter: Any = exporters[0].load()
     provider = TracerProvider(resource=Resource.create({"service.name": "pinwarden"}))
-    provider.add_span_processor(BatchSpanProcessor(made()))
+    provider.add_span_processor(BatchSpanProcessor(exporter()))
     return Tracing(provider.get_tracer("pinwarden.gateway"), provider.shutdown)

@@ -20,12 +20,12 @@ from pinwarden.system.net.connections import is_compressed, redirect_refused
 from pinwarden.system.target import HttpAddress
 
 _EVENT_STREAM = b"text/event-stream"
-_END = b"\r\n\r\n"
-_REMEMBERED = 256  # cached heads of one server
-_LONGEST_HEAD = 2048  # bytes of a cached head
-_LONGEST_HELD = 1 << 16  # bytes of a body that is buffered; a longer one is parsed in parts
-_COUNTED = 1 << 16  # bytes of an incomplete response between two updates of the budget
-_HEAD_SLICE = 1 << 14  # bytes that are parsed in one step before the body begins
+_HEAD_END = b"\r\n\r\n"
+_MAX_CACHED = 256  # heads of one server
+_MAX_CACHED_BYTES = 2048  # of a head
+_MAX_BUFFERED = 1 << 16  # bytes of a body that is buffered; a longer one is parsed in parts
+_BUDGET_STEP = 1 << 16  # bytes of an incomplete response between two updates of the budget
+_HEAD_SLICE = 1 << 14  # bytes that are parsed at once before the body begins
 _EVENT_SLICE = 1 << 12  # of an event stream: an event may have only eight bytes
 _BODILESS = (204, 304)
 
@@ -74,7 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._heads = pool.heads
         self._fresh = True
         """Whether nothing of the response was received."""
-        self._held = b""
+        self._partial = b""
         """The part of a response with a cached head that has arrived."""
         self._head = b""
         self._unread = b""
@@ -99,7 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Reset the state for parsing a response."""
         self._headers: dict[bytes, bytes] = {}
         self._size = 0
-        self._bare = 0
+        self._unframed = 0
         """Bytes since the last body byte, or since the start of the head."""
         self._fields = self._field_bytes = 0
         self._in_body = False
@@ -113,7 +113,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._outgoing = outgoing
         outgoing.upstream = self
         self._fresh = True
-        self._held = b""
+        self._partial = b""
         if self._transport is None:
             self._fail("the connection was closed", sent=False)
         else:
@@ -157,10 +157,10 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()  # no request is open
             return
         if self._fresh:
-            waits = not self._held  # only once: joining many small pieces would take quadratic time
-            if self._held:
-                data, self._held = self._held + data, b""
-            end = data.find(_END) + 4
+            waits = not self._partial  # only once: joining many small pieces would take quadratic time
+            if self._partial:
+                data, self._partial = self._partial + data, b""
+            end = data.find(_HEAD_END) + 4
             head = self._heads.get(data[:end])
             if head is not None:
                 missing = end + head.length - len(data)
@@ -169,8 +169,8 @@ class UpstreamConnection(asyncio.Protocol):
                     self._pool.free(self)
                     outgoing.listener.on_whole(head.status, head.session, data[end:])
                     return
-                if missing > 0 and waits and head.length <= _LONGEST_HELD:  # many servers send the body after the head
-                    self._held = data
+                if missing > 0 and waits and head.length <= _MAX_BUFFERED:  # many servers send the body after the head
+                    self._partial = data
                     return
             self._fresh = False
             self._begin()
@@ -203,10 +203,10 @@ class UpstreamConnection(asyncio.Protocol):
             else:
                 self._resume()
                 if self._complete:
-                    self._remember()
+                    self._cache_head()
                     self._finish()
                 return
-        self._forget()
+        self._discard()
 
     def _deliver(self, outgoing: UpstreamRequest, frame: bytes) -> None:
         try:
@@ -232,12 +232,12 @@ class UpstreamConnection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.resume_reading()
 
-    def _forget(self) -> None:
+    def _discard(self) -> None:
         """Drop the rest of a response that is not needed."""
         self._unread, self._offset, self._body = b"", 0, b""
         self._frames.clear()
         self._events = None
-        self._uncount()
+        self._leave_budget()
 
     def _feed(self) -> int:
         """Parse the next bytes. Returns how many."""
@@ -250,7 +250,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._offset >= len(data):
             self._unread, self._offset = b"", 0
         self._size += len(piece)
-        self._bare += len(piece)
+        self._unframed += len(piece)
         if self._size > self._limits.max_answer_bytes:
             self._refuse("the server sent a response above the size limit")
             return len(piece)
@@ -258,7 +258,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._parser.feed_data(piece)
         except httptools.HttpParserCallbackError as err:
             cause = err.__context__
-            if not isinstance(cause, _BadAnswerError | PinwardenError):
+            if not isinstance(cause, _BadResponseError | PinwardenError):
                 self._refuse("a response could not be processed")
                 raise
             self._refuse(str(cause))
@@ -270,12 +270,12 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _check(self) -> None:
         """Reject an oversized head and surplus data."""
-        if self._bare > self._limits.max_upstream_head_bytes:
+        if self._unframed > self._limits.max_upstream_head_bytes:
             self._refuse("the head of the server's response is too long")
         elif self._complete and self._unread[self._offset :].strip(b"\r\n"):
             self._refuse(_SURPLUS)
         else:
-            self._count()
+            self._update_budget()
 
     def _refuse(self, why: str) -> None:
         self._fail(why, sent=True)
@@ -291,28 +291,28 @@ class UpstreamConnection(asyncio.Protocol):
     def overflow(self) -> None:
         """The shared budget is exceeded, and this response is the largest."""
         self._counted = 0
-        self._refuse("too many bytes of incomplete responses are in memory, and most are this one's")
+        self._refuse("the memory budget for incomplete responses is exceeded, and this response is the largest")
 
-    def _count(self) -> None:
+    def _update_budget(self) -> None:
         budget = self._pool.budget
-        if budget is not None and self.pending_bytes - self._counted >= _COUNTED:
+        if budget is not None and self.pending_bytes - self._counted >= _BUDGET_STEP:
             self._counted = self.pending_bytes
             budget.enter(self)
             budget.make()
 
-    def _uncount(self) -> None:
+    def _leave_budget(self) -> None:
         if self._counted and self._pool.budget is not None:
             self._pool.budget.leave(self)
         self._counted = 0
 
-    def _remember(self) -> None:
+    def _cache_head(self) -> None:
         """Cache the head if it came in one piece and only frames the body by its length."""
         headers, head = self._headers, self._head
         length = len(self._body)
         framed = b"content-length" in headers and b"transfer-encoding" not in headers
         plain = self._events is None and self._keep and framed and self._size - len(head) == length
-        if plain and head.endswith(_END) and len(head) <= _LONGEST_HEAD:
-            if len(self._heads) >= _REMEMBERED:
+        if plain and head.endswith(_HEAD_END) and len(head) <= _MAX_CACHED_BYTES:
+            if len(self._heads) >= _MAX_CACHED:
                 self._heads.clear()  # heads contain the time, so old ones do not recur
             session = headers.get(b"mcp-session-id", b"").decode("latin-1")
             self._heads[head] = CachedHead(self._parser.get_status_code(), length, session)
@@ -322,7 +322,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A response begins; also after an interim response."""
         if self._complete:
-            raise _BadAnswerError(_SURPLUS)
+            raise _BadResponseError(_SURPLUS)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header, or a trailer, which is ignored."""
@@ -330,7 +330,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._field_bytes += len(name) + len(value) + 4
         limits = self._limits
         if self._fields > limits.max_headers or self._field_bytes > limits.max_upstream_head_bytes:
-            raise _BadAnswerError("the head of the server's response is too long")
+            raise _BadResponseError("the head of the server's response is too long")
         if not self._in_body:
             self._headers[name.lower()] = value
 
@@ -342,12 +342,12 @@ class UpstreamConnection(asyncio.Protocol):
             return
         headers = self._headers
         if b"content-encoding" in headers and is_compressed(headers[b"content-encoding"].decode("latin-1")):
-            raise _BadAnswerError("the server compressed its response, which the gateway does not accept")
+            raise _BadResponseError("the server compressed its response, which the gateway does not accept")
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
-            raise _BadAnswerError("the server used a transfer encoding that the gateway does not accept")
+            raise _BadResponseError("the server used a transfer encoding that the gateway does not accept")
         if 300 <= status < 400:
-            raise _BadAnswerError(redirect_refused(self._pool.address, status).message)
-        self._bare = 0
+            raise _BadResponseError(redirect_refused(self._pool.address, status).message)
+        self._unframed = 0
         self._in_body = True
         framed = b"content-length" in headers or b"transfer-encoding" in headers
         self._until_end = not framed and status not in _BODILESS
@@ -358,7 +358,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""
-        self._bare = 0
+        self._unframed = 0
         if self._outgoing is None:
             return
         if self._events is None:
@@ -385,7 +385,7 @@ class UpstreamConnection(asyncio.Protocol):
         if outgoing is None:
             return
         outgoing.upstream = None
-        self._uncount()
+        self._leave_budget()
         body, self._body = self._body, b""
         document = self._events is None
         self._events = None
@@ -399,7 +399,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _fail(self, why: str, *, sent: bool) -> None:
         outgoing, self._outgoing = self._outgoing, None
-        self._forget()
+        self._discard()
         if outgoing is not None:
             outgoing.upstream = None
             if not outgoing.given_up:
@@ -418,7 +418,7 @@ class UpstreamConnection(asyncio.Protocol):
 _SURPLUS = "the server sent data after its response"
 
 
-class _BadAnswerError(Exception):
+class _BadResponseError(Exception):
     """A response that the gateway rejects."""
 
 
