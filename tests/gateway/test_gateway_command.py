@@ -390,7 +390,7 @@ def test_a_port_in_use_is_reported_with_an_alternative(project: Project, at: Run
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[policy.gateway]\nenforcment = 'block'\n", "policy.gateway.enforcment is not a key that is known here"),
+        ("[policy.gateway]\nenforcment = 'block'\n", "policy.gateway.enforcment"),
         ('[policy.gateway]\nenforcement = "block\n', "(at line 2, column"),
     ],
 )
@@ -420,8 +420,7 @@ def test_a_token_for_an_unlocked_server_is_not_created(project: Project, tmp_pat
     assert project("gateway", "token", "list", "--format", "json").out == before
     nowhere = Project(tmp_path)
     assert (
-        "the server names (nots) were not checked"
-        in nowhere("gateway", "token", "add", "bob", "--server", "nots").err
+        "the server names (nots) were not checked" in nowhere("gateway", "token", "add", "bob", "--server", "nots").err
     )
 
 
