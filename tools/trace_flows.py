@@ -1,7 +1,7 @@
 """Counts the modules of src/pinwarden that four real flows cross: how far a reader has to follow each of them.
 
     python -m tools.trace_flows               # a table of all flows with their goals
-    python -m tools.trace_flows --list ci     # the modules of one flow
+    python -m tools.trace_flows --list ci     # the modules of one flow, with the functions that ran
 
 Each flow runs `pinwarden` in a process of its own under a profiler (threads too), against real servers and a real
 registry. A module is crossed if code of one of its functions runs during the flow; functions that run while a module
@@ -45,7 +45,8 @@ _TRACED = [sys.executable, "-m", "tools.trace_flows", "--traced"]
 class Trace(NamedTuple):
     """What one flow did, as paths below src/pinwarden."""
 
-    crossed: list[str]
+    crossed: dict[str, list[str]]
+    """By module, the functions that ran."""
     imported: list[str]
 
 
@@ -64,10 +65,11 @@ def main() -> int:
         return run_traced(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tools.trace_flows", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("flows", nargs="*", metavar="FLOW", help=f"trace only these: {', '.join(FLOWS)}")
-    parser.add_argument("--list", choices=FLOWS, metavar="FLOW", help="list the modules of one flow")
+    parser.add_argument("--list", choices=FLOWS, metavar="FLOW", help="list the modules and functions of one flow")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(_trace(options.list).crossed))
+        for module, functions in _trace(options.list).crossed.items():
+            print(f"{module}: {', '.join(functions)}")
         return 0
     if unknown := sorted(set(options.flows) - set(FLOWS)):
         parser.error(f"no such flow: {', '.join(unknown)}")
@@ -324,34 +326,41 @@ def run_traced(arguments: list[str]) -> int:
 
 
 class _Profiler:
-    """Remembers the files below src/pinwarden whose functions run."""
+    """Remembers the functions of modules below src/pinwarden that run."""
 
     def __init__(self) -> None:
         self._prefix = f"{SOURCE}{os.sep}"
-        self._files: set[str] = set()
+        self._codes: set[CodeType] = set()
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> None:
         code = frame.f_code
-        file = code.co_filename
-        if file not in self._files and file.startswith(self._prefix) and _is_function(code) and not _importing(frame):
-            self._files.add(file)
+        if code in self._codes or not code.co_filename.startswith(self._prefix):
+            return
+        if _is_function(code) and not _importing(frame):
+            self._codes.add(code)
 
     def serve(self, control: Path) -> None:
         with control.open() as lines:
             for line in lines:
                 self.write(Path(line.rstrip()))
-                self._files.clear()
+                self._codes.clear()
 
     def write(self, path: Path) -> None:
         names = [name for name in sys.modules if name.partition(".")[0] == "pinwarden"]
         files = {getattr(sys.modules[name], "__file__", None) for name in names}
-        trace = {"crossed": self._below(set(self._files)), "imported": self._below(file for file in files if file)}
+        crossed: dict[str, set[str]] = {}
+        for code in tuple(self._codes):
+            crossed.setdefault(self._below(code.co_filename), set()).add(code.co_qualname)
+        trace = {
+            "crossed": {module: sorted(functions) for module, functions in sorted(crossed.items())},
+            "imported": sorted(self._below(file) for file in files if file),
+        }
         partly = path.with_suffix(".part")
         partly.write_text(json.dumps(trace))
         partly.replace(path)
 
-    def _below(self, files: Any) -> list[str]:
-        return sorted(file.removeprefix(self._prefix) for file in files)
+    def _below(self, file: str) -> str:
+        return file.removeprefix(self._prefix)
 
 
 def _is_function(code: CodeType) -> bool:
@@ -379,7 +388,7 @@ class _Control:
         self._pipe = folder / "control"
         os.mkfifo(self._pipe)
         self.environment = {_CONTROL: str(self._pipe)}
-        self.trace = Trace([], [])
+        self.trace = Trace({}, [])
 
     def trace_calls(self, call: Callable[[int], Any]) -> None:
         """Make some calls, and keep what each of them crossed."""
@@ -391,8 +400,9 @@ class _Control:
                 traces.append(_read_trace(self._cut(pipe, f"call-{number}.json")))
                 if "apples" not in str(response.get("result")):
                     raise AssertionError(f"the call was not answered: {response}")
-        crossed = set[str].intersection(*(set(trace.crossed) for trace in traces))
-        self.trace = Trace(sorted(crossed), traces[-1].imported)
+        always = set[str].intersection(*(set(trace.crossed) for trace in traces))
+        crossed = {module: functions for module, functions in traces[-1].crossed.items() if module in always}
+        self.trace = Trace(crossed, traces[-1].imported)
 
     def _cut(self, pipe: Any, name: str) -> Path:
         path = self._folder / name

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from pinwarden.gateway.judged_lists import server_facts
-from pinwarden.gateway.request_decisions import template_fits
+from pinwarden.gateway.session.lists import server_info
+from pinwarden.gateway.session.requests import template_matches
 from pinwarden.surface.drift.changes import Change
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.protocol import CAPABILITY
@@ -220,7 +220,7 @@ def _openings(acts: list[_Act]) -> list[dict[str, Any]]:
     told = []
     for act in acts:
         known = known if act.opening is None else act.opening
-        told.append(server_facts(known))
+        told.append(server_info(known))
     return told
 
 
@@ -334,7 +334,7 @@ def _names(play: Play, named: set[Named]) -> set[str]:
 
 def _assert_opening(result: dict[str, Any], state: State, want: Expected) -> None:
     now = state.surface.server or {}
-    passed = server_facts(result)
+    passed = server_info(result)
     assert {name for name in now if passed.get(name) != now[name]} == want.server
     assert "instructions" not in want.server or "instructions" not in passed
 
@@ -382,7 +382,7 @@ def _assert_used(face: Face, item: Item, want: Expected) -> None:
         return
     withheld = (item.kind.entity, item.key) in want.withheld
     templates = [key for entity, key in want.withheld if entity == "resourceTemplate"]
-    if not withheld and any(template_fits(each, params.get("uri", "")) for each in templates):
+    if not withheld and any(template_matches(each, params.get("uri", "")) for each in templates):
         return  # its address may be one of a template that is withheld
     answer = face.ask(USES[item.kind.entity], params)
     if withheld:

@@ -134,7 +134,7 @@ def test_a_gate_answers_when_the_server_has_listed_what_it_is_asked_about() -> N
     harness.open()
     asked = {"name": "pinwarden/uses", "event": "tools/call", "phase": "request", "payload": {"name": "search_notes"}}
     message = {"jsonrpc": "2.0", "id": "i", "method": "interceptor/invoke", "params": asked}
-    step = harness.session.client_frame(json.dumps(message).encode(), 0.0)
+    step = harness.session.on_client_message(json.dumps(message).encode(), 0.0)
     assert (step.to_client, [json.loads(frame)["method"] for frame in step.to_server]) == ((), ["tools/list"])
     harness.deliver(step)
     assert harness.response_to("i")["result"]["valid"] is True

@@ -25,7 +25,7 @@ from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstr
 from pinwarden.gateway.http.telemetry import Tracing
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.surface.surface import Surface
@@ -75,8 +75,8 @@ class InMemoryRecorder(StepLog):
         self.steps.append(step)
 
     @property
-    def facts(self) -> list[Any]:
-        return [fact for step in self.steps for fact in step.facts]
+    def events(self) -> list[Any]:
+        return [fact for step in self.steps for fact in step.events]
 
 
 class FixedApprovals:

@@ -10,8 +10,8 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import AuditEvent
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS, ApprovedSurface, Guard, SessionLimits
-from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
+from pinwarden.gateway.session.session import Session
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY, GatewayPolicy
 from pinwarden.lock.policy import policy_from_table
 from pinwarden.surface.surface import Surface, surface_from_listing
@@ -136,11 +136,15 @@ class SessionHarness:
 
     def client_sends(self, message: Any) -> None:
         """Send a message as the client; bytes are sent as they are."""
-        self.deliver(self.session.client_frame(message if isinstance(message, bytes) else _bytes(message), self.now))
+        self.deliver(
+            self.session.on_client_message(message if isinstance(message, bytes) else _bytes(message), self.now)
+        )
 
     def server_sends(self, message: Any) -> None:
         """Send a message as the server; bytes are sent as they are."""
-        self.deliver(self.session.server_frame(message if isinstance(message, bytes) else _bytes(message), self.now))
+        self.deliver(
+            self.session.on_server_message(message if isinstance(message, bytes) else _bytes(message), self.now)
+        )
 
     def deliver(self, step: SessionOutput) -> None:
         """Deliver messages between session and server until neither sends any."""
@@ -148,13 +152,13 @@ class SessionHarness:
         while pending:
             output = pending.popleft()
             self.steps.append(output)
-            self.events += output.facts
+            self.events += output.events
             self.sightings += output.sightings
             self.to_client += output.to_client
             self.to_server += output.to_server
             for frame in output.to_server:
                 for answer in self.server.answers(frame.decode()):
-                    pending.append(self.session.server_frame(answer.encode("utf-8", "surrogatepass"), self.now))
+                    pending.append(self.session.on_server_message(answer.encode("utf-8", "surrogatepass"), self.now))
 
     def client_messages(self) -> list[dict[str, Any]]:
         """Return all messages that the client received."""

@@ -21,9 +21,9 @@ from hypothesis import strategies as some
 
 from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.call_fast_path import CallFastPath
-from pinwarden.gateway.in_flight import ForwardedRequest
-from pinwarden.gateway.session_audit import NO_OUTPUT, SessionOutput
+from pinwarden.gateway.session.fast_path import CallFastPath
+from pinwarden.gateway.session.messages import ForwardedRequest
+from pinwarden.gateway.session.output import NO_OUTPUT, SessionOutput
 from pinwarden.gateway.stdio import SMALL_READ, LineWriter, StdioLoops
 from tests.gateway.session_harness import SEARCH, SessionHarness
 
@@ -97,7 +97,7 @@ class Loops:
 
     def __init__(self, harness: SessionHarness) -> None:
         self.fast_path, self.guard, self.log = harness.session.fast_path, harness.guard, Log()
-        self.fast_path.most = 3  # a loop looks at it once
+        self.fast_path.max_open = 3  # a loop looks at it once
         self._in: dict[str, int] = {}
         self._out: dict[str, Any] = {}
         self._threads: list[Thread] = []
@@ -119,10 +119,10 @@ class Loops:
             self._threads.append(Thread(target=work, daemon=True))
             self._threads[-1].start()
 
-    def client_frame(self, *_: Any) -> SessionOutput:
+    def on_client_message(self, *_: Any) -> SessionOutput:
         return NO_OUTPUT
 
-    def server_frame(self, *_: Any) -> SessionOutput:
+    def on_server_message(self, *_: Any) -> SessionOutput:
         return NO_OUTPUT
 
     def says(self, side: str, line: bytes, *, together: bool = False) -> bytes:
@@ -166,8 +166,8 @@ def at() -> Iterator[Loops]:
 def reset(at: Loops, state: str) -> CallFastPath:
     fast_path = at.fast_path
     fast_path.open.clear()
-    fast_path.left, fast_path.until, fast_path.plain_results = 5, inf, True
-    fast_path.stamp = at.guard.stamp
+    fast_path.remaining, fast_path.until, fast_path.relays_results = 5, inf, True
+    fast_path.generation = at.guard.generation
     if state == "open":
         fast_path.open[7] = NAME
     elif state == "open otherwise":
@@ -175,13 +175,13 @@ def reset(at: Loops, state: str) -> CallFastPath:
     elif state == "full":
         fast_path.open.update({101: NAME, 102: NAME, 103: NAME})
     elif state == "spent":
-        fast_path.left = 0
+        fast_path.remaining = 0
     elif state == "late":
         fast_path.until = -inf
     elif state == "changed":
-        fast_path.stamp = -1
+        fast_path.generation = -1
     elif state == "looked at":
-        fast_path.plain_results = False
+        fast_path.relays_results = False
     at.log.noted.clear()
     return fast_path
 
@@ -194,7 +194,7 @@ def read(data: bytes) -> Any:
 
 
 def left_behind(fast_path: CallFastPath) -> tuple[int, list[Any]]:
-    return fast_path.left, [(number, type(asked)) for number, asked in fast_path.open.items()]
+    return fast_path.remaining, [(number, type(asked)) for number, asked in fast_path.open.items()]
 
 
 FEW = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -302,7 +302,7 @@ def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Loops, spelling: 
 )
 def test_attack_an_ambiguous_call_does_not_take_the_fast_path(at: Loops, attack: bytes) -> None:
     fast_path = reset(at, "")
-    line = attack.replace(b"pinwarden/s1/", fast_path._own_ids.encode()) % NAME.encode()
+    line = attack.replace(b"pinwarden/s1/", fast_path._id_prefix.encode()) % NAME.encode()
     assert at.says("client", line) == FROM_SESSION
     assert at.says("client", line, together=True) == FROM_SESSION
     assert (fast_path.open, at.log.noted) == ({}, [])

@@ -74,8 +74,8 @@ class Running:
         assert process.stdout is not None
         self.process = process
         self._stderr = stderr
-        self.facts = facts_of(process)
-        parts = urlsplit(self.facts["merged"])
+        self.events = facts_of(process)
+        parts = urlsplit(self.events["merged"])
         self.host, self.port, self.scheme = parts.hostname or "", parts.port or 0, parts.scheme
 
     @property
@@ -176,7 +176,7 @@ def at(project: Project) -> Iterator[Running]:
 def test_the_endpoints_of_all_locked_servers_are_printed(at: Running) -> None:
     base = f"http://127.0.0.1:{at.port}/mcp"
     servers = {"notes": f"{base}/notes", "far away": f"{base}/far-away", "talking": f"{base}/talking"}
-    assert (at.facts["servers"], at.facts["merged"], at.facts["not_served"]) == (servers, base, {})
+    assert (at.events["servers"], at.events["merged"], at.events["not_served"]) == (servers, base, {})
 
 
 def test_without_tokens_the_gateway_creates_one_for_this_run_on_loopback(at: Running) -> None:

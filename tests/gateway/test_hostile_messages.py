@@ -15,7 +15,7 @@ from pinwarden.gateway.guard import SessionLimits
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.record_then_send import StepRecorder
-from pinwarden.gateway.judged_server import INTERCEPTORS as EXTENSION
+from pinwarden.gateway.session.server import INTERCEPTORS as EXTENSION
 from tests.gateway.http_gateway import InMemoryRecorder, RecordingStream
 from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, refusal_code
 from tests.gateway.test_drift_sequences_stdio import gateway
@@ -348,7 +348,7 @@ def test_attack_a_list_above_the_total_size_limit_is_refused() -> None:
 def test_attack_a_long_malformed_list_is_not_parsed_item_by_item() -> None:
     """Attack: nesting that makes every step of the taking apart slow."""
     deep = '{"name":"d","x":' + "[" * 3000 + "]" * 3000 + "}"
-    harness = SessionHarness(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unread=6000))
+    harness = SessionHarness(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unparsable=6000))
     harness.open()
     harness.server.place = 1
     assert refusal_code(harness.request("tools/list")) == "PROBE_LIMIT"
@@ -362,15 +362,15 @@ def test_the_cache_of_list_pages_is_limited_by_size(monkeypatch: pytest.MonkeyPa
     """Attack: another huge list each time."""
     from pinwarden.gateway import guard
 
-    monkeypatch.setattr(guard, "_REMEMBERED_BYTES", 100_000)
+    monkeypatch.setattr(guard, "_MAX_CACHED_BYTES", 100_000)
     states = [{"tools": [{**SEARCH, "description": str(place) * 30_000}]} for place in range(8)]
     harness = SessionHarness(HONEST, *states)
     harness.open()
     for _ in states:
         harness.switch_server_state()
         harness.request("tools/list")
-    kept = harness.guard._bodies.values()
-    assert sum(size for _, _, size in kept) == harness.guard._remembered <= 100_000
+    kept = harness.guard._cache.values()
+    assert sum(size for _, _, size in kept) == harness.guard._cached_bytes <= 100_000
     assert len(kept) == 3
 
 

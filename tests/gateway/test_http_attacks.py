@@ -33,7 +33,7 @@ from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTranspor
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.session import Session
+from pinwarden.gateway.session.session import Session
 from pinwarden.surface.probe.event_stream import EventParser
 from pinwarden.surface.surface import surface_from_listing
 from pinwarden.system.fair_executor import FairExecutor
@@ -274,7 +274,7 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
     talk.say(id=1, result={})
     assert number is not None
     talk.conversation._cancel(number)  # as after a turn in which the answer was judged
-    assert talk.kept.facts == []
+    assert talk.kept.events == []
     assert talk.conversation._abandoned == {}
     assert talk.wire.cancelled == [number]
     assert talk.conversation.session.idle

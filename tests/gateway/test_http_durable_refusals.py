@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
 from tests.gateway.http_gateway import (
     TOKEN,
     InMemoryRecorder,
@@ -74,5 +74,5 @@ def test_a_refusal_is_on_disk_before_its_response_and_does_not_delay_other_reque
             assert select.select([waiting], [], [], 0)[0] == [], "no byte of an answer"
             disk.ready.set()
             assert b"new_exfiltration" in waiting.recv(1 << 16)
-    refusals = [fact for fact in disk.facts if (fact.kind, fact.method) == ("blocked", "tools/call")]
+    refusals = [fact for fact in disk.events if (fact.kind, fact.method) == ("blocked", "tools/call")]
     assert len(refusals) == 2

@@ -168,7 +168,7 @@ def test_a_drift_sequence_is_blocked_over_http_exactly_as_expected(
     with ExitStack() as stack:
         stage = Stage(wire, play, tmp_path, stack=stack)
         blocked = perform(case, play, stage)
-        facts = [fact for fact in stage.kept.facts if fact.kind == "blocked"]
+        facts = [fact for fact in stage.kept.events if fact.kind == "blocked"]
     assert {(fact.item_kind, fact.item) for fact in facts} == blocked
 
 
@@ -185,7 +185,7 @@ def test_attack_a_rug_pull_is_hidden_in_lists_and_refused_in_calls(wire: str, tm
         assert refusal_code(answer) == "new_exfiltration"
         assert "pinwarden review" in answer["error"]["message"]
         assert "result" in at.call("delete_note")
-    calls = [fact for fact in at.kept.facts if fact.kind == "blocked" and fact.method == "tools/call"]
+    calls = [fact for fact in at.kept.events if fact.kind == "blocked" and fact.method == "tools/call"]
     assert {fact.client for fact in calls} == {"tester"}
     assert answer["error"]["data"]["pinwarden"]["call"] in {fact.call for fact in calls}
 

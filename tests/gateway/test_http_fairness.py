@@ -227,7 +227,7 @@ def test_attack_a_flood_of_list_changed_notifications_does_not_make_other_sessio
         assert flooding.result()["result"]
         assert flooded.session_request("tools/call", {"name": "t1"}, 3)["result"]
         lists = [(record / each).stat().st_size for each in processes]
-    intervals = took / DEFAULT_SESSION_LIMITS.notice_seconds
+    intervals = took / DEFAULT_SESSION_LIMITS.list_changed_seconds
     # A notice that comes while a list is read costs a second one.
     assert lists[1] <= max(number / 2, 2 * intervals + 6), f"once per interval, and not for each of {number} calls"
     assert lists[0] < notices / 100
@@ -259,16 +259,16 @@ def test_attack_a_call_does_not_use_a_list_older_than_a_delayed_notification() -
     harness.open()
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
-    harness.session.list_is_old("notifications/tools/list_changed")
+    harness.session.expire_list("notifications/tools/list_changed")
     assert harness.call_tool("search_notes")["error"]
 
 
 def test_other_sessions_are_notified_of_a_change_at_once_and_then_once_per_interval() -> None:
     judge = guard("n")
     for now, expected in ((0.0, 1), (0.1, 1), (0.2, 1), (0.3, 2), (0.4, 2)):
-        judge.changed(TOOL, now)
-        assert judge.notices(TOOL) == expected
-    judge.look(1.0)
-    assert judge.notices(TOOL) == 3, "what was put off is told when the interval has passed"
-    judge.look(2.0)
-    assert judge.notices(TOOL) == 3
+        judge.list_changed(TOOL, now)
+        assert judge.list_changes[TOOL.member] == expected
+    judge.refresh(1.0)
+    assert judge.list_changes[TOOL.member] == 3, "what was put off is told when the interval has passed"
+    judge.refresh(2.0)
+    assert judge.list_changes[TOOL.member] == 3

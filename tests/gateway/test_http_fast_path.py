@@ -81,12 +81,12 @@ def test_a_call_with_a_cached_head_takes_the_fast_path_and_is_recorded(at: Scene
     with RawClient(at.gateway, "notes") as raw:
         known(raw)
         assert at.general == 2
-        before = at.kept.facts[-1]
+        before = at.kept.events[-1]
         status, headers, body = raw.send(CALL.replace(b'"query": "x"', b'"query": "y"'), HEADERS)
     assert (status, headers["content-type"], at.general) == (200, "application/json", 2)
     assert body == at.world.sent[-1]
     assert at.world.bodies[-1] == CALL.replace(b'"query": "x"', b'"query": "y"')
-    fact = at.kept.facts[-1]
+    fact = at.kept.events[-1]
     assert (fact.kind, fact.item, fact.client) == ("called", "search_notes", "tester")
     assert fact is not before
     assert at.gateway.endpoint.requests == 3
@@ -114,7 +114,7 @@ def test_a_call_in_any_json_formatting_takes_the_fast_path(at: Scene, body: byte
             assert orjson.loads(answer)["id"] == orjson.loads(body)["id"]
             assert at.world.bodies[-1] == body
     assert at.general == general
-    assert [fact.call.partition("/")[2] for fact in at.kept.facts[-3:]] == [str(orjson.loads(body)["id"])] * 3
+    assert [fact.call.partition("/")[2] for fact in at.kept.events[-3:]] == [str(orjson.loads(body)["id"])] * 3
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_attack_an_unapproved_tool_behind_a_cached_head_is_refused(at: Scene) ->
             status, _, answer = raw.send(body, headers)
             assert (status, json.loads(answer)["error"]["code"]) == (400, -32602)
     assert at.world.calls("search_notez") == 0
-    assert sum(fact.kind == "blocked" and fact.method == "tools/call" for fact in at.kept.facts) == 3
+    assert sum(fact.kind == "blocked" and fact.method == "tools/call" for fact in at.kept.events) == 3
 
 
 def test_attack_a_revoked_token_is_rejected_despite_a_cached_head(at: Scene) -> None:

@@ -24,7 +24,7 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstreams import Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
 from tests.gateway.http_gateway import RawClient, UpstreamServer, gateway, guard, rpc

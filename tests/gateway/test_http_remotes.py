@@ -434,4 +434,4 @@ def test_a_malformed_response_produces_exactly_one_error_at_once(body: bytes, ki
                     -32603,
                 )
     if b"NUMBER" in body:
-        assert "answer_unasked" not in {fact.code for fact in kept.facts}, "as it would be if it were answered twice"
+        assert "answer_unasked" not in {fact.code for fact in kept.events}, "as it would be if it were answered twice"

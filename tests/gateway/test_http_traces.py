@@ -83,7 +83,7 @@ def test_a_calls_span_has_the_id_of_its_audit_event(at: Scene) -> None:
         assert "error" in raw.request("tools/call", {"name": "unknown", "arguments": {}}, 3)
     poll(lambda: len(at.calls()) == 3)
     spans = at.calls()
-    facts = {fact.call: fact for fact in at.kept.facts if fact.method == "tools/call"}
+    facts = {fact.call: fact for fact in at.kept.events if fact.method == "tools/call"}
     assert [facts[str((each.attributes or {})["pinwarden.call"])].item for each in spans] == ["echo", "echo", "unknown"]
     assert [each.status.status_code for each in spans] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
     assert [f"{each.context.trace_id:032x}" == TRACE for each in spans if each.context] == [True, True, False]

@@ -182,7 +182,7 @@ def test_hangar_7_and_8_a_refusal_states_its_reason_and_its_audit_event() -> Non
     assert POISONED["description"] not in json.dumps(error), "the refusal itself would carry the attack"
     facts = [fact for fact in harness.events if fact.call == told["call"]]
     assert [(fact.kind, fact.item, fact.code) for fact in facts] == [("blocked", "search_notes", "new_exfiltration")]
-    assert all(step.durable for step in harness.steps if any(fact.kind == "blocked" for fact in step.facts))
+    assert all(step.durable for step in harness.steps if any(fact.kind == "blocked" for fact in step.events))
 
 
 def test_hangar_9_audit_allows_silently_and_warn_adds_a_warning_for_the_client() -> None:

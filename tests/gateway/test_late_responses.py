@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
+from pinwarden.gateway.session.session import Session
 from tests.gateway.session_harness import SEARCH, InMemoryApprovals
 from tests.servers.turning import META, Turning
 
@@ -31,20 +31,20 @@ def test_a_late_discovery_response_is_ignored_after_the_handshake() -> None:
             return
         for frame in frames:
             for answer in server.answers(frame.decode()):
-                carry(session.server_frame(answer.encode(), 0.0))
+                carry(session.on_server_message(answer.encode(), 0.0))
 
     def ask(method: str, params: dict[str, Any], number: int) -> SessionOutput:
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        return session.client_frame(json.dumps(message).encode(), 0.0)
+        return session.on_client_message(json.dumps(message).encode(), 0.0)
 
     [asked] = ask("server/discover", {"_meta": ABOUT}, 1).to_server
     [unknown] = server.answers(asked.decode())
-    carry(session.server_frame(unknown.encode(), 0.0), later=True)
+    carry(session.on_server_message(unknown.encode(), 0.0), later=True)
     carry(ask("initialize", HELLO, 2))
     for frame in waiting:
         for answer in server.answers(frame.decode()):
-            carry(session.server_frame(answer.encode(), 0.0))
-    carry(session.client_frame(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', 0.0))
+            carry(session.on_server_message(answer.encode(), 0.0))
+    carry(session.on_client_message(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', 0.0))
     carry(ask("tools/list", {}, 3))
     carry(ask("tools/call", {"name": "search_notes", "arguments": {}}, 4))
     assert measure.surface is not None

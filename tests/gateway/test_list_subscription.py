@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.session import Session
+from pinwarden.gateway.session.session import Session
 from tests.gateway.session_harness import DELETE, POISONED, SEARCH, SessionHarness, approved_surface, refusal_code
 
 MODERN = "2026-07-28"

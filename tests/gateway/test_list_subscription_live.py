@@ -83,8 +83,8 @@ def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_http(re
     behind = UpstreamServer(guard("turning", policy=gateway_policy({"relist-seconds": SELDOM})), url=remote)
     with http_gateway({"turning": behind}, kept) as made, RawClient(made, "turning") as raw:
         assert refused_in_time(raw.request) == "new_exfiltration"
-        assert [fact.code for fact in kept.facts if fact.kind == "blocked"].count("answer_unasked") == 0
-        assert not behind.guard.refuses_to_tell
+        assert [fact.code for fact in kept.events if fact.kind == "blocked"].count("answer_unasked") == 0
+        assert not behind.guard.refuses_subscriptions
 
 
 def test_an_idle_subscription_stays_open() -> None:

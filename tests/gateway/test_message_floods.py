@@ -64,10 +64,10 @@ def test_a_refusal_that_could_not_be_recorded_is_recorded_the_next_time() -> Non
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
     unasked = b'{"jsonrpc":"2.0","id":900000,"result":{}}'
-    step = harness.session.server_frame(unasked, harness.now)
-    assert len(step.facts) == 1
-    harness.session.take_back(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
-    assert len(harness.session.server_frame(unasked, harness.now).facts) == 1
+    step = harness.session.on_server_message(unasked, harness.now)
+    assert len(step.events) == 1
+    harness.session.undo(step, PinwardenError("DATABASE_UNAVAILABLE", "full"))
+    assert len(harness.session.on_server_message(unasked, harness.now).events) == 1
 
 
 def test_log_lines_above_the_rate_limit_are_counted() -> None:

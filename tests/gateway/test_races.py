@@ -23,19 +23,17 @@ def harness() -> SessionHarness:
     return made
 
 
-def meanwhile(
-    monkeypatch: pytest.MonkeyPatch, harness: SessionHarness, name: str, happens: Callable[[], object]
-) -> None:
-    """Let something happen once, just when the guard has done something, as a thread of another session can."""
-    does = getattr(harness.guard, name)
+def after(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, happens: Callable[[], object]) -> None:
+    """Let something happen once, right after a method returns, as a thread of another session can."""
+    method = getattr(owner, name)
 
     def interrupted(*given: Any) -> Any:
-        monkeypatch.setattr(harness.guard, name, does)
-        done = does(*given)
+        monkeypatch.setattr(owner, name, method)
+        result = method(*given)
         happens()
-        return done
+        return result
 
-    monkeypatch.setattr(harness.guard, name, interrupted)
+    monkeypatch.setattr(owner, name, interrupted)
 
 
 def test_attack_a_tool_whose_approval_is_removed_while_its_list_is_judged_is_refused(
@@ -43,9 +41,9 @@ def test_attack_a_tool_whose_approval_is_removed_while_its_list_is_judged_is_ref
 ) -> None:
     def taken_back() -> None:
         harness.approvals.approve(approved_surface({"tools": [DELETE]}))
-        harness.guard.look(harness.now + 1)
+        harness.guard.refresh(harness.now + 1)
 
-    meanwhile(monkeypatch, harness, "judge_list", taken_back)
+    after(monkeypatch, harness.guard, "judge_list", taken_back)
     harness.call_tool("search_notes")
     harness.now += 2
     assert refusal_code(harness.call_tool("search_notes")) == "item_added"
@@ -55,7 +53,8 @@ def test_attack_a_list_changed_notification_during_fast_path_setup_is_not_missed
     harness: SessionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.call_tool("search_notes")
-    meanwhile(monkeypatch, harness, "notices", lambda: harness.guard.changed(TOOL, harness.now))
+    lists, guard = harness.session._lists, harness.guard
+    after(monkeypatch, lists, "_is_outdated", lambda: guard.list_changed(TOOL, harness.now))
     harness.notify("notifications/roots/list_changed")
     message = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
     assert harness.session.fast_path.admit(message, harness.now) is None
@@ -75,13 +74,13 @@ def test_attack_nothing_is_forwarded_once_the_approvals_cannot_be_read(
 ) -> None:
     def lost() -> None:
         harness.approvals.failure = PinwardenError("LOCK_INVALID", "it was damaged")
-        harness.guard.look(harness.now + 1)
+        harness.guard.refresh(harness.now + 1)
 
     harness.approvals.approve(approved_surface(STATE))
     harness.now += 2
-    harness.guard.look(harness.now)
+    harness.guard.refresh(harness.now)
     if when == "the failure is noted":
-        meanwhile(monkeypatch, harness, "_turn", lambda: told(harness))
+        after(monkeypatch, harness.guard, "_begin_epoch", lambda: told(harness))
         lost()
     else:
         reads = vars(Guard)["approved"]
@@ -100,7 +99,7 @@ def test_a_call_that_a_server_did_not_read_before_it_ended_gets_one_response(har
     """One thread finds that the server ended while another one is about to write a call to it."""
     harness.call_tool("search_notes")
     call = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
-    sent = harness.session.client_frame(json.dumps(call).encode(), harness.now)
+    sent = harness.session.on_client_message(json.dumps(call).encode(), harness.now)
     assert len(sent.to_server) == 1
-    told = [*harness.session.server_gone(harness.now).to_client, *harness.session.not_taken(sent.to_server).to_client]
+    told = [*harness.session.on_server_closed().to_client, *harness.session.on_not_delivered(sent.to_server).to_client]
     assert [json.loads(each)["id"] for each in told] == [77]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinwarden.core.errors import PinwardenError
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
 from tests.gateway.session_harness import DELETE, SEARCH, SessionHarness
 
 AWAY = PinwardenError("AUDIT_UNAVAILABLE", "the database is away")
@@ -21,20 +21,20 @@ class RecordingFails(SessionHarness):
     away = False
 
     def deliver(self, step: SessionOutput) -> None:
-        if self.away and step.facts and not step.durable:
-            step = self.session.take_back(step, AWAY)
-            assert step.facts == ()
+        if self.away and step.events and not step.durable:
+            step = self.session.undo(step, AWAY)
+            assert step.events == ()
         pending = [step]
         while pending:
             output = pending.pop(0)
-            self.events += output.facts
+            self.events += output.events
             self.to_client += output.to_client
             self.to_server += output.to_server
             for frame in output.to_server:
                 for answer in self.server.answers(frame.decode()):
-                    answered = self.session.server_frame(answer.encode(), self.now)
-                    if self.away and answered.facts and not answered.durable:
-                        answered = self.session.take_back(answered, AWAY)
+                    answered = self.session.on_server_message(answer.encode(), self.now)
+                    if self.away and answered.events and not answered.durable:
+                        answered = self.session.undo(answered, AWAY)
                     pending.append(answered)
 
 
@@ -63,7 +63,7 @@ def test_a_call_that_waits_for_a_list_fails_if_the_list_request_cannot_be_record
     harness = RecordingFails(HONEST, era="2026-07-28")
     harness.away = True
     assert code_of(harness.call_tool("search_notes")) == "AUDIT_UNAVAILABLE"
-    assert not harness.session.holds
+    assert not harness.session.waits_for_list
     assert harness.session.idle
     assert not any(str(each.get("id")).startswith("pinwarden/") for each in harness.client_messages())
     harness.away = False
@@ -99,10 +99,10 @@ def test_an_unrecordable_server_request_is_answered_to_the_server_and_not_to_the
     harness.open()
     harness.call_tool("search_notes")
     number = harness._last
-    step = harness.session.server_frame(
+    step = harness.session.on_server_message(
         json.dumps({"jsonrpc": "2.0", "id": number, "method": "roots/list"}).encode(), harness.now
     )
-    instead = harness.session.take_back(step, AWAY)
+    instead = harness.session.undo(step, AWAY)
     assert instead.to_client == ()
     assert [code_of(json.loads(frame)) for frame in instead.to_server] == ["AUDIT_UNAVAILABLE"]
     assert harness.session._open.keys() == {number}

@@ -45,7 +45,7 @@ def test_attack_a_silent_change_is_detected_at_the_relist_interval_over_http(wir
 
         def found() -> bool:
             assert "result" in at.ask("ping")
-            return any((fact.kind, fact.item) == ("blocked", "search_notes") for fact in at.kept.facts)
+            return any((fact.kind, fact.item) == ("blocked", "search_notes") for fact in at.kept.events)
 
         poll(found)
         assert refusal_code(at.call("search_notes")) == "new_exfiltration"

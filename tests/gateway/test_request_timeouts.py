@@ -84,7 +84,7 @@ def test_consecutive_calls_with_the_same_id_do_not_time_out_as_one_long_call() -
     harness.list_names()
     for _ in range(10):
         frame = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_notes","arguments":{}}}'
-        step = harness.session.client_frame(frame, harness.now)
+        step = harness.session.on_client_message(frame, harness.now)
         harness.tick(1)
         harness.deliver(step)
     assert [message["id"] for message in harness.client_messages() if "error" in message] == []

@@ -103,7 +103,7 @@ def test_a_resource_link_in_a_prompt_or_resource_can_be_read() -> None:
 
 
 def test_a_link_in_plain_text_in_a_refused_result_or_of_another_session_cannot_be_read() -> None:
-    from pinwarden.gateway.session import Session
+    from pinwarden.gateway.session.session import Session
 
     link = {"type": "resource_link", "uri": LINK}
     harness = harness_with(answers={"tools/call": json.dumps({"content": [{"type": "text", "text": f"read {LINK}"}]})})
@@ -173,7 +173,7 @@ def test_a_subscription_needs_approval_for_every_resource_it_names() -> None:
 
 
 def test_the_number_of_remembered_links_is_limited() -> None:
-    from pinwarden.gateway.result_checks import ResourceLinks
+    from pinwarden.gateway.session.responses import ResourceLinks
 
     links = ResourceLinks()
     for start in range(0, 12_000, 1000):

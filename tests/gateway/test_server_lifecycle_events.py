@@ -14,7 +14,7 @@ from pinwarden.gateway.audit.chain import entries
 from pinwarden.gateway.audit.event import HELD, STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.gates.verdict import BLOCK, Verdict
 from pinwarden.gateway.recorder import Recorder
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.state import GatewayState
 from tests.cli.run import pinwarden
 from tests.gateway.http_gateway import InMemoryRecorder
@@ -53,8 +53,8 @@ def test_over_http_every_session_records_its_start_and_its_end_with_a_reason(tmp
     with scene(tmp_path, kept=kept) as made, made.client() as raw:
         raw.initialize()
         assert "error" in raw.session_request("tools/call", {"name": "die"}, 3)
-        poll(lambda: any(fact.kind == STOPPED for fact in kept.facts))
-        told = [fact for fact in kept.facts if fact.kind in (STARTED, STOPPED)]
+        poll(lambda: any(fact.kind == STOPPED for fact in kept.events))
+        told = [fact for fact in kept.events if fact.kind in (STARTED, STOPPED)]
         assert [(fact.kind, fact.server, fact.reason) for fact in told] == [
             (STARTED, "talking", ""),
             (STOPPED, "talking", "the server ended"),

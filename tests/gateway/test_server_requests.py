@@ -353,7 +353,7 @@ def test_attack_over_http_a_sampling_request_with_tools_is_blocked_and_allowed_o
         thread.start()
         raw.send(call("ask", {"method": "roots/list", "params": {}}, 6))
         thread.join()
-    asked = [(fact.kind, fact.method, fact.observed) for fact in kept.facts if fact.method in (SAMPLING, "roots/list")]
+    asked = [(fact.kind, fact.method, fact.observed) for fact in kept.events if fact.method in (SAMPLING, "roots/list")]
     assert asked == [
         ("blocked", SAMPLING, str(Item.from_value(TOOL, STEAL).digest)),
         ("blocked", SAMPLING, digest(attack["params"])),

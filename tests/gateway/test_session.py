@@ -113,7 +113,7 @@ def test_a_deferred_call_that_is_cancelled_is_not_forwarded() -> None:
     harness.tick(21)
     assert harness.calls_received("search_notes") == []
     assert harness.response_to(harness._last) == {}
-    assert not harness.session.holds
+    assert not harness.session.waits_for_list
 
 
 def test_a_call_to_a_server_that_never_lists_is_refused() -> None:
@@ -507,7 +507,7 @@ def test_a_cancelled_request_gets_no_response_when_the_server_ends() -> None:
         assert harness.call_tool("search_notes") == {}
     cancelled, waited_for = harness._last - 1, harness._last
     harness.notify("notifications/cancelled", {"requestId": cancelled})
-    harness.deliver(harness.session.server_gone(harness.now))
+    harness.deliver(harness.session.on_server_closed())
     assert [message["id"] for message in harness.client_messages() if "error" in message] == [waited_for]
     assert harness.session.idle
 
@@ -530,7 +530,7 @@ def test_when_the_server_ends_every_open_request_gets_an_error() -> None:
     harness.call_tool("search_notes")
     held = harness._last
     harness.request("logging/setLevel", {"level": "info"})
-    harness.deliver(harness.session.server_gone(harness.now))
+    harness.deliver(harness.session.on_server_closed())
     assert harness.response_to(held)["error"]["code"] == -32000
     assert harness.session.idle
 

@@ -13,7 +13,7 @@ import pytest
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.guard import SessionLimits
-from pinwarden.gateway.session import Session
+from pinwarden.gateway.session.session import Session
 from pinwarden.gateway.tasks import Tasks
 from tests.gateway.session_harness import (
     DELETE,
@@ -86,7 +86,7 @@ def test_a_call_with_the_id_of_a_cancelled_call_gets_its_response() -> None:
     harness.server_sends({"jsonrpc": "2.0", "id": 7, "result": {"content": []}})
     harness.client_sends({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": CALL})
     before = len(harness.to_client)
-    harness.deliver(harness.session.server_gone(harness.now))
+    harness.deliver(harness.session.on_server_closed())
     assert [message["error"]["code"] for message in harness.client_messages()[before:]] == [-32000]
 
 
@@ -244,19 +244,19 @@ def test_attack_after_a_second_handshake_lists_are_refreshed_before_the_first_ca
 
 def test_attack_large_task_results_that_wait_for_a_list_share_a_budget() -> None:
     """Attack: a server does not list its tools, and tells of tasks, each with a result of many megabytes."""
-    harness = SessionHarness(HONEST, limits=SessionLimits(max_held_bytes=50_000))
+    harness = SessionHarness(HONEST, limits=SessionLimits(max_deferred_bytes=50_000))
     harness.open()
     for number in range(10):
         params = {"taskId": f"t{number}", "status": "completed", "result": {"text": "x" * 10_000}}
         frame = json.dumps({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}).encode()
-        harness.session.server_frame(frame, harness.now)
-    held = harness.session._held
-    assert [json.loads(each.frame)["params"]["taskId"] for each in held._line] == ["t0", "t1", "t2", "t3"]
+        harness.session.on_server_message(frame, harness.now)
+    held = harness.session._deferred
+    assert [json.loads(each.frame)["params"]["taskId"] for each in held._queue] == ["t0", "t1", "t2", "t3"]
     call = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "x" * 20_000}}).encode()
-    (answer,) = harness.session.client_frame(call, harness.now).to_client
+    (answer,) = harness.session.on_client_message(call, harness.now).to_client
     assert "too many requests wait for a list" in json.loads(answer)["error"]["message"]
-    assert len(held.take()) == 4
-    assert harness.session.client_frame(call, harness.now).to_client == ()  # there is room again
+    assert len(held.take_all()) == 4
+    assert harness.session.on_client_message(call, harness.now).to_client == ()  # there is room again
     assert 7 in held
 
 
@@ -269,13 +269,13 @@ class TestRaces:
         harness.open()
         harness.list_names()
         session, now = harness.session, harness.now
-        asked = session.client_frame(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', now)
+        asked = session.on_client_message(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', now)
         old = harness.server.answers(asked.to_server[0].decode())[0].encode()
-        relisting = session.server_frame(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', now)
+        relisting = session.on_server_message(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', now)
         assert [json.loads(frame)["method"] for frame in relisting.to_server] == ["tools/list"]
-        session.server_frame(old, now)
+        session.on_server_message(old, now)
         call = b'{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"search_notes"}}'
-        assert session.client_frame(call, now).to_server == ()
+        assert session.on_client_message(call, now).to_server == ()
         harness.switch_server_state()
         harness.deliver(relisting)
         assert refusal_code(harness.response_to("c")) == "new_exfiltration"
@@ -292,7 +292,7 @@ class TestRaces:
         harness.now = now
         harness.switch_server_state()
         assert harness.list_names() == []
-        again = session.server_frame(old, now)
+        again = session.on_server_message(old, now)
         assert [json.loads(frame)["method"] for frame in again.to_server] == ["tools/list"]
         assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
         assert harness.calls_received("search_notes") == []
@@ -302,11 +302,11 @@ class TestRaces:
         harness.open()
         session, now = harness.session, harness.now
         call = b'{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"search_notes"}}'
-        asked = session.client_frame(call, now)
+        asked = session.on_client_message(call, now)
         old = harness.server.answers(asked.to_server[0].decode())[0].encode()
-        session.server_frame(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', now)
+        session.on_server_message(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', now)
         harness.switch_server_state()
-        harness.deliver(session.server_frame(old, now))
+        harness.deliver(session.on_server_message(old, now))
         assert refusal_code(harness.response_to("c")) == "new_exfiltration"
         assert harness.calls_received("search_notes") == []
 
@@ -356,7 +356,7 @@ def test_attack_text_of_an_unapproved_template_is_not_in_the_refusal_of_a_matchi
 def test_attack_text_in_a_duplicate_member_name_is_logged_but_not_sent_to_the_client() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
-    asked = harness.session.client_frame(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', 0.0)
+    asked = harness.session.on_client_message(b'{"jsonrpc":"2.0","id":"l","method":"tools/list"}', 0.0)
     assert asked.to_server
     harness.server_sends(
         b'{"jsonrpc":"2.0","id":"l","result":{"tools":[],"%s":1,"%s":2}}' % (EVIL.encode(), EVIL.encode())
@@ -419,7 +419,7 @@ def test_attack_a_second_server_name_in_the_metadata_that_clients_read_is_refuse
     found = {**name, "_meta": {STAMP: {"name": "evil", "version": "1"}}, "supportedVersions": ["2026-07-28"]}
     first = "tools/call" if asked_by_us else "server/discover"
     params = harness._params({"name": "search_notes"} if asked_by_us else {})
-    step = harness.session.client_frame(
+    step = harness.session.on_client_message(
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": first, "params": params}).encode(), 0.0
     )
     discover = json.loads(step.to_server[0])
@@ -478,7 +478,7 @@ def test_attack_items_with_signs_of_an_attack_are_not_trusted_on_first_use() -> 
     (trusted,) = [fact for fact in harness.events if fact.kind == "trusted"]
     assert trusted.reason == (
         "First use of this server: 1 item was taken as approved: delete_note."
-        " What else it lists (1) reads like an attack or cannot be told apart, and is withheld."
+        " Items that look like an attack or are ambiguous are blocked: 1."
     )
     assert "search_notes" in [verdict.key for verdict in harness.sightings if not verdict.passes]
 
@@ -502,7 +502,7 @@ def test_tools_of_a_server_without_the_tools_capability_are_trusted_on_first_use
 def test_the_gateways_own_requests_use_the_last_negotiated_revision() -> None:
     harness = SessionHarness({"tools": [SEARCH]}, era="2026-07-28")
     old = {f"{META}protocolVersion": "2027-01-01", f"{META}clientInfo": {"name": "d"}, f"{META}clientCapabilities": {}}
-    harness.session.client_frame(
+    harness.session.on_client_message(
         json.dumps({"jsonrpc": "2.0", "id": "v", "method": "server/discover", "params": {"_meta": old}}).encode(), 0.0
     )
     harness.server_sends({"jsonrpc": "2.0", "id": "v", "error": {"code": -32022, "message": "unsupported version"}})
@@ -515,7 +515,7 @@ def test_the_gateways_own_requests_use_the_last_negotiated_revision() -> None:
 def test_reading_a_listed_resource_does_not_wait_for_templates() -> None:
     harness = SessionHarness({"resources": [{"uri": "note://a", "name": "a"}]})
     harness.open()
-    step = harness.session.client_frame(
+    step = harness.session.on_client_message(
         b'{"jsonrpc":"2.0","id":"r","method":"resources/read","params":{"uri":"note://a"}}', harness.now
     )
     assert [json.loads(frame)["method"] for frame in step.to_server] == ["resources/list"]
@@ -524,7 +524,7 @@ def test_reading_a_listed_resource_does_not_wait_for_templates() -> None:
 def test_a_tool_is_not_reported_as_unapproved_if_its_list_failed() -> None:
     harness = SessionHarness({"tools": [SEARCH]})
     harness.open()
-    harness.session.client_frame(
+    harness.session.on_client_message(
         b'{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"search_notes"}}', 0.0
     )
     harness.tick(30)

@@ -94,7 +94,7 @@ from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.guard import DEFAULT_SESSION_LIMITS
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
-from pinwarden.gateway.session import Session
+from pinwarden.gateway.session.session import Session
 from pinwarden.gateway.log_output import GatewayLog
 from pinwarden.gateway.stdio import StdioRelay
 from tests.gateway.session_harness import InMemoryApprovals
@@ -115,7 +115,7 @@ from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
-from pinwarden.gateway.session import Session
+from pinwarden.gateway.session.session import Session
 from pinwarden.gateway.log_output import GatewayLog
 from pinwarden.gateway.stdio import StdioRelay
 from tests.gateway.session_harness import InMemoryApprovals
@@ -124,8 +124,8 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 class Slow(Session):
-    def server_frame(self, frame, now, message=None):
-        step = super().server_frame(frame, now, message)
+    def on_server_message(self, frame, now, message=None):
+        step = super().on_server_message(frame, now, message)
         if any(b"tools/call" in each for each in step.to_server):
             say("released")
             sleep(1)
@@ -146,15 +146,15 @@ from pinwarden.gateway.log_output import GatewayLog
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.gated_server import ServerCommand, start_server
-from pinwarden.gateway.session import Session
+from pinwarden.gateway.session.session import Session
 from tests.gateway.session_harness import InMemoryApprovals
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
 class Busy(Session):
-    def server_frame(self, frame, now, message=None):
-        step = super().server_frame(frame, now, message)
+    def on_server_message(self, frame, now, message=None):
+        step = super().on_server_message(frame, now, message)
         sleep(4 if b"last words" in frame else 0)
         return step
 
@@ -326,7 +326,7 @@ def test_a_call_that_the_server_no_longer_reads_gets_an_error(tmp_path: Path, *,
         assert client.ask("deaf")["result"]["content"][0]["text"] == "deaf"
         for _ in range(3):
             error = client.ask("echo")["error"]
-            assert (error["code"], error["message"]) == (-32000, "pinwarden: the server takes no more messages")
+            assert (error["code"], error["message"]) == (-32000, "pinwarden: the server accepts no more messages")
         assert client.answer(client.request("ping"))["error"]["code"] == -32000
         assert client.process.poll() is None
         poll(lambda: "the server takes no more messages" in client.said)  # which is told by a thread of its own

@@ -108,7 +108,7 @@ def test_the_unknown_policy_decides_about_a_task_whose_call_was_not_seen(word: s
 
 
 def test_a_task_is_known_to_every_session_of_the_server() -> None:
-    from pinwarden.gateway.session import Session
+    from pinwarden.gateway.session.session import Session
 
     harness = harness_with_task(NEW, finished(NEW))
     harness.session = Session(harness.guard, name="another")
@@ -225,11 +225,11 @@ def test_a_deferred_notification_produces_no_response() -> None:
     harness.switch_server_state()
     harness.now += 31
     assert notice(harness, status="completed", result=TEXT) == []
-    held = harness.session.holds
+    held = harness.session.waits_for_list
     harness.tick(50)
-    assert (held, harness.session.holds) == (True, False)
+    assert (held, harness.session.waits_for_list) == (True, False)
     assert not any("id" in each and each["id"] is None for each in harness.client_messages())
-    harness.deliver(harness.session.server_gone(harness.now))
+    harness.deliver(harness.session.on_server_closed())
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_attack_a_client_cannot_use_another_clients_task_on_a_remote_server(meth
         assert refusal_code(second.session_request(method, {"taskId": "task-0"}, 7)) == "task_unknown"
         assert [each["status"] for each in server.tasks] == ["working", "working"]
         assert [each for each in server.received[asked:] if each.get("method") == method] == []
-        fact = next(each for each in kept.facts if each.method == method)
+        fact = next(each for each in kept.events if each.method == method)
         assert (fact.kind, fact.client, fact.code) == ("blocked", "other", "task_unknown")
         assert "task-0" not in repr(fact)
         assert first.session_request(method, {"taskId": "task-0"}, 8)["result"]["taskId"] == "task-0"
@@ -333,7 +333,7 @@ def test_attack_a_task_list_does_not_contain_another_clients_tasks(rules: dict[s
             expected = {"tasks": [server.tasks[1], *more], "nextCursor": "more"}
             assert second.session_request("tasks/list", {}, number)["result"] == expected
         assert first.session_request("tasks/list", {}, 7)["result"]["tasks"] == [server.tasks[0], *more]
-        told = [(each.kind, each.client, each.code) for each in kept.facts if each.method == "tasks/list"]
+        told = [(each.kind, each.client, each.code) for each in kept.events if each.method == "tasks/list"]
     if rules:
         told = [each for each in told if each[0] == "blocked"]
     assert told == [("blocked", "other", "task_unknown"), ("blocked", "tester", "task_unknown")]
@@ -375,7 +375,7 @@ def test_a_task_whose_tool_changed_is_not_listed_but_can_be_cancelled() -> None:
 @pytest.mark.parametrize("brings", [{}, {"result": TEXT}])
 def test_attack_task_notifications_do_not_reach_another_client(brings: dict[str, Any]) -> None:
     """Attack: client B subscribes to the task of client A, or the server tells all its listeners of it."""
-    from pinwarden.gateway.session import Session
+    from pinwarden.gateway.session.session import Session
 
     harness = harness_with_task(NEW, finished(NEW), rules=policy(**LENIENT))
     harness.guard.tasks.remember({"taskId": "of-another"}, "search_notes", "first")

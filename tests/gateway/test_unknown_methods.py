@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pinwarden.gateway.request_decisions import CLIENT_NOTIFICATIONS, MAX_UNKNOWN_METHODS, SERVER_NOTIFICATIONS
+from pinwarden.gateway.session.requests import CLIENT_NOTIFICATIONS, MAX_UNKNOWN_METHODS
+from pinwarden.gateway.session.server_requests import SERVER_NOTIFICATIONS
 from pinwarden.lock.gateway_policy import DEFAULT_POLICY
 from tests.gateway.session_harness import DELETE, SEARCH, SessionHarness, policy, refusal_code
 
@@ -121,7 +122,7 @@ def test_attack_a_long_list_does_not_suppress_the_record_of_an_undefined_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Attack: so many definitions that nothing else is remembered to have been told, and then the message."""
-    monkeypatch.setattr("pinwarden.gateway.session_audit._MAX_SEEN", 1)
+    monkeypatch.setattr("pinwarden.gateway.session.output._MAX_REMEMBERED", 1)
     at = harness(unknown="allow_degraded")
     at.request("tools/list")
     for _ in range(2):
@@ -145,10 +146,10 @@ def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time() -> None
 
     at = harness(unknown="allow_degraded")
     frame = b'{"jsonrpc":"2.0","id":9,"method":"acme/run"}'
-    step = at.session.client_frame(frame, at.now)
-    assert [fact.code for fact in step.facts] == ["method_unknown"]
-    at.session.take_back(step, PinwardenError("AUDIT_UNAVAILABLE", "no disk"))
-    assert [fact.code for fact in at.session.client_frame(frame, at.now).facts][-1] == "method_unknown"
+    step = at.session.on_client_message(frame, at.now)
+    assert [fact.code for fact in step.events] == ["method_unknown"]
+    at.session.undo(step, PinwardenError("AUDIT_UNAVAILABLE", "no disk"))
+    assert [fact.code for fact in at.session.on_client_message(frame, at.now).events][-1] == "method_unknown"
 
 
 def test_defined_methods_produce_no_such_event() -> None:

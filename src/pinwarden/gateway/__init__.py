@@ -1,10 +1,8 @@
-"""The enforcing proxy between MCP clients and servers, on stdio and HTTP.
+"""The enforcing proxy between clients and servers, over stdio and HTTP, with an audit log and reviews.
 
-Start with `session.py`: it takes one message and returns what to send and to record, without I/O. A request goes
-`call_fast_path` -> `request_decisions` -> `judged_server` and `judged_lists` -> `guard` -> `gates/`, answers and server
-requests through `server_messages` and `result_checks`. `stdio.py` and `http/` are the transports, `gated_server.py` is
-``pinwarden run``, `audit/` the hash-chained log, `store/` the tables, `review.py` the approval of changes.
+Start with `session/`, which decides about every message without I/O. `guard.py` has the approvals and the policy of one
+server, `gates/` the decisions themselves. The transports `stdio.py` and `http/` read messages, ask the session, record
+what it decided (`recorder.py`, `audit/`), and send. `store/` and `review.py` are for what a person has to review.
 
-Pure: `session` and everything it calls, `gates/`, `audit/event.py`. They import no transport, no database and no clock.
-The gateway must not import `dashboard` or `cli`.
+Pure: `session/`, `gates/`, `guard.py`, `audit/event.py`. Only `cli` may import this package.
 """

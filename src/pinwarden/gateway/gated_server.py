@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog, WhenAway
     from pinwarden.gateway.guard import ApprovedSource
     from pinwarden.gateway.log_output import LogFormat, LogLevel
-    from pinwarden.gateway.session import Session
+    from pinwarden.gateway.session.session import Session
     from pinwarden.gateway.shared_approvals import SharedApprovals
     from pinwarden.gateway.state import GatewayState
     from pinwarden.lock.gateway_policy import GatewayPolicy
@@ -74,7 +74,7 @@ def run_gated_server(project: Project, gated: GatedServer, say: Callable[[str], 
         from pinwarden.gateway.guard import Guard
         from pinwarden.gateway.log_output import GatewayLog
         from pinwarden.gateway.recorder import Recorder
-        from pinwarden.gateway.session import Session
+        from pinwarden.gateway.session.session import Session
         from pinwarden.gateway.state import FIRST_USE, lock_baseline, open_state
         from pinwarden.gateway.stdio import StdioRelay
 

@@ -1,7 +1,6 @@
-"""The rules for one upstream server: what is approved, the policy, and what was read before.
+"""The approvals and the policy of one upstream server, and the lists that were parsed before.
 
-All sessions with that server share one `Guard`. Where approvals come from is an `ApprovedSource`
-(`approved_sources.py`).
+All sessions with that server share one `Guard`. An `ApprovedSource` (`approved_sources.py`) reads the approvals.
 """
 
 from __future__ import annotations
@@ -28,43 +27,43 @@ if TYPE_CHECKING:
 
 
 class SessionLimits(Record):
-    """Bounds on one conversation."""
+    """Limits of one session."""
 
     max_frame: int = 128 * 1024 * 1024
-    """Real results reach 50 MB of encoded pictures; a message is held in memory as a whole."""
+    """Bytes of one message, which is kept in memory. Real results contain up to 50 MB of encoded images."""
     max_pages: int = 200
-    """Of one list. The largest real servers need fewer than ten."""
+    """Pages of one list. The largest real servers need fewer than ten."""
     max_items: int = 5_000
-    """Of one list; what a model could read ends far below. Comparing a new one takes up to a millisecond."""
+    """Items of one list, far more than a model could read. Judging a new item takes up to a millisecond."""
     max_request_tools: int = 200
     """Tool definitions in one server request; models take at most 128."""
     max_input_requests: int = 100
     """Server requests in one result or task; real results have one or two."""
     max_list: int = 32 * 1024 * 1024
     """Bytes of all pages of one list together; the largest real ones stay below 1 MiB."""
-    max_unread: int = 1024 * 1024
-    """Bytes of a list answer that is taken apart because it cannot be read as a whole, which takes far longer."""
+    max_unparsable: int = 1024 * 1024
+    """Bytes of a list that is not strict JSON as a whole. Parsing it item by item takes far longer."""
     max_open: int = 10_000
-    """Requests without an answer, in each direction."""
-    max_held: int = 1_000
+    """Open requests, in each direction."""
+    max_deferred: int = 1_000
     """Messages that wait for a list to be judged."""
-    max_held_bytes: int = 160 * 1024 * 1024
-    """Of all of them together: one largest message and some others. A server can send many while it is asked."""
+    max_deferred_bytes: int = 160 * 1024 * 1024
+    """Bytes of these messages together: one of the largest size, and some others."""
     max_unwritten: int = 192 * 1024 * 1024
-    """Bytes that wait for a side that does not read: all that was held at once, and some more. Then the server ends."""
+    """Bytes that wait for a side that does not read: all deferred messages, and some more. Then the server is ended."""
     list_seconds: float = 20.0
-    """How long a server may take for a list before its calls are refused."""
+    """How long a server may take for a list before calls are refused."""
     max_rounds: int = 5
-    """How often a list is asked for again because it changed while it was read."""
-    notice_seconds: float = 0.25
-    """For which further notices that a list changed are put together: one session cannot make all others of the same
-    server list without end, nor a server its client."""
-    source_seconds: float = 0.25
-    """How long an answer of the lock or store counts before it is asked again: the delay of an approval."""
+    """How often a list is requested again because it changed while it was read."""
+    list_changed_seconds: float = 0.25
+    """Interval in which ``list_changed`` notifications are coalesced, so that neither one session nor a server can make
+    the others list without end."""
+    refresh_seconds: float = 0.25
+    """Interval in which approvals are read again: the delay until an approval takes effect."""
 
     @property
     def json(self) -> Limits:
-        """What the strict reader takes."""
+        """The limits of the strict parser."""
         return Limits(max_bytes=self.max_frame)
 
 
@@ -72,45 +71,44 @@ DEFAULT_SESSION_LIMITS = SessionLimits()
 
 
 class ApprovedSource(Protocol):
-    """The lock, or the store of what was trusted on first use.
+    """Where approvals come from: the lock, or the store of servers that were trusted on first use.
 
-    Both methods are called from any thread. What cannot be read raises ``PinwardenError``: the gateway then refuses
-    everything, it never goes on with "nothing was approved".
+    Its methods are called from any thread. They raise ``PinwardenError`` if the approvals cannot be read. The gateway
+    then blocks everything; it never treats that as "nothing is approved".
     """
 
     def current(self) -> ApprovedSurface | None:
-        """What is approved now; None if nothing ever was and the first use may be trusted.
+        """The approved surface; None if nothing was ever approved and the first use may be trusted.
 
-        Called for every message that is judged, so it must be cheap while nothing changed: look at the file's time or
-        a counter, at most so often.
+        Called several times a second, so it must be cheap while nothing changed.
         """
 
     def trust(self, surface: Surface) -> ApprovedSurface:
-        """Keep the first surface ever seen as the approved one, and return it.
+        """Approve the first surface ever seen, and return it.
 
-        If another process was faster, the surface that it kept is returned instead. A source that trusts nothing (a
-        lock) raises ``SERVER_NOT_LOCKED``.
+        If another process was faster, the surface that it approved is returned. A source that trusts nothing (a lock)
+        raises ``SERVER_NOT_LOCKED``.
         """
 
 
 class ApprovedSurface(Record):
-    """The measure that everything of one server is held against. It changes only by approval, never by being served."""
+    """The surface that a server is compared with. It changes only by approval."""
 
     server: str
     """The server's name in the lock, or the name under which it was trusted on first use."""
     surface: Surface
     generation: str
-    """Changes whenever the content does: a digest, a counter, a time stamp. What was judged before is judged anew."""
+    """Changes whenever the content does: a digest, a counter or a timestamp."""
     origin: str = "lock"
     """``lock`` or ``first-use``."""
 
 
-_MAX_REMEMBERED = 64  # list bodies; a session has four lists of a few pages
-_REMEMBERED_BYTES = 16 * 1024 * 1024  # of all of them; what they hold takes several times as much
+_MAX_CACHED = 64  # list bodies; a session has four lists of a few pages
+_MAX_CACHED_BYTES = 16 * 1024 * 1024  # of all bodies; the parsed items take several times as much
 
 
 class Guard:
-    """The judge of one upstream, for any number of sessions and threads."""
+    """Judges one upstream server, for any number of sessions and threads."""
 
     def __init__(
         self,
@@ -123,92 +121,113 @@ class Guard:
         self.policy = policy
         self.limits = limits
         self.epoch = 0
-        """Counts every change of the measure or the policy; what was judged in an earlier one is judged anew."""
-        self.stamp = 0
-        """Counts everything that makes a session look again: changes of measure or policy, and notices."""
-        self.look_at = 0.0
-        """When the measure has to be looked at again."""
-        self.refuses_to_tell = False
-        """Whether the server has refused to tell when its lists change."""
+        """Counts changes of the approvals or the policy. Verdicts of an earlier epoch are not valid any more."""
+        self.generation = 0
+        """Counts changes of the approvals, the policy or the server's lists. The fast path checks only this."""
+        self.next_refresh = 0.0
+        """When the approvals have to be read again."""
+        self.refuses_subscriptions = False
+        """Whether the server does not support subscriptions to ``list_changed`` notifications."""
+        self.list_changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
+        """By list, how often a change was announced to all sessions."""
         self.tasks = Tasks()
         self._source = source
         self._lock = Lock()
         self._approved: ApprovedSurface | None = None
         self._failure: PinwardenError | None = None
-        self._notices = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
-        self._owed: set[str] = set()
-        """Lists that changed, which other sessions have yet to learn."""
-        self._tell_at = -inf
-        self._bodies: dict[bytes, tuple[tuple[Item, ...], str | None, int]] = {}
-        self._remembered = 0
+        self._unannounced: set[str] = set()
+        """Lists that changed without an announcement to all sessions yet."""
+        self._next_announcement = -inf
+        self._cache: dict[bytes, tuple[tuple[Item, ...], str | None, int]] = {}
+        self._cached_bytes = 0
 
-    def look(self, now: float) -> None:
-        """See whether the measure changed, at most every so often."""
+    # Approvals and policy
+
+    def refresh(self, now: float) -> None:
+        """Read the approvals again, if `next_refresh` has come."""
         with self._lock:
-            if now < self.look_at:
+            if now < self.next_refresh:
                 return
-            self.look_at = now + self.limits.source_seconds
-            self._tell_notices(now)
+            self.next_refresh = now + self.limits.refresh_seconds
+            self._announce_changes(now)
             try:
-                found = self._source.current()
+                approved = self._source.current()
             except PinwardenError as err:
                 self._fail(err)
                 return
-            self._take(found)
+            self._set_approved(approved)
 
     @property
     def approved(self) -> ApprovedSurface | None:
-        """What is approved; None if the first use may be trusted. Raises if that cannot be told."""
+        """The approved surface; None if the first use may be trusted. Raises if the approvals cannot be read."""
         if self._failure is not None:
             raise self._failure
         return self._approved
 
     def set_policy(self, policy: GatewayPolicy) -> None:
-        """Take another policy from now on; everything is judged anew under it."""
+        """Replace the policy. All verdicts become invalid."""
         with self._lock:
             self.policy = policy
-            self._turn()
+            self._begin_epoch()
 
     def trust(self, surface: Surface) -> None:
-        """Keep what is seen of a server that nobody has approved anything of."""
+        """Approve the surface of a server that is used for the first time."""
         with self._lock:
             try:
-                self._take(self._source.trust(surface))
+                self._set_approved(self._source.trust(surface))
             except PinwardenError as err:
                 self._fail(err)
+
+    def _set_approved(self, approved: ApprovedSurface | None) -> None:
+        before, self._approved = self._approved, approved
+        known = None if before is None else before.generation
+        if self._failure is not None or known != (None if approved is None else approved.generation):
+            self._begin_epoch()
+        self._failure = None
+
+    def _fail(self, err: PinwardenError) -> None:
+        before, self._failure = self._failure, err
+        if before is None:
+            self._begin_epoch()  # last: a thread that sees the new epoch must see the failure too
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
+        self.generation += 1
+
+    # Verdicts
 
     def judge_list(
         self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
     ) -> tuple[Verdict, ...]:
         """A verdict for each item of a complete list."""
         return judge_list(
-            kind, items, self._measure(), lambda key: self.policy.for_item(self.server, key, client), server
+            kind, items, self._approved_surface(), lambda key: self.policy.for_item(self.server, key, client), server
         )
 
     def judge_unlisted(self, kind: ItemKind, key: str, client: str) -> Verdict:
-        """The verdict about using something that the server does not list."""
-        return judge_use(kind, key, self._measure(), self.policy.for_item(self.server, key, client))
+        """The verdict about the use of an item that the server does not list."""
+        return judge_use(kind, key, self._approved_surface(), self.policy.for_item(self.server, key, client))
 
     def judge_unknown_task(self, task: str, client: str, owner: str) -> Verdict:
-        """The verdict about a task of which nobody knows what tool it is a call of."""
+        """The verdict about a task whose tool is not known."""
         of_another = self.tasks.is_of_another(task, owner)
         return judge_unknown_task(self.policy.for_item(self.server, "", client), of_another=of_another)
 
     def judge_unknown_method(self, method: str, sender: str, client: str, *, why_not: str = "") -> Verdict:
-        """The verdict about a message of a method that no revision of MCP knows."""
+        """The verdict about a method that no revision of MCP defines."""
         policy = self.policy.for_item(self.server, method, client)
         return judge_unknown_method(method, sender, policy, why_not=why_not)
 
-    def judge_server(self, facts: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
-        """A verdict for each member of what the server says of itself."""
-        return judge_server(facts, self._measure(), self.policy.for_item(self.server, "", client))
+    def judge_server(self, info: Mapping[str, Any], client: str) -> tuple[Verdict, ...]:
+        """A verdict for each member of what the server says about itself."""
+        return judge_server(info, self._approved_surface(), self.policy.for_item(self.server, "", client))
 
     def requests(self, client: str) -> RequestPolicy:
-        """What the server may ask of the client."""
+        """The policy for requests of the server."""
         return self.policy.for_requests(self.server, client)
 
     def judge_server_request(self, method: str, params: Any, client: str) -> JudgedRequest | Refusal:
-        """What is decided about a request of the server that the policy permits as such."""
+        """The decision about the content of a server request whose method the policy allows."""
         from pinwarden.gateway.gates.requests import HIDDEN_CODES, judge_content
 
         definitions = self._definitions_in(params, client)
@@ -218,7 +237,7 @@ class Guard:
         return judge_content(method, params, definitions, self.policy.for_item(self.server, method, client), ignored)
 
     def judge_tools_in_result(self, method: str, result: Any, client: str) -> JudgedRequest | Refusal | None:
-        """What is decided about tool definitions in a result that is no list; None if nothing is to be said."""
+        """The decision about tool definitions in a result that is not a list; None if there are none to judge."""
         from pinwarden.gateway.gates.requests import judge_definitions_of_result
 
         definitions = self._definitions_in(result, client)
@@ -232,73 +251,55 @@ class Guard:
             return items if isinstance(items, Refusal) else ()
         return self.judge_list(TOOL, items, client, None)
 
-    def changed(self, kind: ItemKind, now: float) -> None:
-        """The server told some session that a list changed: the views of all sessions are stale.
-
-        The other sessions learn of it at once, or when `notice_seconds` have passed since they last did.
-        """
-        with self._lock:
-            self._owed.add(kind.member)
-            self._tell_notices(now)
-
-    def _tell_notices(self, now: float) -> None:
-        if self._owed and now >= self._tell_at:
-            self._tell_at = now + self.limits.notice_seconds
-            for member in self._owed:
-                self._notices[member] += 1
-            self._owed.clear()
-            self.stamp += 1
-
-    def notices(self, kind: ItemKind) -> int:
-        """How often all sessions were told that a list changed."""
-        return self._notices[kind.member]
-
-    def recall(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
-        """The items and the cursor that a list result of exactly these bytes holds, if it was read before."""
-        known = self._bodies.get(_body_key(kind, body))
-        return None if known is None else known[:2]
-
-    def remember(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
-        """Keep what a list result holds. What it is worth is judged each time."""
-        size = len(body)
-        if size > _REMEMBERED_BYTES:
-            return
-        with self._lock:
-            name = _body_key(kind, body)
-            self._forget(name)
-            while len(self._bodies) >= _MAX_REMEMBERED or self._remembered + size > _REMEMBERED_BYTES:
-                self._forget(next(iter(self._bodies)))
-            self._bodies[name] = items, cursor, size
-            self._remembered += size
-
-    def _forget(self, name: bytes) -> None:
-        known = self._bodies.pop(name, None)
-        if known is not None:
-            self._remembered -= known[2]
-
-    def _measure(self) -> Surface:
+    def _approved_surface(self) -> Surface:
         approved = self.approved
         return _NO_SURFACE if approved is None else approved.surface
 
-    def _take(self, found: ApprovedSurface | None) -> None:
-        before, self._approved = self._approved, found
-        known = None if before is None else before.generation
-        if self._failure is not None or known != (None if found is None else found.generation):
-            self._turn()
-        self._failure = None
+    # Changes of lists
 
-    def _fail(self, err: PinwardenError) -> None:
-        before, self._failure = self._failure, err
-        if before is None:
-            self._turn()  # last: who sees the turn has to meet the failure, too
+    def list_changed(self, kind: ItemKind, now: float) -> None:
+        """The server announced to one session that a list changed: it is outdated for all sessions, at once or when
+        `list_changed_seconds` have passed since the last announcement."""
+        with self._lock:
+            self._unannounced.add(kind.member)
+            self._announce_changes(now)
 
-    def _turn(self) -> None:
-        self.epoch += 1
-        self.stamp += 1
+    def _announce_changes(self, now: float) -> None:
+        if self._unannounced and now >= self._next_announcement:
+            self._next_announcement = now + self.limits.list_changed_seconds
+            for member in self._unannounced:
+                self.list_changes[member] += 1
+            self._unannounced.clear()
+            self.generation += 1
+
+    # The cache of parsed lists
+
+    def cached_page(self, kind: ItemKind, body: bytes) -> tuple[tuple[Item, ...], str | None] | None:
+        """The items and the cursor of a list result with exactly these bytes, if it was parsed before."""
+        cached = self._cache.get(_cache_key(kind, body))
+        return None if cached is None else cached[:2]
+
+    def cache_page(self, kind: ItemKind, body: bytes, items: tuple[Item, ...], cursor: str | None) -> None:
+        """Keep the parsed items of a list result. They are judged each time."""
+        size = len(body)
+        if size > _MAX_CACHED_BYTES:
+            return
+        with self._lock:
+            key = _cache_key(kind, body)
+            self._drop_cached(key)
+            while len(self._cache) >= _MAX_CACHED or self._cached_bytes + size > _MAX_CACHED_BYTES:
+                self._drop_cached(next(iter(self._cache)))
+            self._cache[key] = items, cursor, size
+            self._cached_bytes += size
+
+    def _drop_cached(self, key: bytes) -> None:
+        cached = self._cache.pop(key, None)
+        if cached is not None:
+            self._cached_bytes -= cached[2]
 
 
 _NO_SURFACE = Surface(server=None, items={}, observed={})
 
 
-def _body_key(kind: ItemKind, body: bytes) -> bytes:
+def _cache_key(kind: ItemKind, body: bytes) -> bytes:
     return kind.member.encode() + Digest.of_bytes(body).raw

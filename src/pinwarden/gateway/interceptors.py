@@ -13,7 +13,7 @@ from pinwarden.core.record import Record
 from pinwarden.gateway.gates.requests import ELICITATION, ROOTS, SAMPLING, Refusal, judge_request
 from pinwarden.gateway.gates.verdict import ALLOW, BLOCK, WARN, Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import LIST_METHODS, printable_name
+from pinwarden.gateway.session.messages import LIST_METHODS, printable_name
 from pinwarden.surface.protocol import INTERNAL_ERROR, INVALID_PARAMS
 from pinwarden.surface.surface import PROMPT, RESOURCE, TOOL, Item, ItemKind
 from pinwarden.system.fair_executor import check_items

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.judged_lists import JudgedLists
-from pinwarden.gateway.messages import LISTEN, request
-from pinwarden.gateway.session_audit import OutputBuilder
+from pinwarden.gateway.session.lists import JudgedLists
+from pinwarden.gateway.session.messages import LISTEN, request
+from pinwarden.gateway.session.output import OutputBuilder
 from pinwarden.surface.protocol import CANCELLED, METHOD_NOT_FOUND, SUBSCRIPTION_META
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -36,7 +36,7 @@ class ListSubscription:
         lists = self._views
         if self._request_id or lists.meta is None or now < self._not_before:
             return
-        filters = {} if self._guard.refuses_to_tell else _offered_filters(lists.server)
+        filters = {} if self._guard.refuses_subscriptions else _offered_filters(lists.server)
         if not filters or client_hears(filters):
             return
         self._request_id = lists.new_id()
@@ -75,7 +75,7 @@ class ListSubscription:
         """
         error = message.get("error") if type(message) is dict else None
         if type(error) is dict and error.get("code") == METHOD_NOT_FOUND:
-            self._guard.refuses_to_tell = True
+            self._guard.refuses_subscriptions = True
         self._request_id = ""
         self._not_before = now + self._guard.policy.relist_seconds * 2 ** min(self._failures, _MAX_DOUBLINGS)
         self._failures += 1

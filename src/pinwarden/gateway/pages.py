@@ -10,10 +10,9 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record
 from pinwarden.gateway import splice
-from pinwarden.gateway.ambiguity import is_ambiguous_answer, is_ambiguous_result
 from pinwarden.gateway.gates.verdict import Verdict
 from pinwarden.gateway.guard import Guard
-from pinwarden.gateway.messages import WARNINGS, verdict_data
+from pinwarden.gateway.session.messages import WARNINGS, is_ambiguous_response, is_ambiguous_result, verdict_data
 from pinwarden.surface.probe.message import Message, parse_message, parse_page
 from pinwarden.surface.surface import Item, ItemKind
 
@@ -29,24 +28,24 @@ class ListPage(Record):
 def read_page(frame: bytes, message: Any, kind: ItemKind, guard: Guard) -> ListPage:
     """Parse a list response. ``message`` is None if strict parsing of the whole frame failed."""
     body = _body(frame, message)
-    cached = guard.recall(kind, body)
+    cached = guard.cached_page(kind, body)
     if cached is not None:
         return ListPage(items=cached[0], cursor=cached[1])
     limits = guard.limits
     envelope = _parse_in_parts(frame, guard) if message is None else Message(members=message, problem=None)
-    if is_ambiguous_answer(envelope.members):
+    if is_ambiguous_response(envelope.members):
         raise _ambiguous_list()
     if _requests_input(envelope.members.get("result")):
         raise PinwardenError("PROBE_FAILED", "the server requests input instead of returning the list")
     page = parse_page(envelope, kind, limits.json, limits.max_items)
     items = tuple(page.items)
-    guard.remember(kind, body, items, page.cursor)
+    guard.cache_page(kind, body, items, page.cursor)
     return ListPage(items=items, cursor=page.cursor)
 
 
 def _parse_in_parts(frame: bytes, guard: Guard) -> Message:
     """Parse a response whose strict parsing failed, keeping the result as text so that one bad item hides no other."""
-    if len(frame) > guard.limits.max_unread:
+    if len(frame) > guard.limits.max_unparsable:
         raise PinwardenError("PROBE_LIMIT", "the response is malformed and too long to be parsed item by item")
     message = parse_message(frame, guard.limits.json)
     result = message.members.get("result")

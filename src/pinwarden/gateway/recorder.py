@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.gates.verdict import Verdict
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,13 +53,13 @@ class Recorder:
             self._thread.join(10)
 
     def _take(self, step: SessionOutput, *, durably: bool) -> None:
-        if step.facts and self._log is not None:
+        if step.events and self._log is not None:
             if durably:
                 if step.to_server:  # a refusal is kept in any case; what is let through beside it needs leave
                     self._log.admit()
-                self._log.record_durably(*step.facts)
+                self._log.record_durably(*step.events)
             else:
-                self._log.record(*step.facts)
+                self._log.record(*step.events)
         if step.sightings and self._open is not None:
             self._see(step.sightings)
 

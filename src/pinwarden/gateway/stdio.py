@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pinwarden.gateway.audit.log import AuditLog
     from pinwarden.gateway.log_output import GatewayLog
     from pinwarden.gateway.recorder import Recorder
-    from pinwarden.gateway.session import Session
-    from pinwarden.gateway.session_audit import SessionOutput
+    from pinwarden.gateway.session.output import SessionOutput
+    from pinwarden.gateway.session.session import Session
     from pinwarden.system.processes import ProcessTree
 
 _TICK_SECONDS = 1.0
@@ -86,7 +86,7 @@ class StdioRelay:
             self._ended.wait()
         finally:
             self._ended.set()
-            self._send(self._session.server_gone(monotonic()), later_to=_BOTH_SIDES)
+            self._send(self._session.on_server_closed(), later_to=_BOTH_SIDES)
             self._tree.end(self._grace if self._process.poll() is None else 0)
             self._to_client.finished(self._session.guard.limits.list_seconds)
         code = self._process.returncode
@@ -116,7 +116,7 @@ class StdioRelay:
 
         What is held no longer may not be written yet: whoever is at it comes here when it is.
         """
-        if not self._session.holds and not self._loops.answering and not self._ticking:
+        if not self._session.waits_for_list and not self._loops.answering and not self._ticking:
             self._to_server.close_later()
             self._settled.set()
 
@@ -142,19 +142,19 @@ class StdioRelay:
         if not self._deaf and self._process.poll() is None:
             self._deaf = True
             self._log_lines.warning("the server takes no more messages")
-        self._send(self._session.not_taken(frames), later_to=_BOTH_SIDES)
+        self._send(self._session.on_not_delivered(frames), later_to=_BOTH_SIDES)
 
     def _send(self, step: SessionOutput, later_to: Sequence[str]) -> None:
         """Record, then write. What cannot be recorded does not pass."""
         to_client, to_server = step.to_client, step.to_server
-        if step.facts or step.sightings:
+        if step.events or step.sightings:
             try:
                 if step.durable:
-                    self._tell(step.facts)
+                    self._tell(step.events)
                 self._recorder.record(step)
             except PinwardenError as err:
                 self._log_lines.error(f"a message was not forwarded because it could not be recorded: {err.message}")
-                instead = self._session.take_back(step, err)
+                instead = self._session.undo(step, err)
                 to_client, to_server = instead.to_client, instead.to_server
         if to_server:
             if "server" in later_to:
@@ -237,7 +237,7 @@ class StdioLoops:
     def prepare(self) -> None:
         """Open the fast path. Its reader takes longer to load than a server to start, so call this after that."""
         if self._log is not None:
-            self._loads = self._fast_path.reader()
+            self._loads = self._fast_path.parser()
 
     def from_client(self, descriptor: int, send: Callable[[SessionOutput], None]) -> None:
         """Relay what the client sends until it ends; ``send`` takes what the session decided."""
@@ -275,7 +275,7 @@ class StdioLoops:
                     outlet.closed = True
                     outlet.unsent((chunk,))
                     continue
-            send(self._session.client_frame(chunk, now))
+            send(self._session.on_client_message(chunk, now))
         if not lines.empty and self._is_json(last := lines.rest()):
             self._calls((last,), send)  # complete but for its line end
 
@@ -322,7 +322,7 @@ class StdioLoops:
                 continue
             self._forward(passed, notes, send)
             passed, notes = [], []
-            send(self._session.client_frame(frame, now))
+            send(self._session.on_client_message(frame, now))
         self._forward(passed, notes, send)
 
     def _forward(
@@ -338,7 +338,7 @@ class StdioLoops:
         except PinwardenError:
             for frame, (_, request_id) in zip(passed, notes, strict=True):
                 self._fast_path.withdraw(request_id)
-                send(self._session.client_frame(frame, monotonic()))
+                send(self._session.on_client_message(frame, monotonic()))
             return
         self._to_server.write(passed)
 
@@ -352,7 +352,7 @@ class StdioLoops:
             if passed:
                 self._to_client.write(passed)
                 passed = []
-            send(self._session.server_frame(frame, now))
+            send(self._session.on_server_message(frame, now))
         if passed:
             self._to_client.write(passed)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway import splice
-from pinwarden.gateway.ambiguity import is_ambiguous_task
+from pinwarden.gateway.session.messages import is_ambiguous_task
 
 TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 """The methods by which a client gets a task's state or result, or sends input to it."""

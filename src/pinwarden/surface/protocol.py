@@ -28,6 +28,8 @@ LIST_CHANGED: Mapping[str, tuple[ItemKind, ...]] = {
     "notifications/prompts/list_changed": (PROMPT,),
     "notifications/resources/list_changed": (RESOURCE, TEMPLATE),
 }
+TASK_NOTIFICATIONS = frozenset({"notifications/tasks", "notifications/tasks/status"})
+"""Notifications about the state of a task; the first may contain its result."""
 CAPABILITY: Mapping[ItemKind, str] = {TOOL: "tools", PROMPT: "prompts", RESOURCE: "resources", TEMPLATE: "resources"}
 """The capability that a server declares for each list."""
 

@@ -18,7 +18,7 @@ from pinwarden.gateway.http.frames import Frame, RequestId, encode, replace_valu
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
-from pinwarden.gateway.messages import LIST_METHODS, META_KEYS
+from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,

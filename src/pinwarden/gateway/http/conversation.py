@@ -14,7 +14,6 @@ from typing import Any
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
-from pinwarden.gateway.call_fast_path import CALL, LONGEST_TEXT_ID
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.frames import (
     Frame,
@@ -34,9 +33,10 @@ from pinwarden.gateway.http.notifications import EventSink, ListChangedThrottle,
 from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, ResponseSink, ToolCall, with_client_id
 from pinwarden.gateway.http.record_then_send import RecordThenSend, SessionQueue, StepRecorder
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
-from pinwarden.gateway.messages import LISTEN, is_id, is_slow_client_message, is_slow_server_message
-from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
+from pinwarden.gateway.session.messages import CALL, LISTEN, is_id, is_slow_client_message, is_slow_server_message
+from pinwarden.gateway.session.output import SessionOutput
+from pinwarden.gateway.session.session import Session
 from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
@@ -78,7 +78,7 @@ class Conversation:
             self, session, recording, self._session_queue, self._json, limits.max_in_flight, self._abandoned
         )
         self._take = self._steps.take
-        self._notices = ListChangedThrottle(session.guard.limits.notice_seconds, self._late_notice)
+        self._notices = ListChangedThrottle(session.guard.limits.list_changed_seconds, self._late_notice)
         self._stale: set[str] = set()
         """Methods of deferred notifications that the session does not know yet."""
         self._long_waiting = 0
@@ -176,15 +176,15 @@ class Conversation:
                 else:
                     link.call(call, body, message, name)
                     return True
-        if busy or self.session.heavy(now):
+        if busy or self.session.may_be_slow(now):
             self._feed(Frame(body, message))
             return True
-        step = self.session.client_frame(body, now, message)
+        step = self.session.on_client_message(body, now, message)
         sent = step.to_server
         if len(sent) != 1 or sent[0] is not body or step.to_client or step.durable or step.sightings:
             self._take(step, Frame(body, message), None, 0)
             return True
-        if step.facts:
+        if step.events:
             try:
                 self._recording.soon(step)
             except PinwardenError as err:
@@ -239,10 +239,10 @@ class Conversation:
         is_long = is_slow_client_message(frame.message, len(frame.data))
         if is_long and frame.is_request:
             self._leave_long(1)
-        if is_long or self.session.heavy(now):
-            self._steps.offload(lambda: (frame, self.session.client_frame(frame.data, now, frame.message)))
+        if is_long or self.session.may_be_slow(now):
+            self._steps.offload(lambda: (frame, self.session.on_client_message(frame.data, now, frame.message)))
         else:
-            self._take(self.session.client_frame(frame.data, now, frame.message), frame, None, 0)
+            self._take(self.session.on_client_message(frame.data, now, frame.message), frame, None, 0)
 
     def _admit_long(self, sink: ResponseSink) -> bool:
         """Reserve a place for a request that takes long to judge. If there is none, the request fails."""
@@ -294,7 +294,7 @@ class Conversation:
 
     def _expire(self, method: str) -> None:
         self._stale.discard(method)
-        self.session.list_is_old(method)
+        self.session.expire_list(method)
 
     def _late_notice(self, data: bytes) -> None:
         if not self.closed:
@@ -314,7 +314,7 @@ class Conversation:
             if type(call) is ToolCall and (expected_id is None or expected_id == call.request_id) and not is_long:
                 self._answered(call, data, message, now)
                 return "result" in message or "error" in message
-        if is_long or self.session.heavy(now):
+        if is_long or self.session.may_be_slow(now):
             self._steps.judge_offloaded(data, now, expected_id, 0, partial(self._if_not_answered, expected_id))
             return True
         return self._take_frame(with_known_id(Frame(data, message), self._json), expected_id, 0)
@@ -339,7 +339,8 @@ class Conversation:
             then(True)
             return
         now = self._clock()
-        frame = None if len(data) > self._large or self.session.heavy(now) else frame_from_server(data, self._json)
+        slow = len(data) > self._large or self.session.may_be_slow(now)
+        frame = None if slow else frame_from_server(data, self._json)
         if frame is None or is_slow_server_message(frame.message, len(data)):
             self._steps.judge_offloaded(data, now, expected_id, status, then)
         else:
@@ -350,7 +351,7 @@ class Conversation:
         if self._abandoned and frame.is_answer and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
-        self._take(self.session.server_frame(frame.data, self._clock(), frame.message), frame, expected_id, status)
+        self._take(self.session.on_server_message(frame.data, self._clock(), frame.message), frame, expected_id, status)
         return frame.may_answer(expected_id)
 
     def _answered(self, call: ToolCall, data: bytes, message: Any, now: float) -> None:
@@ -359,9 +360,9 @@ class Conversation:
             self._open.forget(call.request_id)
             call.result(data, message)
             return
-        step = self.session.server_frame(data, now, message)
+        step = self.session.on_server_message(data, now, message)
         sent = step.to_client
-        if len(sent) != 1 or sent[0] is not data or step.to_server or step.facts or "result" not in message:
+        if len(sent) != 1 or sent[0] is not data or step.to_server or step.events or "result" not in message:
             self._take(step, Frame(data, message), call.request_id, 0)
             return
         self._open.forget(call.request_id)
@@ -416,8 +417,8 @@ class Conversation:
             if self.link is not None:
                 self.link.close()
             return
-        step = self.session.server_gone(self._clock())
-        recorded = SessionOutput(facts=step.facts, durable=step.durable, sightings=step.sightings)
+        step = self.session.on_server_closed()
+        recorded = SessionOutput(events=step.events, durable=step.durable, sightings=step.sightings)
         self._take(recorded, None, None, 0)
         self.close(why)  # fails all open requests
 
@@ -429,7 +430,7 @@ class Conversation:
             return
         now = self._clock()
         if not self._session_queue.busy:
-            if self.session.heavy(now):
+            if self.session.may_be_slow(now):
                 self._steps.offload(lambda: (None, self.session.tick(now)))
             else:
                 self._take(self.session.tick(now), None, None, 0)

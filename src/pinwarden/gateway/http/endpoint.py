@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
-from pinwarden.gateway.call_fast_path import CALL
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.eras import initialize, request_stateless
@@ -29,6 +28,7 @@ from pinwarden.gateway.http.http1 import Reply, Request
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.open_requests import HttpResponseSink
 from pinwarden.gateway.http.session_manager import AnyConversation, Route, SessionManager
+from pinwarden.gateway.session.messages import CALL
 from pinwarden.surface.protocol import (
     CANCELLED,
     HEADER_MISMATCH,

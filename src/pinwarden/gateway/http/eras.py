@@ -23,7 +23,7 @@ from pinwarden.gateway.http.session_manager import (
     SessionManager,
     Upstream,
 )
-from pinwarden.gateway.messages import LISTEN
+from pinwarden.gateway.session.messages import LISTEN
 from pinwarden.surface.protocol import SERVER_AWAY
 
 

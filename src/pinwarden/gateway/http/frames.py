@@ -106,10 +106,10 @@ def frame_from_server(data: bytes, limits: Limits) -> Frame:
 def with_known_id(frame: Frame, limits: Limits) -> Frame:
     """A message of a server with its id, even if it is not strict JSON."""
     if frame.message is None:
-        from pinwarden.gateway.ambiguity import answered_id, is_noise
+        from pinwarden.gateway.session.messages import is_noise, response_id
 
         if not is_noise(frame.data):
-            frame.id = request_id_of(answered_id(frame.data, limits))
+            frame.id = request_id_of(response_id(frame.data, limits))
     return frame
 
 

@@ -214,7 +214,7 @@ class HttpGateway:
         def unread() -> dict[str, str]:
             found: dict[str, str] = {}
             for upstream in upstreams:
-                upstream.guard.look(now)
+                upstream.guard.refresh(now)
                 try:
                     _ = upstream.guard.approved
                 except PinwardenError as err:

@@ -17,8 +17,8 @@ from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.audit.event import CALLED, AuditEvent
 from pinwarden.gateway.http.frames import Frame, RequestId, frame_from_server, parse_server
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
+from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RecordThenSend:
         made: tuple[Frame, ...] = (),
     ) -> None:
         """Record a step, then send its messages. A refusal is sent once it is durable."""
-        if step.facts or step.sightings:
+        if step.events or step.sightings:
             try:
                 if step.durable:
                     self._refuse(step, lambda: self._sender.send(step, frame, expected_id, status, made))
@@ -98,7 +98,7 @@ class RecordThenSend:
 
     def unrecorded(self, step: SessionOutput, err: PinwardenError) -> None:
         """A step could not be recorded: undo it, and answer with the reason."""
-        self._sender.send(self._session.take_back(step, err), None, None, 0)
+        self._sender.send(self._session.undo(step, err), None, None, 0)
 
     def _refuse(self, step: SessionOutput, then: Callable[[], None]) -> None:
         """Send a refusal once it is durable. Closes the conversation if too many are pending."""
@@ -145,7 +145,7 @@ class RecordThenSend:
         frame = frame_from_server(data, self._json)
         if frame.is_answer and frame.id in self._abandoned:
             return frame, None
-        return frame, self._session.server_frame(data, now, frame.message)
+        return frame, self._session.on_server_message(data, now, frame.message)
 
     def _worked_out(self, expected_id: RequestId | None, status: int, then: Then | None, done: OffloadResult) -> None:
         frame, step = done.frame, done.step
@@ -194,7 +194,7 @@ def run_offloaded(work: OffloadedWork, recording: StepRecorder, limits: Limits) 
             frame if frame is not None and data is frame.data else Frame(data, parse_server(data, limits))
             for data in step.to_client
         )
-        if (step.facts or step.sightings) and not step.durable:
+        if (step.events or step.sightings) and not step.durable:
             done.recorded = True
             try:
                 recording.record(step)
@@ -346,7 +346,7 @@ class StepRecorder:
     def count(self, step: SessionOutput) -> None:
         """Count a recorded step."""
         self.steps += 1
-        for fact in step.facts:
+        for fact in step.events:
             self.kinds[fact.kind] = self.kinds.get(fact.kind, 0) + 1
 
     async def _durably(

@@ -22,7 +22,7 @@ from pinwarden.gateway.http.upstream_connection import (
 )
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.messages import LISTEN
+from pinwarden.gateway.session.messages import LISTEN
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.system.target import HttpAddress
 

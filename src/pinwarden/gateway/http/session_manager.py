@@ -23,8 +23,8 @@ from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
-from pinwarden.gateway.session import Session
-from pinwarden.gateway.session_audit import SessionOutput
+from pinwarden.gateway.session.output import SessionOutput
+from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Upstream:
         self.era, self.failing = STATELESS, False
         if not isinstance(conversation, Conversation) or conversation.closed:
             return
-        facts = conversation.session.server_facts
+        facts = conversation.session.server_info
         if facts is None:
             return
         if not allows_sharing(facts):
@@ -167,7 +167,7 @@ class Upstream:
         if link.closed or (self._process is not None and not self._process.closed):
             return
         self._process = SharedProcess(
-            self.name, link, conversation, conversation.limits, self.guard.limits.notice_seconds
+            self.name, link, conversation, conversation.limits, self.guard.limits.list_changed_seconds
         )
         conversation.link = self._process.founder_link
 
@@ -180,7 +180,7 @@ class Upstream:
     def _record(self, kind: str, session: Session, why: str) -> None:
         fact = AuditEvent(kind=kind, server=self.name, client=session.client, session=session.name, reason=why)
         with suppress(PinwardenError):  # if the log fails, messages fail too, with the reason
-            self.recording.soon(SessionOutput(facts=(fact,)))
+            self.recording.soon(SessionOutput(events=(fact,)))
 
 
 class ClientSession:

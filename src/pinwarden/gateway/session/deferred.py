@@ -1,0 +1,152 @@
+"""Messages that wait for a list, and requests that the server does not answer in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinwarden.gateway.guard import SessionLimits
+from pinwarden.gateway.session.messages import (
+    CALL,
+    LISTEN,
+    ClientRequest,
+    ForwardedRequest,
+    ServerResponse,
+    TaskNotification,
+    error_response,
+)
+from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
+from pinwarden.surface.protocol import INVALID_PARAMS, SERVER_AWAY
+
+DeferredMessage = ClientRequest | ServerResponse | TaskNotification
+
+
+class DeferredMessages:
+    """The messages of one session that wait for a list to be judged. Their number, size and time are limited."""
+
+    def __init__(self, limits: SessionLimits, audit: SessionAudit) -> None:
+        self._limits = limits
+        self._audit = audit
+        self._queue: list[DeferredMessage] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        """Whether any message waits."""
+        return bool(self._queue)
+
+    def __contains__(self, request_id: Any) -> bool:
+        """Whether a request with this id, or its response, waits."""
+        return any(
+            message.request_id == request_id for message in self._queue if not isinstance(message, TaskNotification)
+        )
+
+    def add(self, message: DeferredMessage, out: OutputBuilder) -> None:
+        """Queue a message, or answer its request with an error if the queue is full."""
+        size = len(message.frame)
+        if len(self._queue) < self._limits.max_deferred and self._bytes + size <= self._limits.max_deferred_bytes:
+            self._queue.append(message)
+            self._bytes += size
+        elif not isinstance(message, TaskNotification):  # the client can still poll the task
+            text = "pinwarden: too many requests wait for a list"
+            out.to_client.append(error_response(message.request_id, SERVER_AWAY, text))
+
+    def cancel(self, request_id: Any) -> bool:
+        """Drop a request that the client cancelled. Returns whether it waited."""
+        before = len(self._queue)
+        self._set(
+            [
+                message
+                for message in self._queue
+                if not isinstance(message, ClientRequest) or message.request_id != request_id
+            ]
+        )
+        return len(self._queue) != before
+
+    def forget(self, request_id: Any) -> None:
+        """Drop a request and its response. Another request may use the id from now on."""
+        self._set(
+            [
+                message
+                for message in self._queue
+                if isinstance(message, TaskNotification) or message.request_id != request_id
+            ]
+        )
+
+    def take_all(self) -> list[DeferredMessage]:
+        """Remove and return all messages."""
+        messages = self._queue
+        self._set([])
+        return messages
+
+    def take_request_ids(self) -> list[Any]:
+        """Remove all messages, and return the ids of the requests that need a response."""
+        return [message.request_id for message in self.take_all() if not isinstance(message, TaskNotification)]
+
+    def refuse_overdue(self, now: float, out: OutputBuilder) -> None:
+        """Refuse messages that waited longer than any list may take."""
+        limit = self._limits.list_seconds * 2
+        overdue = [message for message in self._queue if now - message.since > limit]
+        self._set([message for message in self._queue if now - message.since <= limit])
+        for message in overdue:
+            call = self._audit.call_id(message.request_id)
+            reason = "The server did not send its lists in time."
+            self._audit.refused("list_failed", reason, message.method, call, out)
+            if not isinstance(message, TaskNotification):
+                text = "pinwarden: the server's lists could not be judged in time"
+                data = {"pinwarden": {"code": "list_failed"}}
+                out.to_client.append(error_response(message.request_id, INVALID_PARAMS, text, data))
+
+    def _set(self, queue: list[DeferredMessage]) -> None:
+        self._queue = queue
+        self._bytes = sum(len(message.frame) for message in queue)
+
+
+_MAX_TIMED_OUT = 1_000
+
+
+class RequestTimeouts:
+    """Finds requests that the server does not answer in time. `find` is called about once a second."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.timed_out: dict[Any, None] = {}
+        """Ids of requests that were answered with an error, and that the server may still answer."""
+        self._since: dict[Any, tuple[object, float]] = {}
+        self._restarted = 0.0
+
+    def restart(self, now: float) -> None:
+        """The server made progress or waits for the client: the time of all open requests starts again."""
+        self._restarted = now
+
+    def find(self, open_requests: dict[Any, ForwardedRequest | str], now: float) -> list[ForwardedRequest]:
+        """Requests whose time is over. A subscription is answered when it ends, so it has no such time."""
+        since: dict[Any, tuple[object, float]] = {}
+        overdue: list[ForwardedRequest] = []
+        for request_id, request in tuple(open_requests.items()):
+            if request_id in self.timed_out:
+                continue
+            known = self._since.get(request_id)
+            if known is None or known[0] is not request:
+                since[request_id] = request, now
+            elif type(request) is str:
+                # The fast path keeps only the tool's name, which a later call under the same id could share.
+                forwarded = ForwardedRequest(request_id, CALL, request)
+                if open_requests.get(request_id) is request:
+                    open_requests[request_id] = forwarded
+                since[request_id] = forwarded, known[1]
+            else:
+                since[request_id] = known
+                late = now - max(known[1], self._restarted) >= self.seconds
+                if late and isinstance(request, ForwardedRequest) and request.method != LISTEN:
+                    overdue.append(request)
+        self._since = since
+        return overdue
+
+    def add(self, request_id: Any) -> None:
+        """A request was answered with an error because its time was over."""
+        if len(self.timed_out) >= _MAX_TIMED_OUT:
+            del self.timed_out[next(iter(self.timed_out))]
+        self.timed_out[request_id] = None
+
+    def is_late_response(self, request_id: Any) -> bool:
+        """Whether a response came after its request timed out. The id is free again then."""
+        return request_id in self.timed_out and self.timed_out.pop(request_id) is None

@@ -1,0 +1,216 @@
+"""The fast path for tool calls: which messages may be forwarded without the session.
+
+Nearly every message is a call of an approved tool, its progress, or its result. `CallFastPath.admit` is the one
+predicate for "this call may take the fast path", and `CallFastPath.relays` the one for messages of the server. stdio,
+HTTP and the session itself use them. Both look at the parsed message, so the spelling of the JSON does not matter. They
+decide as the session would, or leave the message to it.
+
+Strict parsing would take much of the time that a call may take, so stdio parses with orjson and passes the text along.
+What orjson accepts and the strict parser refuses is checked here (`core/fast_json.py`).
+
+What the fast path knows is valid until something changes: the approved surface, the policy, an announced list (all
+three are the guard's generation), any other kind of message, or the limits of the policy for time and calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pinwarden.core.strict_json import JITER_DEPTH
+from pinwarden.gateway.audit.event import AuditEvent
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.session.lists import JudgedLists
+from pinwarden.gateway.session.messages import CALL, ForwardedRequest
+from pinwarden.gateway.session.responses import ResponseDecider
+from pinwarden.gateway.session.server import JudgedServer
+from pinwarden.surface.protocol import PROGRESS
+from pinwarden.surface.surface import TOOL
+
+LONGEST_TEXT_ID = 256
+"""Characters of a request id on the fast path."""
+LINK_MARKER = b'"resource'
+"""Occurs in every result with a link or a resource, unless it is escaped."""
+_COMPLETE = "complete"
+_SHORT = 2 * JITER_DEPTH  # bytes of a text that cannot be too deep, nor contain too long a number
+# The only members of a call, a result and a progress notification on the fast path. The session checks whether another
+# member makes the message ambiguous.
+_PARAMS = frozenset({"name", "arguments", "_meta", "task"})
+_RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+_PROGRESS = frozenset({"progressToken", "progress", "total", "message"})
+_ESCAPED_LETTER = re.compile(rb"\\u00[5-7]")
+_ID_TYPES = frozenset({int, str})
+
+
+class CallFastPath:
+    """The tools of one session that may be called without a further decision."""
+
+    __slots__ = (
+        *("events", "generation", "guard", "max_open", "open", "progressed", "relays_results", "remaining", "until"),
+        *("_granted", "_id_prefix", "_is_strict", "_lists", "_responses", "_server"),
+    )
+
+    def __init__(
+        self,
+        guard: Guard,
+        lists: JudgedLists,
+        server: JudgedServer,
+        responses: ResponseDecider,
+        open_requests: dict[Any, ForwardedRequest | str],
+    ) -> None:
+        self.guard = guard
+        self._lists = lists
+        self._server = server
+        self._responses = responses
+        self._id_prefix = lists.id_prefix
+        self.open = open_requests
+        self.max_open = guard.limits.max_open
+        self.events: Mapping[str, AuditEvent] = {}
+        """By tool, the audit event of a call. The request id at the end of ``call`` is missing."""
+        self.generation = -1
+        """The guard's generation in which `learn` ran; -1 if its result is not valid any more."""
+        self.until = 0.0
+        self._granted = self.remaining = 0
+        self.progressed = False
+        """Whether the server reported progress since the last check for timeouts."""
+        self._is_strict: Callable[[bytes, Any], bool]
+        self.relays_results = False
+        """Whether results need no check."""
+
+    def parser(self) -> Callable[[bytes], Any]:
+        """The parser for messages that are passed to `admit` and `relays` with their text. It raises ValueError."""
+        from pinwarden.core.fast_json import is_strict, loads
+
+        self._is_strict = is_strict
+        return loads
+
+    def admit(self, message: Any, now: float, text: bytes | None = None) -> AuditEvent | None:
+        """The audit event of a call that may be forwarded; None if the session has to decide.
+
+        Pass the text of a message that `parser` parsed, and no text if it was parsed strictly. The call counts as open
+        from here on: record the event with the request id, then forward the message, or `withdraw` it.
+
+        stdio calls this on the thread that reads from the client, without the session's lock. Dictionary operations are
+        atomic, and a change that another thread makes meanwhile might as well have come a moment later. If that thread
+        counts the calls at this very moment, one call is not counted, so a list may be refreshed one call later than
+        the policy says; never later in time, which is what limits how long a change stays unnoticed.
+        """
+        try:
+            request_id, params = message["id"], message["params"]
+            name = params["name"]
+            event = self.events[name]
+            if len(message) != 4 or message["method"] != CALL or "jsonrpc" not in message:
+                return None
+            count = len(params)
+            if (count != 2 or "arguments" not in params) and not params.keys() <= _PARAMS:
+                return None
+            if text is not None:
+                members = 4 + count
+                if type(arguments := params.get("arguments")) is dict:
+                    members += len(arguments)
+                if count > 2 and type(meta := params.get("_meta")) is dict:
+                    members += len(meta)
+                # As many colons as members: no member is repeated, and no string contains a colon.
+                if (text.count(b":") != members or len(text) > _SHORT) and not self._is_strict(text, message):
+                    return None
+        except (KeyError, TypeError, AttributeError):
+            return None
+        open_requests = self.open
+        if (
+            (
+                type(request_id) is not int
+                and (
+                    type(request_id) is not str
+                    or len(request_id) > LONGEST_TEXT_ID
+                    or request_id.startswith(self._id_prefix)
+                )
+            )
+            or request_id in open_requests
+            or self.generation != self.guard.generation
+            or now >= self.until
+            or (remaining := self.remaining) <= 0
+            or len(open_requests) >= self.max_open
+        ):
+            return None
+        self.remaining = remaining - 1
+        open_requests[request_id] = name
+        return event
+
+    def withdraw(self, request_id: int | str) -> None:
+        """A call that was admitted was not forwarded."""
+        self.open.pop(request_id, None)
+
+    def relays(self, frame: bytes, message: Any, fast_parsed: bool = False) -> bool:
+        """Whether a message of the server may be forwarded unchanged; then its call is not open any more.
+
+        True for the complete result of a call that `admit` let pass, and for progress. ``fast_parsed`` means that
+        `parser` parsed the message, and not the strict parser.
+        """
+        try:
+            if "method" in message:
+                return self._relays_progress(frame, message, fast_parsed=fast_parsed)
+            request_id, result = message["id"], message["result"]
+            if type(self.open[request_id]) is not str or type(request_id) not in _ID_TYPES:
+                return False
+            if type(result) is not dict:
+                return False
+            if (len(result) != 1 or "content" not in result) and (
+                not result.keys() <= _RESULT or result.get("resultType", _COMPLETE) != _COMPLETE
+            ):
+                return False
+            if fast_parsed:
+                members, content = 3 + len(result), result.get("content")
+                if type(content) is list and len(content) == 1 and type(content[0]) is dict:
+                    members += len(content[0])
+                if (frame.count(b":") != members or len(frame) > _SHORT) and not self._is_strict(frame, message):
+                    return False
+        except (KeyError, TypeError, AttributeError):
+            return False
+        # `find` takes two thirds of the time of `in`, which creates an exception before it searches.
+        if len(message) != 3 or "jsonrpc" not in message or frame.find(LINK_MARKER) >= 0:
+            return False
+        if frame.find(b"\\") >= 0 and _ESCAPED_LETTER.search(frame) is not None:
+            return False  # it may be an escaped resource link
+        if self.generation != self.guard.generation or not self.relays_results:
+            return False
+        del self.open[request_id]
+        return True
+
+    def _relays_progress(self, frame: bytes, message: Any, *, fast_parsed: bool) -> bool:
+        params = message["params"]
+        relayed = (
+            message["method"] == PROGRESS
+            and params.keys() <= _PROGRESS
+            and len(message) == 3
+            and "jsonrpc" in message
+            and self.generation == self.guard.generation
+            and self.relays_results
+            and (
+                not fast_parsed
+                or (frame.count(b":") == 3 + len(params) and len(frame) <= _SHORT)
+                or self._is_strict(frame, message)
+            )
+        )
+        self.progressed = self.progressed or relayed
+        return relayed
+
+    def invalidate(self) -> None:
+        """Leave all messages to the session until `learn` runs. The calls so far are counted."""
+        if self.generation >= 0:
+            self.generation = -1
+            self._lists.count_uses(TOOL, self._granted - self.remaining)
+
+    def learn(self, now: float) -> None:
+        """Take the callable tools from the judged list, if that is valid now and all of the server passes."""
+        guard = self.guard
+        generation = guard.generation  # read first: a change by another thread makes the rest invalid
+        tools = self._lists.current(TOOL, now) if self._server.clear_epoch == guard.epoch else None
+        if tools is None:
+            return
+        policy = guard.policy
+        self.events = self._lists.call_events(tools)
+        self.until = min(tools.at + policy.relist_seconds, guard.next_refresh)
+        self._granted = self.remaining = (policy.relist_calls - tools.uses - 1) if policy.relist_calls else 1 << 62
+        self.relays_results = self._responses.relays()
+        self.generation = generation

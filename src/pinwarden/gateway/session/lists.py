@@ -1,0 +1,493 @@
+"""The server's lists as one session knows them: complete, judged, and no older than the policy allows.
+
+A client may call a tool without listing, list one page of many, or keep a list for a day. So the gateway requests every
+list itself, under ids of its own, whenever it needs one and has none that is current. The client never sees the
+responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.gateway.audit.event import AuditEvent
+from pinwarden.gateway.gates.lists import strictest
+from pinwarden.gateway.gates.verdict import ALLOW, Verdict
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.pages import read_page
+from pinwarden.gateway.session.messages import CALL, notification, request
+from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
+from pinwarden.surface.protocol import CAPABILITY, LIST_CHANGED, METHOD_NOT_FOUND, SERVER_META
+from pinwarden.surface.surface import ITEM_KINDS, SERVER_MEMBERS, TOOL, Item, ItemKind, Surface
+
+DISCOVER = "server/discover"
+_RETRY_SECONDS = 2.0  # after a list that could not be read
+_LONG = 30  # items; judging as many changed ones takes about ten milliseconds
+
+
+class JudgedList:
+    """One complete list, with a verdict for each item."""
+
+    __slots__ = (
+        *("at", "by_item", "by_key", "call_events", "change_count", "epoch", "items", "kind", "order", "problem"),
+        "uses",
+    )
+
+    def __init__(self, kind: ItemKind, items: tuple[Item, ...], at: float, change_count: int, order: int) -> None:
+        self.kind = kind
+        self.items = items
+        self.at = at
+        self.change_count = change_count
+        """How many changes of the list had been announced when it was requested; -1 if it is outdated."""
+        self.order = order
+        """The position of its request among all requests for lists."""
+        self.epoch = -1
+        """The guard's epoch in which it was judged."""
+        self.uses = 0
+        self.problem: str | None = None
+        """Why the list could not be read."""
+        self.call_events: dict[str, AuditEvent] | None = None
+        self.by_key: dict[str, Verdict] = {}
+        self.by_item: dict[tuple[str, bytes], Verdict] = {}
+        """By key and digest, because a list may contain a name twice."""
+
+    def judge(self, guard: Guard, client: str, server: Mapping[str, Any] | None) -> tuple[Verdict, ...]:
+        """Compare the list with the approved surface. Returns the verdict of each item."""
+        epoch = guard.epoch  # read first: another thread may change the approved surface meanwhile
+        verdicts = guard.judge_list(self.kind, self.items, client, server)
+        self.by_key, self.by_item, self.call_events = {}, {}, None
+        for verdict in verdicts:
+            known = self.by_key.get(verdict.key)
+            if known is None or strictest(known.action, verdict.action) != known.action:
+                self.by_key[verdict.key] = verdict
+            if verdict.digest is not None:
+                self.by_item[verdict.key, verdict.digest.raw] = verdict
+        self.epoch = epoch
+        return verdicts
+
+
+class _ListRequest:
+    """A request of the gateway for a list, page by page."""
+
+    __slots__ = ("bytes", "change_count", "cursors", "items", "kind", "order", "pages", "rounds", "since")
+
+    def __init__(self, kind: ItemKind | None, since: float, change_count: int, order: int, rounds: int = 0) -> None:
+        self.kind = kind
+        """None for ``server/discover``."""
+        self.since = since
+        self.change_count = change_count
+        self.order = order
+        self.rounds = rounds
+        """How often the list changed while it was read."""
+        self.pages = 0
+        self.bytes = 0
+        self.items: list[Item] = []
+        self.cursors: set[str] = set()
+
+
+class JudgedLists:
+    """The lists of one session."""
+
+    def __init__(self, guard: Guard, audit: SessionAudit, session: str) -> None:
+        self.server: dict[str, Any] | None = None
+        """What the server said about itself; None until it did."""
+        self.meta: dict[str, Any] | None = None
+        """The ``_meta`` of the client's requests in the stateless era; None in the handshake era."""
+        self.id_prefix = f"pinwarden/{session}/"
+        """The start of the ids of the gateway's own requests."""
+        self._guard = guard
+        self._audit = audit
+        self._in_handshake = False
+        self._lists: dict[str, JudgedList] = {}
+        self._requests: dict[str, _ListRequest] = {}
+        """By request id."""
+        self._requesting: dict[str, str] = {}
+        """By list, the id of its open request."""
+        self._last_id = 0
+        self._last_order = 0
+        self._changes = dict.fromkeys((kind.member for kind in ITEM_KINDS), 0)
+        """How often the server announced to this session that a list changed."""
+
+    # The state of the session
+
+    def begin_handshake(self) -> None:
+        """The client sent ``initialize``. Until it is answered, nothing else is requested; known lists are outdated."""
+        self.meta = None
+        self._in_handshake = True
+        for judged in self._lists.values():
+            judged.change_count = -1
+
+    def end_handshake(self, server: dict[str, Any] | None) -> None:
+        """The server answered; ``server`` is what it said about itself, or None."""
+        self._in_handshake = False
+        if server is not None:
+            self.server = server
+
+    def set_client_meta(self, meta: dict[str, Any]) -> None:
+        """The client sent a request of the stateless era with this ``_meta``."""
+        if not self._in_handshake:
+            self.meta = meta
+
+    def list_for_first_use(self, now: float, out: OutputBuilder) -> None:
+        """Request all lists of a server without approvals, because its first use is approved as a whole."""
+        if self._guard.approved is None and self.knows_server(now, out):
+            self._approve_first_use(now, out)
+
+    # Lists for decisions
+
+    def require(self, kind: ItemKind, now: float, out: OutputBuilder) -> JudgedList | None:
+        """The current list, judged; None if it was requested and has to be awaited."""
+        if not self.knows_server(now, out):
+            return None
+        guard = self._guard
+        judged = self._lists.get(kind.member)
+        if judged is None or judged.epoch != guard.epoch:
+            # Within one epoch neither the approved surface nor its absence changes.
+            if guard.approved is None and not self._approve_first_use(now, out):
+                return None
+            judged = self._lists.get(kind.member)
+        policy = guard.policy
+        if judged is None or self._is_outdated(judged, now):
+            self._request(kind, now, out)
+            return None
+        if judged.epoch != guard.epoch:
+            self._judge(judged, out)
+        judged.uses += 1
+        if policy.relist_calls and judged.uses >= policy.relist_calls:
+            judged.uses = 0
+            self._request(kind, now, out)  # in the background
+        return judged
+
+    def current(self, kind: ItemKind, now: float) -> JudgedList | None:
+        """The list, if it is current and judged already."""
+        judged = self._lists.get(kind.member)
+        if judged is None or judged.epoch != self._guard.epoch or judged.problem is not None:
+            return None
+        return None if self._is_outdated(judged, now) else judged
+
+    def latest(self, kind: ItemKind, out: OutputBuilder) -> JudgedList | None:
+        """The last list, judged, even if it is outdated; None if there is none, or nothing is approved."""
+        judged = self._lists.get(kind.member)
+        if judged is None or self._guard.approved is None:
+            return None
+        if judged.epoch != self._guard.epoch:
+            self._judge(judged, out)
+        return judged
+
+    def call_events(self, tools: JudgedList) -> Mapping[str, AuditEvent]:
+        """By tool, the audit event of a call that passes without a note; the request id is missing in it."""
+        if tools.call_events is None:
+            guard, client = self._guard, self._audit.client
+            passing = [
+                verdict
+                for verdict in tools.by_key.values()
+                if verdict.action == ALLOW
+                and verdict.entity == TOOL.entity
+                and not guard.policy.records_arguments(guard.server, verdict.key, client)
+            ]
+            tools.call_events = self._audit.call_events(passing, CALL)
+        return tools.call_events
+
+    def definition(self, kind: ItemKind, key: str) -> Any:
+        """The definition of an item in the last list; None if there is none."""
+        judged = self._lists.get(kind.member)
+        verdict = None if judged is None else judged.by_key.get(key)
+        return None if verdict is None else verdict.value
+
+    def may_be_slow(self, now: float) -> bool:
+        """Whether the next message may mean that a long list is judged."""
+        epoch, oldest = self._guard.epoch, now - self._guard.policy.relist_seconds
+        for judged in self._lists.values():
+            if judged.epoch != epoch and judged.at >= oldest and len(judged.items) > _LONG:
+                return True
+        return any(len(request.items) > _LONG for request in self._requests.values())
+
+    def knows_server(self, now: float, out: OutputBuilder) -> bool:
+        """Whether the server said who it is. In the stateless era the gateway asks it, if the client did not."""
+        if self._in_handshake:
+            return False
+        if self.server is not None or self.meta is None:
+            return True
+        if DISCOVER not in self._requesting:
+            self._send(_ListRequest(None, now, 0, 0), {}, out)
+        return False
+
+    def _is_outdated(self, judged: JudgedList, now: float) -> bool:
+        member = judged.kind.member
+        if judged.change_count != self._guard.list_changes[member] + self._changes[member]:
+            return True
+        return now - judged.at > self._guard.policy.relist_seconds
+
+    # Lists from responses to the client
+
+    def next_order(self) -> int:
+        """The position of the next request for a list. Responses may overtake each other."""
+        self._last_order += 1
+        return self._last_order
+
+    def add(  # noqa: PLR0913, PLR0917  the facts about a list
+        self, kind: ItemKind, items: tuple[Item, ...], now: float, change_count: int, order: int, out: OutputBuilder
+    ) -> None:
+        """Take a complete list, whoever requested it.
+
+        If it was requested before the known list, it shows an earlier state and is ignored; but if its items differ,
+        the list is requested again.
+        """
+        known = self._lists.get(kind.member)
+        if known is not None and known.problem is None and order < known.order:
+            if _contents(items) != _contents(known.items):
+                self._request(kind, now, out)
+            return
+        judged = JudgedList(kind, items, now, change_count, order)
+        self._lists[kind.member] = judged
+        if self._guard.approved is None:
+            self._approve_if_complete(out)
+        else:
+            self._judge(judged, out)
+
+    # Changes
+
+    def change_count(self, kind: ItemKind) -> int:
+        """How many changes of a list were announced to this session or to others of the same server."""
+        return self._guard.list_changes[kind.member] + self._changes[kind.member]
+
+    def count_change(self, kind: ItemKind) -> None:
+        """The server announced to this session that a list changed."""
+        self._changes[kind.member] += 1
+
+    def changed(self, kind: ItemKind, now: float, out: OutputBuilder) -> None:
+        """The server announced a change: request the list now, if it was ever used."""
+        self.count_change(kind)
+        self._guard.list_changed(kind, now)
+        if kind.member in self._lists:
+            self._request(kind, now, out)
+
+    def expire(self, kind: ItemKind) -> None:
+        """Mark a list as outdated."""
+        judged = self._lists.get(kind.member)
+        if judged is not None:
+            judged.change_count = -1
+
+    def count_uses(self, kind: ItemKind, uses: int) -> None:
+        """Count uses of the list that the session did not see."""
+        judged = self._lists.get(kind.member)
+        if judged is not None:
+            judged.uses += uses
+
+    def refresh_due(self, now: float, out: OutputBuilder) -> None:
+        """Request lists that will soon be too old, so that no call has to wait for them."""
+        soon = self._guard.policy.relist_seconds * 0.8
+        for judged in tuple(self._lists.values()):
+            if now - judged.at > soon:
+                self._request(judged.kind, now, out)
+
+    def refresh(self, now: float, out: OutputBuilder) -> None:
+        """Request all known lists in the background."""
+        for judged in tuple(self._lists.values()):
+            if judged.at < now:
+                self._request(judged.kind, now, out)
+
+    def invalidate(self) -> None:
+        """The verdicts could not be recorded: judge all lists again when they are used next."""
+        for judged in self._lists.values():
+            judged.epoch = -1
+
+    # The gateway's own requests
+
+    def is_own(self, request_id: Any) -> bool:
+        """Whether an id belongs to a request of the gateway."""
+        return isinstance(request_id, str) and request_id.startswith(self.id_prefix)
+
+    def new_id(self) -> str:
+        """An id for a request of the gateway."""
+        self._last_id += 1
+        return f"{self.id_prefix}{self._last_id}"
+
+    def not_sent(self, request_id: str) -> None:
+        """A request did not reach the server. The list is requested again when it is needed."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._requesting.pop(DISCOVER if request.kind is None else request.kind.member, None)
+
+    def fail_overdue(self, now: float) -> bool:
+        """Give up on lists that the server does not send. Returns whether there were any."""
+        limit = self._guard.limits.list_seconds
+        overdue = [request_id for request_id, request in self._requests.items() if now - request.since > limit]
+        for request_id in overdue:
+            request = self._requests.pop(request_id)
+            self._fail(request, now, "The server did not answer a request for its list in time.")
+        return bool(overdue)
+
+    def on_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> bool:
+        """A response to a request of the gateway. Returns whether deferred messages can be decided now."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False  # timed out, or invented by the server
+        if request.kind is None:
+            return self._on_discover(message, out)
+        error = None if message is None else message.get("error")
+        if error is not None:
+            code = error.get("code") if isinstance(error, dict) else None
+            if code == METHOD_NOT_FOUND and not request.pages:
+                self._complete(request, (), now, out)
+            else:
+                self._fail(request, now, "The server answered a request for its list with an error.")
+            return True
+        request.bytes += len(frame)
+        if request.bytes > self._guard.limits.max_list:
+            self._fail(request, now, "The server's list is too long to be judged.")
+            return True
+        try:
+            page = read_page(frame, message, request.kind, self._guard)
+        except PinwardenError:
+            self._fail(request, now, "The server's list cannot be read.")
+            return True
+        return self._add_page(request, page.items, page.cursor, now, out)
+
+    def _on_discover(self, message: Any, out: OutputBuilder) -> bool:
+        self._requesting.pop(DISCOVER, None)
+        if self.meta is None:
+            return True  # a handshake began meanwhile, in which the server says who it is
+        result = None if message is None else message.get("result")
+        self.server = server_info(result) if isinstance(result, dict) else {}
+        if isinstance(result, dict) and has_two_names(result):
+            self.server["serverInfo"] = None  # which never equals an approved name
+        self._approve_if_complete(out)
+        return True
+
+    def _add_page(
+        self, request: _ListRequest, items: tuple[Item, ...], cursor: str | None, now: float, out: OutputBuilder
+    ) -> bool:
+        limits = self._guard.limits
+        request.items.extend(items)
+        request.pages += 1
+        endless = cursor in request.cursors or request.pages >= limits.max_pages
+        if cursor is None and len(request.items) <= limits.max_items:
+            return self._complete(request, tuple(request.items), now, out)
+        if cursor is None or endless or len(request.items) > limits.max_items:
+            self._fail(request, now, "The server's list has no end.")
+            return True
+        request.cursors.add(cursor)
+        self._send(request, {"cursor": cursor}, out)
+        return False
+
+    def _complete(self, request: _ListRequest, items: tuple[Item, ...], now: float, out: OutputBuilder) -> bool:
+        kind = request.kind
+        if kind is None:
+            return True
+        self._requesting.pop(kind.member, None)
+        if request.change_count != self.change_count(kind) and request.rounds < self._guard.limits.max_rounds:
+            self._request(kind, now, out, rounds=request.rounds + 1)  # it changed while it was read
+            return False
+        before = self._blocked(kind)
+        self.add(kind, items, now, self.change_count(kind), request.order, out)
+        if before is not None and self._blocked(kind) != before:
+            out.to_client.append(_list_changed(kind))
+        return True
+
+    def _fail(self, request: _ListRequest, now: float, reason: str) -> None:
+        if request.kind is None:
+            self._requesting.pop(DISCOVER, None)
+            self.server = {}
+            return
+        self._requesting.pop(request.kind.member, None)
+        at = now - self._guard.policy.relist_seconds + _RETRY_SECONDS
+        judged = JudgedList(request.kind, (), at, self.change_count(request.kind), request.order)
+        judged.problem = reason
+        self._lists[request.kind.member] = judged
+
+    def _request(self, kind: ItemKind, now: float, out: OutputBuilder, rounds: int = 0) -> None:
+        if kind.member not in self._requesting:
+            self._send(_ListRequest(kind, now, self.change_count(kind), self.next_order(), rounds), {}, out)
+
+    def _send(self, list_request: _ListRequest, params: dict[str, Any], out: OutputBuilder) -> None:
+        request_id = self.new_id()
+        self._requests[request_id] = list_request
+        if self.meta is not None:
+            params = {**params, "_meta": self.meta}
+        kind = list_request.kind
+        self._requesting[DISCOVER if kind is None else kind.member] = request_id
+        out.to_server.append(request(request_id, DISCOVER if kind is None else kind.method, params))
+
+    # First use
+
+    def _approve_first_use(self, now: float, out: OutputBuilder) -> bool:
+        """Request all lists, and approve them when they are complete. Returns whether something is approved now."""
+        for kind in self._offered():
+            if kind.member not in self._lists:
+                self._request(kind, now, out)
+        self._approve_if_complete(out)  # if the last list failed, no further response will come
+        return self._guard.approved is not None
+
+    def _approve_if_complete(self, out: OutputBuilder) -> None:
+        if self._guard.approved is not None or (self.server is None and self.meta is not None):
+            return
+        offered = self._offered()
+        if any(kind.member not in self._lists for kind in offered):
+            return
+        lists = {kind.member: self._lists[kind.member] for kind in offered}
+        items = {member: _unambiguous(judged.items) for member, judged in lists.items() if judged.problem is None}
+        from pinwarden.gateway.gates.lists import without_attacks
+
+        surface = without_attacks(Surface(server=self.server, items=items, observed={"how": "first use"}))
+        self._guard.trust(surface)
+        self._audit.trusted(surface, sum(len(judged.items) for judged in lists.values()), out)
+
+    def _offered(self) -> list[ItemKind]:
+        capabilities = (self.server or {}).get("capabilities")
+        if not isinstance(capabilities, dict):
+            return list(ITEM_KINDS)
+        offered = [kind for kind in ITEM_KINDS if capabilities.get(CAPABILITY[kind]) not in (None, False)]
+        return offered or [TOOL]  # some servers have tools without declaring it
+
+    # Verdicts
+
+    def _judge(self, judged: JudgedList, out: OutputBuilder) -> None:
+        for verdict in judged.judge(self._guard, self._audit.client, self.server):
+            self._audit.served(verdict, judged.kind.method, out)
+
+    def _blocked(self, kind: ItemKind) -> frozenset[str] | None:
+        judged = self._lists.get(kind.member)
+        return (
+            None if judged is None else frozenset(key for key, verdict in judged.by_key.items() if not verdict.passes)
+        )
+
+
+def server_info(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server says about itself in a response to ``initialize`` or ``server/discover``."""
+    info = {name: result[name] for name in SERVER_MEMBERS if name in result}
+    meta = result.get("_meta")
+    if "serverInfo" not in info and isinstance(meta, dict) and SERVER_META in meta:
+        info["serverInfo"] = meta[SERVER_META]
+    return info
+
+
+def has_two_names(result: Mapping[str, Any]) -> bool:
+    """Whether a response names the server twice and differently, so that clients could read different names."""
+    meta = result.get("_meta")
+    if "serverInfo" not in result or not isinstance(meta, dict) or SERVER_META not in meta:
+        return False
+    from pinwarden.core.json_values import json_equal
+
+    return not json_equal(result["serverInfo"], meta[SERVER_META])
+
+
+def _unambiguous(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The items that have a digest and a name of their own."""
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[_folded_key(item)] = counts.get(_folded_key(item), 0) + 1
+    return tuple(item for item in items if item.digest is not None and counts[_folded_key(item)] == 1)
+
+
+def _contents(items: tuple[Item, ...]) -> list[tuple[str, bytes]]:
+    return sorted((item.key, b"" if item.digest is None else item.digest.raw) for item in items)
+
+
+def _folded_key(item: Item) -> str:
+    return item.key.casefold() if item.kind.key == "name" else item.key
+
+
+def _list_changed(kind: ItemKind) -> bytes:
+    return notification(next(method for method, kinds in LIST_CHANGED.items() if kind in kinds))

@@ -1,0 +1,400 @@
+"""JSON-RPC messages: ids, messages that the gateway makes, and messages that two parsers could read differently.
+
+A message passes only if every parser reads the same from it. JSON member names are case-sensitive, but some parsers
+ignore case, so an object with both ``name`` and ``Name`` is ambiguous. `is_ambiguous_request` and its siblings find
+such members where they matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from json import JSONDecodeError, dumps, loads
+from typing import Any
+
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.strict_json import Limits
+from pinwarden.core.text import show_invisible
+from pinwarden.gateway.gates.lists import LIST_FAILED, METHOD_UNKNOWN, NOT_LISTED, digest_text
+from pinwarden.gateway.gates.verdict import Verdict
+from pinwarden.surface.protocol import (
+    CAPABILITIES_META,
+    CLIENT_META,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    TASK_NOTIFICATIONS,
+    VERSION_META,
+)
+from pinwarden.surface.surface import ITEM_KINDS, ItemKind
+
+CALL = "tools/call"
+LISTEN = "subscriptions/listen"
+LIST_METHODS: Mapping[str, ItemKind] = {kind.method: kind for kind in ITEM_KINDS}
+META_KEYS = (VERSION_META, CLIENT_META, CAPABILITIES_META)
+"""Members of ``_meta`` that describe the client in every request of the stateless era."""
+WARNINGS = "pinwarden/warnings"
+"""The member of ``_meta`` that lists what passed only because the policy warns instead of blocking."""
+_MAX_NAME = 120
+
+
+# Messages in a session
+
+
+class ForwardedRequest:
+    """A request of the client that was forwarded to the server and has no response yet."""
+
+    __slots__ = ("change_count", "has_cursor", "list_kind", "method", "order", "request_id", "target", "warning")
+
+    def __init__(self, request_id: Any, method: str, target: str = "", warning: Verdict | None = None) -> None:
+        self.request_id = request_id
+        self.method = method
+        self.target = target
+        """The tool, prompt, address or task that it uses."""
+        self.warning = warning
+        """Added to the response."""
+        self.list_kind: ItemKind | None = None
+        """The list that it requests; None for any other request."""
+        self.order = 0
+        """Its position among all requests for lists."""
+        self.change_count = 0
+        """How many changes of the list the server had announced when the request was forwarded."""
+        self.has_cursor = False
+        """Whether it requests a page after the first."""
+
+
+class ClientRequest:
+    """A request of the client that is not decided yet."""
+
+    __slots__ = ("frame", "message", "since")
+
+    def __init__(self, frame: bytes, message: Any, since: float) -> None:
+        self.frame = frame
+        self.message = message
+        self.since = since
+
+    @property
+    def request_id(self) -> Any:
+        """The JSON-RPC id."""
+        return self.message["id"]
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return str(self.message["method"])
+
+
+class ServerResponse:
+    """A response of the server to a forwarded request."""
+
+    __slots__ = ("attempts", "frame", "message", "request", "since")
+
+    def __init__(self, frame: bytes, message: Any, request: ForwardedRequest, since: float) -> None:
+        self.frame = frame
+        self.message = message
+        """None if the frame is not strict JSON."""
+        self.request = request
+        self.since = since
+        self.attempts = 0
+        """How often the response was deferred."""
+
+    @property
+    def request_id(self) -> Any:
+        """The JSON-RPC id of the request."""
+        return self.request.request_id
+
+    @property
+    def method(self) -> str:
+        """The method of the request."""
+        return self.request.method
+
+
+class TaskNotification:
+    """A notification of the server about a task, which may contain the task's result."""
+
+    __slots__ = ("frame", "message", "since")
+    request_id = None
+
+    def __init__(self, frame: bytes, message: Any, since: float) -> None:
+        self.frame = frame
+        self.message = message
+        self.since = since
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return str(self.message["method"])
+
+
+# Messages that the gateway makes
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as compact JSON."""
+    return dumps(message, separators=(",", ":")).encode()
+
+
+def request(request_id: str, method: str, params: Mapping[str, Any]) -> bytes:
+    """A request of the gateway to the server."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    if params:
+        message["params"] = params
+    return encode(message)
+
+
+def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
+    """A notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params:
+        message["params"] = params
+    return encode(message)
+
+
+def error_response(request_id: Any, code: int, text: str, data: Mapping[str, Any] | None = None) -> bytes:
+    """An error response."""
+    error: dict[str, Any] = {"code": code, "message": text}
+    if data:
+        error["data"] = data
+    return encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def unrecorded_response(request_id: Any, problem: PinwardenError) -> bytes:
+    """The response to a request that was not forwarded because the audit log could not record it."""
+    text = f"pinwarden: nothing is forwarded that cannot be recorded: {problem.message}"
+    return error_response(request_id, INTERNAL_ERROR, text, {"pinwarden": {"code": problem.code}})
+
+
+def blocked_response(request_id: Any, verdict: Verdict, server: str, call: str, requested: str = "") -> bytes:
+    """The response to a blocked request: the reason, the digests, and the command that shows the change.
+
+    ``requested`` is the name in the request, if the server uses another one: this text must not quote the server.
+    """
+    name = requested or verdict.key
+    what = f"{verdict.entity} '{printable_name(name)}'"
+    served = f" Served: {digest_text(verdict.digest) or 'nothing that has a digest'}."
+    approved = (
+        f" Approved: {', '.join(verdict.expected)}." if verdict.expected else " Nothing of that name is approved."
+    )
+    if verdict.code == LIST_FAILED:
+        approved = served = ""  # the definition is not known
+    # An item that the server never listed has no definition to review.
+    command = "pinwarden audit tail" if verdict.code in (NOT_LISTED, METHOD_UNKNOWN) else "pinwarden review"
+    text = (
+        f"pinwarden: {what} of server '{printable_name(server)}' is blocked: {verdict.reason}{approved}{served}"
+        f" A person can look at it with: {command}"
+    )
+    # The same error as from a server that does not have the method.
+    code = METHOD_NOT_FOUND if verdict.code == METHOD_UNKNOWN else INVALID_PARAMS
+    data = {**verdict_data(verdict), "name": name[:_MAX_NAME], "server": server, "call": call}
+    return error_response(request_id, code, text, {"pinwarden": data})
+
+
+def verdict_data(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON."""
+    return {
+        "code": verdict.code,
+        "level": verdict.level,
+        "kind": verdict.entity,
+        "name": verdict.key[:_MAX_NAME],
+        "expected": list(verdict.expected),
+        "observed": digest_text(verdict.digest) or None,
+    }
+
+
+def printable_name(name: str) -> str:
+    """A name from a client or server, shortened and with invisible characters shown."""
+    return show_invisible(name[:_MAX_NAME])
+
+
+# Ids
+
+_MAX_DIGITS = 18
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can be the id of a request."""
+    return (type(value) is int) or (type(value) is str and len(value) <= 1024)
+
+
+def coerced_id(value: Any) -> int | None:
+    """The integer that a lenient client may read from an invalid id: from 7.0, or from the string 7."""
+    if type(value) is float:
+        return int(value) if value.is_integer() else None
+    if type(value) is str and len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
+        return int(value)
+    return None
+
+
+# Messages that take long to judge
+
+_SHORT = 4096  # bytes; a message of this size is judged in a millisecond or two
+_SLOW_METHODS = frozenset({"interceptor/invoke", LISTEN})
+"""Client requests that name many items."""
+_EMBEDDING = frozenset({"inputRequests", "tools", "task", "result"})
+"""Members of a result that contain requests or tool definitions."""
+
+
+def is_slow_client_message(message: Any, size: int) -> bool:
+    """Whether judging a message of the client takes long."""
+    return size > _SHORT and type(message) is dict and message.get("method") in _SLOW_METHODS
+
+
+def is_slow_server_message(message: Any, size: int) -> bool:
+    """Whether judging a message of the server takes long, because requests in it are scanned for attacks."""
+    if size <= _SHORT or type(message) is not dict:
+        return False
+    if "method" in message:
+        return "id" in message or message["method"] in TASK_NOTIFICATIONS
+    result = message.get("result")
+    if type(result) is dict:
+        return not _EMBEDDING.isdisjoint(result)
+    error = message.get("error")
+    return type(error) is dict and "data" in error
+
+
+# Ambiguous messages
+
+
+class _Members:
+    """The members of an object that clients, servers or the gateway act on."""
+
+    __slots__ = ("folded", "names")
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+        self.folded = frozenset(name.casefold() for name in names)
+
+
+_MESSAGE = _Members("jsonrpc", "id", "method", "params", "result", "error")
+_PARAMS = _Members("name", "uri", "cursor", "ref", "arguments", "_meta", "taskId", "notifications")
+_SUBSCRIPTIONS = _Members("resourceSubscriptions", "taskIds")
+_REF = _Members("type", "name", "uri")
+_RESULT = _Members(
+    *("tools", "prompts", "resources", "resourceTemplates", "nextCursor", "ttlMs", "cacheScope", "_meta"),
+    *("serverInfo", "capabilities", "instructions", "protocolVersion", "resultType", "inputRequests", "tasks"),
+)
+_TASK = _Members("taskId", "status", "statusMessage", "result", "error", "inputRequests", "task", "_meta")
+_ERROR = _Members("code", "data")
+_ELICITATIONS = _Members("elicitations")
+_SERVER_PARAMS = _Members("mode", "url", "tools", "toolChoice", "systemPrompt", "messages")
+
+
+def is_ambiguous_request(message: Mapping[str, Any]) -> bool:
+    """Whether two parsers could read different requests from a message of the client."""
+    if "result" in message or "error" in message or _has_lookalike(message, _MESSAGE):
+        return True
+    params = message.get("params")
+    if type(params) is not dict:
+        return False
+    if _has_lookalike(params, _PARAMS) or _has_lookalike(params.get("ref"), _REF):
+        return True
+    return _has_lookalike(params.get("notifications"), _SUBSCRIPTIONS)
+
+
+def is_ambiguous_server_request(message: Mapping[str, Any]) -> bool:
+    """The same for a request or notification of the server."""
+    if "result" in message or "error" in message or _has_lookalike(message, _MESSAGE):
+        return True
+    return _has_lookalike(message.get("params"), _SERVER_PARAMS)
+
+
+def is_ambiguous_response(message: Mapping[str, Any]) -> bool:
+    """The same for a response of the server."""
+    if ("result" in message) is ("error" in message) or "method" in message or _has_lookalike(message, _MESSAGE):
+        return True
+    if "result" in message:
+        result = message["result"]
+        return _has_lookalike(result, _RESULT) or _has_ambiguous_requests(result)
+    return _is_ambiguous_error(message["error"])
+
+
+def is_ambiguous_task(task: Any) -> bool:
+    """The same for the state of a task, which may contain a result, an error or requests."""
+    if type(task) is not dict:
+        return False
+    result = task.get("result")
+    if _has_lookalike(task, _TASK) or _has_ambiguous_requests(task) or _is_ambiguous_error(task.get("error")):
+        return True
+    return _has_lookalike(result, _RESULT) or _has_ambiguous_requests(result)
+
+
+def is_task_result(result: Any) -> bool:
+    """Whether a result says that the call became a task, whose result is fetched later."""
+    if type(result) is not dict:
+        return False
+    return result.get("resultType") == "task" or type(result.get("task")) is dict
+
+
+def is_ambiguous_result(result: Any) -> bool:
+    """The same for a result alone."""
+    return _has_lookalike(result, _RESULT)
+
+
+def _is_ambiguous_error(error: Any) -> bool:
+    if type(error) is not dict:
+        return False
+    data = error.get("data")
+    if _has_lookalike(error, _ERROR) or _has_lookalike(data, _ELICITATIONS):
+        return True
+    elicitations = data.get("elicitations") if type(data) is dict else None
+    return type(elicitations) is list and any(_has_lookalike(value, _SERVER_PARAMS) for value in elicitations)
+
+
+def _has_ambiguous_requests(result: Any) -> bool:
+    requests = result.get("inputRequests") if type(result) is dict else None
+    if type(requests) is not dict:
+        return False
+    return any(type(message) is dict and is_ambiguous_server_request(message) for message in requests.values())
+
+
+def _has_lookalike(value: Any, known: _Members) -> bool:
+    """Whether an object has a member that a parser which ignores case takes for a known one."""
+    names: Iterable[str] = value if type(value) is dict else ()
+    return any(name not in known.names and name.casefold() in known.folded for name in names)
+
+
+# Frames that are not strict JSON
+
+_ID = rb'"id"[ \t\r]*:[ \t\r]*(-?[0-9]{1,18}|"(?:[^"\\]|\\.){0,1024}")[ \t\r]*'
+_JSONRPC = rb'"jsonrpc"[ \t\r]*:[ \t\r]*"2\.0"[ \t\r]*'
+_COMMA = rb",[ \t\r]*"
+_START = rb"\{[ \t\r]*(?:" + _JSONRPC + _COMMA + rb")?"
+_OUTCOME = rb'"(?:result|error)"[ \t\r]*:'
+_ID_FIRST = re.compile(_START + _ID + _COMMA + rb"(?:" + _JSONRPC + _COMMA + rb")?" + _OUTCOME)
+_OUTCOME_FIRST = re.compile(_START + _OUTCOME)
+_ID_LAST = re.compile(_COMMA + _ID + rb"(?:" + _COMMA + _JSONRPC + rb")?\}\Z")
+_BEFORE = b"\xef\xbb\xbf\0 \t\r\n"  # some systems write a byte order mark before each text
+_TAIL = 1200  # bytes; more than an id and the members after it need
+
+
+def is_noise(frame: bytes) -> bool:
+    """Whether a frame is not a JSON-RPC message, such as a log line that the server printed to standard output."""
+    return frame.lstrip(_BEFORE)[:1] not in (b"{", b"[")
+
+
+def response_id(frame: bytes, limits: Limits) -> Any:
+    """The id of a response that is not strict JSON; None if it cannot be found."""
+    from pinwarden.surface.probe.message import parse_message
+
+    try:
+        return parse_message(frame, limits).members.get("id")
+    except PinwardenError:
+        return likely_id(frame)
+
+
+def likely_id(frame: bytes) -> Any:
+    """The id of the request that a frame seems to answer; None if it does not look like a response.
+
+    Only the places where servers write the id are searched: before the result, or at the end. So a long frame takes no
+    longer, and text inside a result is never taken for the id.
+    """
+    start = frame[: 2 * _TAIL].lstrip(_BEFORE)
+    match = _ID_FIRST.match(start)
+    if match is None and _OUTCOME_FIRST.match(start) is not None:
+        match = _ID_LAST.search(frame[-_TAIL:].rstrip())
+    if match is None:
+        return None
+    try:
+        return loads(match[1])
+    except (JSONDecodeError, UnicodeDecodeError):
+        return None

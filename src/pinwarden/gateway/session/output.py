@@ -1,0 +1,260 @@
+"""What a session returns for one message: messages to send, and the audit events that are recorded first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pinwarden.core.record import replace
+from pinwarden.gateway.audit.event import ALLOWED, BLOCKED, CALLED, OBSERVED, TRUSTED, WARNED, AuditEvent
+from pinwarden.gateway.gates.lists import digest_text
+from pinwarden.gateway.gates.requests import Refusal
+from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
+from pinwarden.gateway.guard import Guard
+from pinwarden.surface.surface import RESOURCE, Surface
+
+
+class SessionOutput:
+    """Messages to send, in order for each side, and what has to be recorded before they are sent.
+
+    Treat it as immutable. It is not a `Record`, because one is made for every message and a record takes too long.
+    """
+
+    __slots__ = ("durable", "events", "sightings", "to_client", "to_server")
+
+    def __init__(
+        self,
+        to_client: tuple[bytes, ...] = (),
+        to_server: tuple[bytes, ...] = (),
+        events: tuple[AuditEvent, ...] = (),
+        durable: bool = False,
+        sightings: tuple[Verdict, ...] = (),
+    ) -> None:
+        self.to_client = to_client
+        """JSON-RPC messages without line ends."""
+        self.to_server = to_server
+        self.events = events
+        self.durable = durable
+        """Whether the events must be on disk before a message is sent, because one of them is a refusal."""
+        self.sightings = sightings
+        """Definitions that the session sees for the first time, or again after another definition of the same item.
+        Those with the action ``block``, ``warn`` or ``audit`` become review items."""
+
+
+NO_OUTPUT = SessionOutput()
+
+
+class OutputBuilder:
+    """Collects the messages and events of one `SessionOutput`."""
+
+    __slots__ = ("durable", "events", "sightings", "to_client", "to_server")
+
+    def __init__(self) -> None:
+        self.to_client: list[bytes] = []
+        self.to_server: list[bytes] = []
+        self.events: list[AuditEvent] = []
+        self.sightings: list[Verdict] = []
+        self.durable = False
+
+    def build(self) -> SessionOutput:
+        """The collected output."""
+        if not (self.to_client or self.to_server or self.events or self.sightings):
+            return NO_OUTPUT
+        return SessionOutput(
+            to_client=tuple(self.to_client),
+            to_server=tuple(self.to_server),
+            events=tuple(self.events),
+            durable=self.durable,
+            sightings=tuple(self.sightings),
+        )
+
+
+_SERVED = {ALLOW: OBSERVED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_USED = {ALLOW: CALLED, AUDIT: ALLOWED, WARN: WARNED, BLOCK: BLOCKED}
+_MAX_NAME, _MAX_NAMES = 60, 12  # characters of a name, and names, in the event of a first use
+_MAX_REASONS = 100  # counted separately; the gateway has about a dozen, but some quote a server
+_MAX_SERVER_REQUESTS = 100  # recorded separately
+_MAX_REMEMBERED = 50_000  # definitions, and uses, that are not recorded again
+
+
+class SessionAudit:
+    """Makes the audit events of one session. Repeated facts are recorded once, or counted."""
+
+    def __init__(self, guard: Guard, session: str, client: str) -> None:
+        self.client = client
+        self.owner = client
+        """The name that belongs to the client's token, which no client can choose; empty without a token."""
+        self._guard = guard
+        self._session = session
+        self._recorded: set[tuple[str, str, bytes, str]] = set()
+        """Definitions with their action."""
+        self._latest: dict[tuple[str, str], tuple[bytes, str]] = {}
+        """By item, the digest and action of the definition that was served last."""
+        self._recorded_uses: set[tuple[str, str, int, str]] = set()
+        """Separate from definitions, so that a server with very long lists cannot fill it."""
+        self._refusals: dict[tuple[str, str], int] = {}
+        """Number of refused messages that belong to no call, by code and reason."""
+        self._server_requests = self._pings = 0
+
+    def call_id(self, request_id: object) -> str:
+        """The correlation id of a request."""
+        return f"{self._session}/{request_id}"
+
+    def served(self, verdict: Verdict, method: str, out: OutputBuilder) -> None:
+        """A definition was judged. Recorded once for each content and action."""
+        mark = (verdict.entity, verdict.key, verdict.digest.raw if verdict.digest else b"", verdict.action)
+        returned = self._differs_from_latest(mark, verdict)
+        if mark in self._recorded:
+            if returned:
+                out.sightings.append(replace(verdict, again=True))
+            return
+        if len(self._recorded) < _MAX_REMEMBERED:
+            self._recorded.add(mark)
+        out.events.append(self.event(_SERVED[verdict.action], verdict, method, ""))
+        out.durable = out.durable or verdict.action == BLOCK
+        out.sightings.append(verdict)
+
+    def _differs_from_latest(self, mark: tuple[str, str, bytes, str], verdict: Verdict) -> bool:
+        """Whether the item was served with another definition or action before: a review shows the latest one."""
+        if verdict.code == "duplicate_name":  # two definitions of one name would replace each other in every list
+            return False
+        item, content = mark[:2], mark[2:]
+        before = self._latest.get(item)
+        if before is not None or len(self._latest) < _MAX_REMEMBERED:
+            self._latest[item] = content
+        return before not in (None, content)
+
+    def used(
+        self, verdict: Verdict, method: str, call: str, out: OutputBuilder, arguments: bytes | None = None
+    ) -> None:
+        """A client requested the use of an item."""
+        out.events.append(self.event(_USED[verdict.action], verdict, method, call, arguments))
+        out.durable = out.durable or verdict.action == BLOCK
+
+    def used_once(self, verdict: Verdict, method: str, call: str, out: OutputBuilder, name: object = "") -> None:
+        """`used` for repeated uses: recorded once for each name and action."""
+        mark = (verdict.entity, verdict.key, hash(name), verdict.action)
+        if mark in self._recorded_uses:
+            return
+        if len(self._recorded_uses) < _MAX_REMEMBERED:
+            self._recorded_uses.add(mark)
+        self.used(verdict, method, call, out)
+
+    def call_events(self, verdicts: Iterable[Verdict], method: str) -> dict[str, AuditEvent]:
+        """By item, the event of a call that passes. The request id at the end of ``call`` is missing."""
+        return {verdict.key: self.event(CALLED, verdict, method, f"{self._session}/") for verdict in verdicts}
+
+    def pinged(self, verdict: Verdict, call: str, out: OutputBuilder) -> None:
+        """The server sent a ping. After the first hundred, every tenfold number is recorded."""
+        self._pings += 1
+        if self._pings <= _MAX_SERVER_REQUESTS:
+            self.used(verdict, verdict.key, call, out)
+        elif self._pings == 10 ** (len(str(self._pings)) - 1):
+            self.used(replace(verdict, reason=f"{self._pings} times in this session."), verdict.key, call, out)
+
+    def refused(self, code: str, reason: str, method: str, call: str, out: OutputBuilder) -> None:
+        """A message was refused because of its form."""
+        self.refuse(Refusal(code=code, reason=reason), method, call, out)
+
+    def refuse(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
+        """Record a refusal. Those that belong to no call are counted, and every tenfold number is recorded, so that a
+        flood does not fill the log."""
+        if not call:
+            mark = (refusal.code, refusal.reason)
+            if mark not in self._refusals and len(self._refusals) >= _MAX_REASONS:
+                mark = (refusal.code, "")
+            count = self._refusals[mark] = self._refusals.get(mark, 0) + 1
+            if count != 10 ** (len(str(count)) - 1):
+                return
+            if count > 1:
+                refusal = replace(refusal, reason=f"{refusal.reason} {count} times in this session.")
+        self._record_refusal(refusal, method, call, out)
+
+    def refuse_server_request(self, refusal: Refusal, method: str, request_id: object, out: OutputBuilder) -> None:
+        """Record the refusal of a server request. After the first hundred they are counted."""
+        self._server_requests += 1
+        call = self.call_id(f"server/{request_id}") if self._server_requests <= _MAX_SERVER_REQUESTS else ""
+        self.refuse(refusal, method, call, out)
+
+    def refused_once(self, code: str, reason: str, method: str, out: OutputBuilder) -> None:
+        """`refused` for repeated messages: recorded once for each method."""
+        mark = ("", code, hash(method), BLOCK)
+        if mark not in self._recorded_uses and len(self._recorded_uses) < _MAX_REMEMBERED:
+            self._recorded_uses.add(mark)
+            self._record_refusal(Refusal(code=code, reason=reason), method, "", out)
+
+    def _record_refusal(self, refusal: Refusal, method: str, call: str, out: OutputBuilder) -> None:
+        event = AuditEvent(
+            kind=BLOCKED,
+            server=self._guard.server,
+            client=self.client,
+            session=self._session,
+            call=call,
+            method=method,
+            observed=refusal.observed,
+            code=refusal.code,
+            reason=refusal.reason,
+            policy=self._guard.policy.digest,
+        )
+        out.events.append(event)
+        out.durable = True
+
+    def trusted(self, surface: Surface, listed: int, out: OutputBuilder) -> None:
+        """The surface was approved because it was the first one seen; the server listed this many items."""
+        names = [item.name for items in surface.items.values() for item in items]
+        count, excluded = len(names), listed - len(names)
+        reason = f"First use of this server: {count} {'item was' if count == 1 else 'items were'} taken as approved"
+        reason += f": {', '.join(name[:_MAX_NAME] for name in names[:_MAX_NAMES])}" if names else ""
+        reason += f" and {count - _MAX_NAMES} more." if count > _MAX_NAMES else "."
+        if excluded:
+            reason += f" Items that look like an attack or are ambiguous are blocked: {excluded}."
+        event = AuditEvent(
+            kind=TRUSTED,
+            server=self._guard.server,
+            client=self.client,
+            session=self._session,
+            observed=str(surface.digest or ""),
+            reason=reason,
+        )
+        out.events.append(event)
+        out.durable = True
+
+    def event(self, kind: str, verdict: Verdict, method: str, call: str, arguments: bytes | None = None) -> AuditEvent:
+        """A verdict as an event."""
+        return AuditEvent(
+            kind=kind,
+            server=self._guard.server,
+            client=self.client,
+            session=self._session,
+            call=call,
+            method=method,
+            item_kind=verdict.entity,
+            item=_item(verdict),
+            expected=verdict.expected,
+            observed=digest_text(verdict.digest),
+            level=verdict.level,
+            code=verdict.code,
+            reason=verdict.reason,
+            policy=self._guard.policy.digest,
+            arguments=arguments,
+        )
+
+    def reset(self) -> None:
+        """Events could not be recorded: record them again when the same happens next."""
+        self._recorded.clear()
+        self._latest.clear()
+        self._recorded_uses.clear()
+        self._refusals.clear()
+        self._server_requests = self._pings = 0
+
+
+def with_request_id(event: AuditEvent, request_id: int | str) -> AuditEvent:
+    """The event of one call, from an event of `SessionAudit.call_events`."""
+    return replace(event, call=f"{event.call}{request_id}")
+
+
+def _item(verdict: Verdict) -> str:
+    if verdict.entity != RESOURCE.entity:
+        return verdict.key
+    from pinwarden.system.masking import mask_item_key  # not loaded for servers without resources
+
+    return mask_item_key(verdict.entity, verdict.key)

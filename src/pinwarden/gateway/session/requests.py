@@ -1,0 +1,425 @@
+"""Decides about requests of the client by the item that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from pinwarden.core.text import pattern
+from pinwarden.gateway.gates.lists import LIST_FAILED, strictest
+from pinwarden.gateway.gates.verdict import ALLOW, AUDIT, BLOCK, WARN, Verdict
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.session.lists import JudgedList, JudgedLists
+from pinwarden.gateway.session.messages import (
+    CALL,
+    LIST_METHODS,
+    LISTEN,
+    ForwardedRequest,
+    blocked_response,
+    encode,
+    error_response,
+    is_ambiguous_request,
+)
+from pinwarden.gateway.session.output import OutputBuilder, SessionAudit, with_request_id
+from pinwarden.gateway.session.server import INTERCEPTORS, JudgedServer
+from pinwarden.gateway.tasks import CANCEL_TASK, LIST_TASKS, TASK_METHODS
+from pinwarden.surface.drift.changes import CRITICAL, REVIEW
+from pinwarden.surface.protocol import INVALID_REQUEST
+from pinwarden.surface.surface import PROMPT, RESOURCE, TEMPLATE, TOOL, ItemKind
+
+_BY_NAME = {CALL: TOOL, "prompts/get": PROMPT}
+_BY_ADDRESS = frozenset({"resources/read", "resources/subscribe"})
+_COMPLETE = "completion/complete"
+_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR = "interceptors/list", "interceptor/invoke"
+_MAX_SUBSCRIBED = 1000  # resources, or tasks, in one subscription
+_BEFORE_IDENTITY = frozenset({"initialize", "server/discover", "ping"})
+"""Forwarded before it is known who the server is."""
+_WITHOUT_ITEM = _BEFORE_IDENTITY | {"logging/setLevel", "resources/unsubscribe", LIST_TASKS}
+"""Forwarded without a decision, because they use no item."""
+
+_LINKED = "linked"
+"""The code of a resource that is in no list, and that a result of this session links to."""
+_NAMED_BY_TOOL = "named_by_tool"
+"""The code of a resource that is in no list, and that the definition of an allowed tool names."""
+
+Decision = ForwardedRequest | bytes | None
+"""Forward the request; answer it with these bytes; or defer it until a list is judged."""
+
+
+class RequestDecider:
+    """The part of a session that decides about requests of the client."""
+
+    def __init__(
+        self, guard: Guard, audit: SessionAudit, lists: JudgedLists, server: JudgedServer, links: Container[str]
+    ) -> None:
+        self._guard = guard
+        self._audit = audit
+        self._lists = lists
+        self._server = server
+        self._links = links
+        self._unknown_methods = UnknownMethodDecider(guard, audit, "client")
+
+    def decide(self, message: Any, now: float, out: OutputBuilder) -> Decision:
+        """Decide about one request."""
+        method, request_id = message["method"], message["id"]
+        if is_ambiguous_request(message):
+            return self._ambiguous(request_id, method, out)
+        if method not in _BEFORE_IDENTITY:
+            if self._server.clear_epoch != self._guard.epoch:
+                refusal = self._server.refusal_of(method, out)
+                if refusal is not None:
+                    return self._apply(refusal, message, "", out)
+            if not self._lists.knows_server(now, out):
+                return None  # it may not be the approved server
+        params = message.get("params")
+        params = params if type(params) is dict else {}
+        if (kind := _BY_NAME.get(method)) is not None:
+            name = params.get("name")
+            if type(name) is not str:
+                return error_response(request_id, INVALID_REQUEST, f"pinwarden: {method} without a name")
+            return self._decide_named(kind, name, message, now, out)
+        if (kind := LIST_METHODS.get(method)) is not None:
+            return self._list_request(kind, message, has_cursor=params.get("cursor") is not None)
+        if method in _BY_ADDRESS:
+            return self._decide_address(params.get("uri"), message, now, out)
+        if method in TASK_METHODS or method == CANCEL_TASK:
+            return self._decide_task(params.get("taskId"), message, now, out)
+        if method == LISTEN:
+            return self._decide_subscription(params.get("notifications"), message, now, out)
+        if method == _COMPLETE:
+            return self._decide_completion(params.get("ref"), message, now, out)
+        if method in (_LIST_INTERCEPTORS, _INVOKE_INTERCEPTOR):
+            return self._answer_interceptor(message, now, out)
+        if method in _WITHOUT_ITEM:
+            return ForwardedRequest(request_id, method)
+        return self._decide_unknown(message, out)
+
+    def allows_notification(self, method: str, out: OutputBuilder) -> bool:
+        """Whether a notification of the client is forwarded."""
+        return method in CLIENT_NOTIFICATIONS or self._unknown_methods.notification(method, out).passes
+
+    def _ambiguous(self, request_id: Any, method: str, out: OutputBuilder) -> bytes:
+        call = self._audit.call_id(request_id)
+        reason = "Two parsers could read different requests from this message."
+        self._audit.refused("message_doubtful", reason, method, call, out)
+        data = {"pinwarden": {"code": "message_doubtful", "call": call}}
+        return error_response(request_id, INVALID_REQUEST, f"pinwarden: {reason}", data)
+
+    def _list_request(self, kind: ItemKind, message: Any, *, has_cursor: bool) -> ForwardedRequest:
+        forwarded = ForwardedRequest(message["id"], message["method"])
+        forwarded.list_kind = kind
+        forwarded.change_count, forwarded.order = self._lists.change_count(kind), self._lists.next_order()
+        forwarded.has_cursor = has_cursor
+        return forwarded
+
+    def _decide_unknown(self, message: Any, out: OutputBuilder) -> Decision:
+        request_id, method = message["id"], message["method"]
+        call = self._audit.call_id(request_id)
+        verdict = self._unknown_methods.request(method, call, out)
+        if verdict.passes:
+            return ForwardedRequest(request_id, method, "", verdict if verdict.action == WARN else None)
+        return blocked_response(request_id, verdict, self._guard.server, call)
+
+    # Tools and prompts
+
+    def _decide_named(self, kind: ItemKind, name: str, message: Any, now: float, out: OutputBuilder) -> Decision:
+        judged = self._lists.require(kind, now, out)
+        if judged is None:
+            return None
+        if kind is TOOL and (event := self._lists.call_events(judged).get(name)) is not None:
+            out.events.append(with_request_id(event, message["id"]))
+            return ForwardedRequest(message["id"], CALL, name)
+        return self._apply(self._verdict(judged, name), message, name, out)
+
+    def _verdict(self, judged: JudgedList, name: str) -> Verdict:
+        verdict = judged.by_key.get(name)
+        if verdict is not None:
+            return verdict
+        if judged.problem is not None:
+            return self._list_failed(judged.kind, name, judged.problem)
+        unlisted = self._guard.judge_unlisted(judged.kind, name, self._audit.client)
+        if not unlisted.passes:
+            return unlisted
+        # A server may accept another spelling of a name, so a blocked item is blocked under every spelling.
+        folded = _folded_name(name)
+        lookalikes = (
+            verdict for key, verdict in judged.by_key.items() if not verdict.passes and _folded_name(key) == folded
+        )
+        return next(lookalikes, unlisted)
+
+    def _list_failed(self, kind: ItemKind, name: str, problem: str) -> Verdict:
+        """The verdict about an item whose list could not be read."""
+        policy = self._guard.policy.for_item(self._guard.server, name, self._audit.client)
+        return Verdict(
+            entity=kind.entity,
+            key=name,
+            value=None,
+            digest=None,
+            action={"audit": AUDIT, "warn": WARN}.get(policy.enforcement, BLOCK),
+            level=REVIEW,
+            code=LIST_FAILED,
+            reason=problem,
+        )
+
+    def _apply(self, verdict: Verdict, message: Any, target: str, out: OutputBuilder) -> Decision:
+        """Record a verdict about a request, and forward or block the request."""
+        request_id, method = message["id"], message["method"]
+        call = self._audit.call_id(request_id)
+        self._audit.used(verdict, method, call, out, self._recorded_arguments(message, target))
+        if verdict.passes:
+            return ForwardedRequest(request_id, method, target, verdict if verdict.action == WARN else None)
+        by_address = verdict.entity in (RESOURCE.entity, TEMPLATE.entity)
+        return blocked_response(request_id, verdict, self._guard.server, call, target if by_address else "")
+
+    def _recorded_arguments(self, message: Any, name: str) -> bytes | None:
+        """The arguments of a tool or prompt, if the policy wants them in the log."""
+        params, policy = message.get("params"), self._guard.policy
+        if message["method"] not in _BY_NAME or type(params) is not dict:
+            return None
+        if not policy.records_arguments(self._guard.server, name, self._audit.client):
+            return None
+        from pinwarden.gateway.gates.results import recorded_arguments
+
+        return recorded_arguments(params.get("arguments"))
+
+    # Resources
+
+    def _decide_address(self, uri: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
+        if type(uri) is not str:
+            return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a uri")
+        verdict = self._resource_verdict(uri, now, out)
+        return None if verdict is None else self._apply(verdict, message, uri, out)
+
+    def _resource_verdict(self, uri: str, now: float, out: OutputBuilder) -> Verdict | None:
+        """The verdict about a resource; None if a list has to be awaited.
+
+        1. A listed resource has the verdict of its list entry.
+        2. An unlisted one has the verdict of the template that its address matches.
+        3. An address that the server itself named may be read: in a result of this session, or in the definition of an
+           allowed tool.
+        4. Any other address is not listed.
+        """
+        resources = self._lists.require(RESOURCE, now, out)
+        if resources is None:
+            return None
+        verdict = resources.by_key.get(uri)
+        if verdict is None:
+            templates = self._lists.require(TEMPLATE, now, out)
+            if templates is None:
+                return None
+            if (problem := resources.problem or templates.problem) is not None:
+                return self._list_failed(RESOURCE, uri, problem)
+            matching = [verdict for key, verdict in templates.by_key.items() if template_matches(key, uri)]
+            blocked = (verdict for verdict in matching if not verdict.passes)
+            verdict = next(blocked, matching[0] if matching else None)
+        if uri in self._links and (verdict is None or _is_blocked_as_new(verdict)):
+            return _allowed_resource(uri, _LINKED)
+        if verdict is not None:
+            return verdict
+        tools = self._lists.require(TOOL, now, out)
+        if tools is None:
+            return None
+        if any(tool.passes and _names_address(tool.value, uri) for tool in tools.by_key.values()):
+            return _allowed_resource(uri, _NAMED_BY_TOOL)
+        return self._guard.judge_unlisted(RESOURCE, uri, self._audit.client)
+
+    def _decide_completion(self, ref: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
+        ref = ref if type(ref) is dict else {}
+        name, uri = ref.get("name"), ref.get("uri")
+        if ref.get("type") == "ref/prompt" and type(name) is str:
+            return self._decide_named(PROMPT, name, message, now, out)
+        if ref.get("type") == "ref/resource" and type(uri) is str:
+            templates = self._lists.require(TEMPLATE, now, out)
+            if templates is None:
+                return None
+            if uri in templates.by_key:
+                return self._apply(templates.by_key[uri], message, uri, out)
+            return self._decide_address(uri, message, now, out)
+        text = "pinwarden: the completion names neither a prompt nor a resource"
+        return error_response(message["id"], INVALID_REQUEST, text)
+
+    # Tasks and subscriptions
+
+    def _decide_task(self, task: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
+        """A task's result is the result of its tool, which must still be approved when the result is fetched."""
+        if type(task) is not str:
+            return error_response(message["id"], INVALID_REQUEST, f"pinwarden: {message['method']} without a taskId")
+        if message["method"] == CANCEL_TASK and self._guard.tasks.tools_of(task, self._audit.owner):
+            return ForwardedRequest(message["id"], CANCEL_TASK)
+        verdict = self.task_verdict(task, now, out)
+        return None if verdict is None else self._apply(verdict, message, f"task/{task}", out)
+
+    def task_verdict(self, task: str, now: float, out: OutputBuilder) -> Verdict | None:
+        """The verdict about the tool whose call a task is; None if the list of tools has to be awaited."""
+        judged = self._lists.require(TOOL, now, out)
+        if judged is None:
+            return None
+        tools = self._guard.tasks.tools_of(task, self._audit.owner)
+        verdicts = [self._verdict(judged, tool) for tool in sorted(tools)]
+        if not verdicts:
+            return self._guard.judge_unknown_task(task, self._audit.client, self._audit.owner)
+        worst = strictest(*(verdict.action for verdict in verdicts))
+        return next(verdict for verdict in verdicts if verdict.action == worst)
+
+    def _decide_subscription(self, filters: Any, message: Any, now: float, out: OutputBuilder) -> Decision:
+        """A subscription uses every resource and task that it names."""
+        filters = filters if type(filters) is dict else {}
+        forwarded = ForwardedRequest(
+            message["id"], LISTEN, " ".join(name for name, value in filters.items() if value is True)
+        )
+        uris, tasks = (filters.get(name) or [] for name in ("resourceSubscriptions", "taskIds"))
+        if not (_is_name_list(uris) and _is_name_list(tasks)):
+            text = f"pinwarden: resourceSubscriptions and taskIds must be lists of at most {_MAX_SUBSCRIBED} strings"
+            return error_response(message["id"], INVALID_REQUEST, text)
+        verdicts = [
+            *(self._resource_verdict(uri, now, out) for uri in uris),
+            *(self.task_verdict(task, now, out) for task in tasks),
+        ]
+        targets = (*uris, *("" for _ in tasks))
+        known = [(target, verdict) for target, verdict in zip(targets, verdicts, strict=True) if verdict is not None]
+        if len(known) < len(verdicts):
+            return None
+        for target, verdict in known:
+            if not verdict.passes:
+                return self._apply(verdict, message, target, out)
+        for _, verdict in known:
+            if verdict.entity == RESOURCE.entity or verdict.action != ALLOW:  # watching a task does not call its tool
+                self._audit.used(verdict, LISTEN, self._audit.call_id(message["id"]), out)
+        return forwarded
+
+    # Interceptors
+
+    def _answer_interceptor(self, message: Any, now: float, out: OutputBuilder) -> Decision:
+        """Answer requests to the gateway's interceptors (SEP-2624), unless the server has interceptors itself."""
+        from pinwarden.gateway.interceptors import InterceptorError, NotYetError, own_host
+
+        if self._server.has_extension(INTERCEPTORS, out):
+            return ForwardedRequest(message["id"], message["method"])
+
+        def verdict_of(kind: ItemKind, key: str) -> Verdict | None:
+            if kind is RESOURCE:
+                return self._resource_verdict(key, now, out)
+            judged = self._lists.require(kind, now, out)
+            return None if judged is None else self._verdict(judged, key)
+
+        host = own_host(self._guard, self._audit.client, verdict_of)
+        params = message.get("params")
+        try:
+            if message["method"] == _LIST_INTERCEPTORS:
+                event = params.get("event") if isinstance(params, dict) else None
+                result = host.list(event if isinstance(event, str) else None)
+            else:
+                result = host.invoke(params)
+        except NotYetError:
+            return None
+        except InterceptorError as err:
+            return error_response(message["id"], err.code, err.message, err.data)
+        return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+def _is_name_list(value: Any) -> bool:
+    return type(value) is list and len(value) <= _MAX_SUBSCRIBED and all(type(name) is str for name in value)
+
+
+def _folded_name(name: str) -> str:
+    from unicodedata import normalize
+
+    return normalize("NFKC", name).casefold()
+
+
+def _is_blocked_as_new(verdict: Verdict) -> bool:
+    """Whether an item is blocked only because nothing of its name is approved.
+
+    A server that links to a resource may list it afterwards; that makes the resource no worse.
+    """
+    return not (verdict.passes or verdict.expected or verdict.digest is None or verdict.level == CRITICAL)
+
+
+def _allowed_resource(uri: str, code: str) -> Verdict:
+    return Verdict(entity=RESOURCE.entity, key=uri, value=None, digest=None, action=ALLOW, code=code)
+
+
+def _names_address(definition: Any, uri: str) -> bool:
+    """Whether a tool definition names an address in its ``_meta``, as tools with a user interface do."""
+    pending = [definition.get("_meta") if type(definition) is dict else None]
+    while pending:
+        value = pending.pop()
+        if value == uri:
+            return True
+        if type(value) is dict:
+            pending += value.values()
+        elif type(value) is list:
+            pending += value
+    return False
+
+
+_EXPRESSION = pattern(r"\{[^{}]*\}")
+
+
+def template_matches(template: str, uri: str) -> bool:
+    """Whether an address can come from a URI template: its literal parts occur in order.
+
+    An expression matches any text, so an address may match more templates than it should, never fewer.
+    """
+    first, *others = _EXPRESSION.split(template)
+    if not others:
+        return uri == template
+    last = others.pop()
+    if not uri.startswith(first) or not uri.endswith(last) or len(uri) < len(first) + len(last):
+        return False
+    position, end = len(first), len(uri) - len(last)
+    for literal in others:
+        start = uri.find(literal, position, end)
+        if start < 0:
+            return False
+        position = start + len(literal)
+    return True
+
+
+CLIENT_NOTIFICATIONS = frozenset(
+    f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed", "tasks/status")
+)
+MAX_UNKNOWN_METHODS = 100
+"""Unknown methods that one session records separately. Real extensions have a handful."""
+_MAX_METHOD = 100  # characters in the log; a longer name is blocked, because a rule could match its truncated form
+
+
+class UnknownMethodDecider:
+    """Decides about methods that no protocol revision defines. The log records each method once, so that it cannot be
+    flooded."""
+
+    def __init__(self, guard: Guard, audit: SessionAudit, sender: str) -> None:
+        """``sender`` is client or server."""
+        self._guard = guard
+        self._audit = audit
+        self._sender = sender
+        self._seen: set[int] = set()
+        """Hashes of methods, which may be as long as a message."""
+
+    def request(self, method: str, call: str, out: OutputBuilder) -> Verdict:
+        """The verdict about a request. Every refusal is recorded; a method that passes is recorded once."""
+        verdict = self._judge(method)
+        if verdict.passes:
+            self._audit.used_once(verdict, verdict.key, call, out, (self._sender, method))
+        else:
+            self._audit.used(verdict, method[:_MAX_METHOD], call, out)
+        return verdict
+
+    def notification(self, method: str, out: OutputBuilder) -> Verdict:
+        """The verdict about a notification, recorded once for each method."""
+        verdict = self._judge(method)
+        self._audit.used_once(verdict, verdict.key, "", out, (self._sender, method if verdict.key else ""))
+        return verdict
+
+    def _judge(self, method: str) -> Verdict:
+        mark, judge = hash(method), self._guard.judge_unknown_method
+        sender, client = self._sender, self._audit.client
+        if mark not in self._seen:
+            if len(self._seen) >= MAX_UNKNOWN_METHODS:  # it would pass without a record
+                reason = f"The {sender} sent more than {MAX_UNKNOWN_METHODS} methods that no revision of MCP defines."
+                return judge("", sender, client, why_not=reason)
+            self._seen.add(mark)
+        if len(method) > _MAX_METHOD:
+            reason = f"No revision of MCP defines this method, and its name has more than {_MAX_METHOD} characters."
+            return judge(method[:_MAX_METHOD], sender, client, why_not=reason)
+        return judge(method, sender, client)

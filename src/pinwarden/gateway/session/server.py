@@ -1,0 +1,161 @@
+"""What a server says about itself: which part of it reaches the client, and what the server may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from json import dumps
+from typing import Any
+
+from pinwarden.gateway import splice
+from pinwarden.gateway.gates.server import (
+    CAPABILITY_OF_METHOD,
+    approved_capabilities,
+    extensions_of,
+    unapproved,
+)
+from pinwarden.gateway.gates.verdict import WARN, Verdict
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.pages import cache_edits, warning_edit
+from pinwarden.gateway.session.lists import server_info
+from pinwarden.gateway.session.messages import META_KEYS
+from pinwarden.gateway.session.output import OutputBuilder, SessionAudit
+from pinwarden.surface.protocol import META, VERSION_META
+
+INTERCEPTORS = f"{META}interceptors"
+
+
+class JudgedServer:
+    """The verdicts about the server itself: its name, its capabilities, and its instructions."""
+
+    def __init__(self, guard: Guard, audit: SessionAudit) -> None:
+        self.info: dict[str, Any] | None = None
+        """What the server said about itself, unfiltered."""
+        self.version = ""
+        """The protocol revision, once it is negotiated."""
+        self.clear_epoch = -1
+        """The guard's epoch in which everything about the server passed; -1 if something did not."""
+        self._guard = guard
+        self._audit = audit
+        self._verdicts: dict[str, Verdict] = {}
+        self._epoch = -1
+
+    def judge(self, info: dict[str, Any], out: OutputBuilder) -> None:
+        """Judge what the server says about itself."""
+        self.info = info
+        self.invalidate()
+        self._judge_if_outdated(out)
+
+    def invalidate(self) -> None:
+        """Judge again at the next use, because the verdicts could not be recorded."""
+        self._epoch = self.clear_epoch = -1
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the whole server is refused, so that the gateway requests nothing from it."""
+        identity = self._verdicts.get("serverInfo")
+        return identity is not None and not identity.passes
+
+    def refusal(self, out: OutputBuilder) -> Verdict | None:
+        """Why the whole server is refused; None if it is not. Raises if the approvals cannot be read."""
+        self._judge_if_outdated(out)
+        return self._verdicts["serverInfo"] if self.is_refused else None
+
+    def refusal_of(self, method: str, out: OutputBuilder) -> Verdict | None:
+        """Why the server must not get requests with this method; None if it may."""
+        identity = self.refusal(out)
+        if identity is not None:
+            return identity
+        offered = self._verdicts.get("capabilities")
+        if offered is None or offered.passes:
+            return None
+        if not isinstance(offered.value, dict):
+            # Malformed capabilities offer nothing.
+            return offered if method.partition("/")[0] in CAPABILITY_OF_METHOD else None
+        return offered if unapproved(method, offered.value, self._approved_capabilities()) else None
+
+    def has_extension(self, extension: str, out: OutputBuilder) -> bool:
+        """Whether the server has a protocol extension that is approved."""
+        self._judge_if_outdated(out)
+        offered = self._verdicts.get("capabilities")
+        passes = offered is None or offered.passes
+        return extension in extensions_of(
+            (self.info or {}).get("capabilities") if passes else self._approved_capabilities()
+        )
+
+    def filter_response(self, frame: bytes, result: Mapping[str, Any], ttl: int, out: OutputBuilder) -> bytes | Verdict:
+        """The response to ``initialize`` or ``server/discover`` for the client, or why the server is refused."""
+        version = result.get("protocolVersion")
+        if isinstance(version, str):
+            self.version = version
+        self.judge(server_info(result), out)
+        if self.is_refused:
+            return self._verdicts["serverInfo"]
+        announced = self._guard.policy.announces(self._guard.server, self._audit.client)
+        return self._edited(frame, ttl, announced=announced and not self.has_extension(INTERCEPTORS, out))
+
+    def _judge_if_outdated(self, out: OutputBuilder) -> None:
+        epoch = self._guard.epoch  # read first: another thread may change the approved surface meanwhile
+        if self.info is None or self._epoch == epoch or self._guard.approved is None:
+            return
+        verdicts = self._guard.judge_server(self.info, self._audit.client)
+        self._verdicts = {verdict.key: verdict for verdict in verdicts}
+        for verdict in verdicts:
+            self._audit.served(verdict, "initialize" if self.version else "server/discover", out)
+        self.clear_epoch = epoch if all(verdict.passes for verdict in verdicts) else -1
+        self._epoch = epoch
+
+    def _edited(self, frame: bytes, ttl: int, *, announced: bool) -> bytes:
+        text = frame.decode()
+        result = splice.member(text, 0, "result")
+        if result is None:
+            return frame
+        edits = cache_edits(text, result.start, ttl)
+        instructions = self._verdicts.get("instructions")
+        if instructions is not None and not instructions.passes:
+            edits += splice.without_members(text, result.start, ("instructions",))
+        edits += self._capability_edits(text, result.start, announced=announced)
+        warnings = [verdict for verdict in self._verdicts.values() if verdict.action == WARN]
+        if warnings:
+            edits.append(warning_edit(text, result.start, warnings))
+        return splice.edited(text, edits).encode() if edits else frame
+
+    def _capability_edits(self, text: str, result: int, *, announced: bool) -> list[splice.Edit]:
+        """Reduce the capabilities to the approved ones, and announce the gateway's interceptors if the policy says."""
+        offered = self._verdicts.get("capabilities")
+        span = splice.member(text, result, "capabilities")
+        if span is None:
+            return []
+        if offered is not None and not offered.passes:
+            capabilities = self._approved_capabilities()
+            if announced:
+                capabilities["extensions"] = {**extensions_of(capabilities), INTERCEPTORS: _interceptor_capability()}
+            return [(span.start, span.end, dumps(capabilities, separators=(",", ":")))]
+        if not announced or text[span.start] != "{":
+            return []
+        interceptors = dumps(_interceptor_capability(), separators=(",", ":"))
+        extensions = splice.member(text, span.start, "extensions")
+        if extensions is None:
+            return [splice.with_member(text, span.start, "extensions", f'{{"{INTERCEPTORS}":{interceptors}}}')]
+        if text[extensions.start] != "{":
+            return [(extensions.start, extensions.end, f'{{"{INTERCEPTORS}":{interceptors}}}')]
+        return [splice.with_member(text, extensions.start, INTERCEPTORS, interceptors)]
+
+    def _approved_capabilities(self) -> dict[str, Any]:
+        approved = self._guard.approved
+        offered = (self.info or {}).get("capabilities")
+        return {} if approved is None else approved_capabilities(offered, approved.surface)
+
+
+def _interceptor_capability() -> dict[str, Any]:
+    """The capability of an interceptor host (SEP-2624)."""
+    from pinwarden.gateway.interceptors import EVENTS
+
+    return {"supportedEvents": list(EVENTS)}
+
+
+def stateless_meta(params: Any) -> dict[str, Any] | None:
+    """What a request of the stateless era says about its client; None for a request of the handshake era."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    if not isinstance(meta, dict) or VERSION_META not in meta:
+        return None
+    return {name: meta[name] for name in META_KEYS if name in meta}

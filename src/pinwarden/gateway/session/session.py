@@ -1,0 +1,608 @@
+"""The session between one client and one server: parse a message, decide about it, and return what to record and send.
+
+A request of the client:
+
+1. It is parsed strictly. A message that two parsers could read differently is refused.
+2. `requests.py` decides by the item that the request uses. If the server's list is missing or outdated, the gateway
+   requests it, and the client's request is deferred until the list is judged.
+3. It is forwarded byte for byte, or answered with a refusal.
+
+A message of the server:
+
+1. It is parsed strictly, and a response is matched with its request.
+2. `responses.py` and `server_requests.py` decide: lists lose what is not approved, server requests need the policy's
+   permission, everything else passes byte for byte.
+
+The session does no I/O. It returns a `SessionOutput`: the transport records its events, then sends its messages. The
+transport also passes the time: ``now`` is any number of seconds that never decreases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from threading import RLock
+from typing import Any
+
+from pinwarden.core import strict_json
+from pinwarden.core.errors import PinwardenError
+from pinwarden.core.json_slices import array_elements
+from pinwarden.gateway.guard import Guard
+from pinwarden.gateway.list_subscription import ListSubscription
+from pinwarden.gateway.session.deferred import DeferredMessages, RequestTimeouts
+from pinwarden.gateway.session.fast_path import CallFastPath
+from pinwarden.gateway.session.lists import JudgedLists
+from pinwarden.gateway.session.messages import (
+    CALL,
+    LISTEN,
+    ClientRequest,
+    ForwardedRequest,
+    ServerResponse,
+    TaskNotification,
+    coerced_id,
+    error_response,
+    is_ambiguous_request,
+    is_ambiguous_response,
+    is_ambiguous_server_request,
+    is_id,
+    is_noise,
+    notification,
+    response_id,
+    unrecorded_response,
+)
+from pinwarden.gateway.session.output import NO_OUTPUT, OutputBuilder, SessionAudit, SessionOutput, with_request_id
+from pinwarden.gateway.session.requests import RequestDecider
+from pinwarden.gateway.session.responses import ResourceLinks, ResponseDecider
+from pinwarden.gateway.session.server import JudgedServer, stateless_meta
+from pinwarden.gateway.tasks import LIST_TASKS
+from pinwarden.surface.protocol import (
+    BATCH_VERSION,
+    CANCELLED,
+    CLIENT_META,
+    INITIALIZED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LIST_CHANGED,
+    PARSE_ERROR,
+    PROGRESS,
+    SERVER_AWAY,
+    TASK_NOTIFICATIONS,
+)
+from pinwarden.surface.surface import TOOL
+
+_NOTIFICATION = "notifications/"
+_MAX_METHOD = 100  # characters in the log
+_AMBIGUOUS = "Two parsers could read this message differently."
+_APPROVALS_UNREADABLE = "The approvals cannot be read, so nothing passes."
+
+
+class Session:
+    """One session. Safe to use from several threads."""
+
+    def __init__(self, guard: Guard, *, name: str, client: str = "", answer_seconds: float = 0.0) -> None:
+        """``name`` must be unique and hard to guess: it is part of request ids and correlation ids.
+
+        ``client`` is the name that belongs to a token; without one, the name in ``clientInfo`` is used.
+        ``answer_seconds`` is the server's time for a response; 0 if the transport handles timeouts.
+        """
+        self.guard = guard
+        self.name = name
+        self._has_token = bool(client)
+        self._limits = guard.limits
+        self._json = guard.limits.json
+        self._lock = RLock()
+        self._audit = SessionAudit(guard, name, client)
+        self._lists = JudgedLists(guard, self._audit, name)
+        self._server = JudgedServer(guard, self._audit)
+        self._subscription = ListSubscription(guard, self._lists)
+        links = ResourceLinks()
+        self._requests = RequestDecider(guard, self._audit, self._lists, self._server, links)
+        self._responses = ResponseDecider(guard, self._audit, self._lists, self._server, self._requests, links)
+        self._server_requests = self._responses.server_requests
+        self._open: dict[Any, ForwardedRequest | str] = {}
+        """Forwarded requests by id. For a call on the fast path, only the name of the tool."""
+        self.fast_path = CallFastPath(guard, self._lists, self._server, self._responses, self._open)
+        """Transports try it before they pass a message to the session."""
+        self._deferred = DeferredMessages(guard.limits, self._audit)
+        self._cancelled: set[Any] = set()
+        self._timeouts = RequestTimeouts(answer_seconds)
+        self._active = False
+
+    # For transports
+
+    @property
+    def client(self) -> str:
+        """The name of the client."""
+        return self._audit.client
+
+    @property
+    def server_info(self) -> dict[str, Any] | None:
+        """What the server said about itself, unfiltered."""
+        return self._server.info
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is open or deferred, in either direction."""
+        return not (self._open or self._deferred or self._server_requests.open)
+
+    @property
+    def waits_for_list(self) -> bool:
+        """Whether a message is deferred, or may be when the server answers an open request for a list."""
+        if self._deferred:
+            return True
+        # A copy, because the fast path adds and removes calls without the lock.
+        open_requests = [
+            request for request_id, request in tuple(self._open.items()) if request_id not in self._cancelled
+        ]
+        return any(
+            type(request) is ForwardedRequest and (request.list_kind is not None or request.method == LIST_TASKS)
+            for request in open_requests
+        )
+
+    def may_be_slow(self, now: float) -> bool:
+        """Whether the next message may mean that a long list is judged."""
+        if now >= self.guard.next_refresh:
+            self.guard.refresh(now)
+        return self._lists.may_be_slow(now)
+
+    def is_own(self, request_id: Any) -> bool:
+        """Whether an id belongs to a request of the gateway."""
+        return self._lists.is_own(request_id)
+
+    def definition(self, tool: str) -> Any:
+        """The definition of a tool in the last list; None if there is none."""
+        return self._lists.definition(TOOL, tool)
+
+    def expire_list(self, method: str) -> None:
+        """A ``list_changed`` notification arrived that the session will get later: mark its list as outdated now."""
+        with self._lock:
+            self.fast_path.invalidate()
+            for kind in LIST_CHANGED.get(method, ()):
+                self._lists.count_change(kind)
+
+    def on_client_message(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
+        """A message of the client. ``message`` is its strictly parsed value, if the caller has it."""
+        if message is None:
+            try:
+                message = strict_json.parse_json(frame, self._json)
+            except PinwardenError as err:
+                return self._unparsable_from_client(frame, err)
+        with self._lock:
+            if now >= self.guard.next_refresh:
+                self.guard.refresh(now)
+            self._active = True
+            event = self.fast_path.admit(message, now)
+            if event is not None:
+                return SessionOutput((), (frame,), (with_request_id(event, message["id"]),))
+            self.fast_path.invalidate()
+            out = OutputBuilder()
+            parts = self._split(frame.rstrip(), message)
+            for part, value in parts:
+                self._from_client(part, value, now, out)
+            if not parts:
+                text = "pinwarden: not a message of this revision of MCP"
+                out.to_client.append(error_response(None, INVALID_REQUEST, text))
+            self._subscribe_if_due(now, out)
+            self.fast_path.learn(now)
+        return out.build()
+
+    def on_server_message(self, frame: bytes, now: float, message: Any = None) -> SessionOutput:
+        """A message of the server. ``message`` is its strictly parsed value, if the caller has it."""
+        if message is None:
+            try:
+                message = strict_json.parse_json(frame, self._json)
+            except PinwardenError as err:
+                return self._unparsable_from_server(frame.rstrip(), err, now)
+        with self._lock:
+            if now >= self.guard.next_refresh:
+                self.guard.refresh(now)
+            if self.fast_path.relays(frame, message):
+                return SessionOutput((frame,))
+            self.fast_path.invalidate()
+            out = OutputBuilder()
+            parts = self._split(frame.rstrip(), message)
+            for part, value in parts:
+                self._from_server(part, value, now, out)
+            if not parts and type(message) is list:
+                self._refuse_batch(message, now, out)
+            self._subscribe_if_due(now, out)
+            self.fast_path.learn(now)
+        return out.build()
+
+    def on_server_closed(self) -> SessionOutput:
+        """The server closed the connection: answer all open requests with an error, except cancelled ones."""
+        out = OutputBuilder()
+        with self._lock:
+            waiting = [request_id for request_id in tuple(self._open) if request_id not in self._cancelled]
+            for request_id in (*waiting, *self._deferred.take_request_ids()):
+                text = "pinwarden: the server ended without an answer"
+                out.to_client.append(error_response(request_id, SERVER_AWAY, text))
+            self._open.clear()
+            self._cancelled.clear()
+        return out.build()
+
+    def on_not_delivered(self, frames: Iterable[bytes]) -> SessionOutput:
+        """The server accepts no more messages, and did not get these: answer the requests among them with an error."""
+        out = OutputBuilder()
+        with self._lock:
+            self.fast_path.invalidate()
+            for frame in frames:
+                self._withdraw(self._members(frame), _undelivered_response, out)
+        return out.build()
+
+    def undo(self, output: SessionOutput, problem: PinwardenError) -> SessionOutput:
+        """The events of an output could not be recorded: what to send instead of its messages."""
+        out = OutputBuilder()
+        with self._lock:
+            self.fast_path.invalidate()
+            self._lists.invalidate()
+            self._server.invalidate()
+            self._audit.reset()
+            for frame in output.to_server:
+                self._withdraw(self._members(frame), lambda request_id: unrecorded_response(request_id, problem), out)
+            for frame in output.to_client:
+                message = self._members(frame)
+                request_id = message.get("id")
+                if "method" not in message:
+                    out.to_client.append(unrecorded_response(request_id, problem))
+                elif self._server_requests.open.pop(request_id, None) is not None:
+                    out.to_server.append(unrecorded_response(request_id, problem))
+        return out.build()
+
+    def abandon(self, request_id: Any) -> bool:
+        """The client of a request left, and the transport drops a late response. Returns whether the server may still
+        answer it."""
+        with self._lock:
+            self._deferred.forget(request_id)
+            self._cancelled.discard(request_id)
+            request = self._open.pop(request_id, None)
+            if type(request) is ForwardedRequest and request.method == "initialize":
+                self._lists.end_handshake(None)
+        return request is not None
+
+    def tick(self, now: float) -> SessionOutput:
+        """Refresh lists that are due, and answer requests that waited too long. Call it about once a second."""
+        out = OutputBuilder()
+        with self._lock:
+            self.guard.refresh(now)
+            self.fast_path.invalidate()
+            if self._active:
+                self._active = False
+                self._lists.refresh_due(now, out)
+            if self._lists.fail_overdue(now):
+                self._retry_deferred(now, out)
+            self._subscribe_if_due(now, out)
+            self._deferred.refuse_overdue(now, out)
+            if self._timeouts.seconds:
+                self._answer_timed_out(now, out)
+        return out.build()
+
+    # Messages of the client
+
+    def _unparsable_from_client(self, frame: bytes, problem: PinwardenError) -> SessionOutput:
+        if frame.isspace():
+            return NO_OUTPUT
+        out = OutputBuilder()
+        self._audit.refused(problem.code, "The client sent text that is not strict JSON.", "", "", out)
+        out.to_client.append(error_response(None, PARSE_ERROR, f"pinwarden: {problem.message}"))
+        return out.build()
+
+    def _from_client(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
+        method = message.get("method")
+        if type(method) is not str:
+            if "method" not in message:
+                self._server_requests.on_client_response(frame, message, out)
+            elif "id" in message:
+                request_id = message["id"]
+                usable = is_id(request_id) and not self._lists.is_own(request_id)
+                text = "pinwarden: the method must be a string"
+                out.to_client.append(error_response(request_id if usable else None, INVALID_REQUEST, text))
+        elif "id" in message:
+            self._client_request(frame, message, method, now, out)
+        else:
+            self._client_notification(frame, message, method, now, out)
+
+    def _client_notification(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
+        if not method.startswith(_NOTIFICATION):
+            reason = "A request needs an id; some servers execute it without one."
+            self._audit.refused("request_without_id", reason, method[:_MAX_METHOD], "", out)
+        elif is_ambiguous_request(message):
+            self._audit.refused("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
+        elif method == CANCELLED and self._cancel(message.get("params")):
+            return
+        elif self._requests.allows_notification(method, out):
+            out.to_server.append(frame)
+            if method == INITIALIZED:
+                self._list_for_first_use(now, out)
+
+    def _client_request(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
+        request_id = message["id"]
+        valid = is_id(request_id)
+        if not valid or self._is_in_use(request_id):
+            text = "pinwarden: the id of this request cannot be used"
+            out.to_client.append(error_response(request_id if valid else None, INVALID_REQUEST, text))
+            return
+        if len(self._open) >= self._limits.max_open:
+            for cancelled in self._cancelled:  # most servers never answer these
+                self._open.pop(cancelled, None)
+            self._cancelled.clear()
+        if len(self._open) >= self._limits.max_open:
+            out.to_client.append(error_response(request_id, SERVER_AWAY, "pinwarden: too many requests are open"))
+            return
+        self._learn_client(method, message)
+        self._decide_request(ClientRequest(frame, message, now), now, out)
+
+    def _is_in_use(self, request_id: Any) -> bool:
+        if request_id in self._open or self._lists.is_own(request_id):
+            return True
+        return bool(self._deferred) and request_id in self._deferred
+
+    def _decide_request(self, request: ClientRequest, now: float, out: OutputBuilder) -> None:
+        """Forward a request, answer it, or defer it."""
+        message = request.message
+        try:
+            decision = self._requests.decide(message, now, out)
+        except PinwardenError as err:
+            call = self._audit.call_id(message["id"])
+            self._audit.refused(err.code, _APPROVALS_UNREADABLE, message["method"], call, out)
+            text = f"pinwarden: the approvals cannot be read, so nothing passes: {err.message}"
+            out.to_client.append(error_response(message["id"], INVALID_PARAMS, text, {"pinwarden": {"code": err.code}}))
+            return
+        if decision is None:
+            self._deferred.add(request, out)
+        elif isinstance(decision, bytes):
+            out.to_client.append(decision)
+        else:
+            self._open[message["id"]] = decision
+            out.to_server.append(request.frame)
+
+    def _learn_client(self, method: str, message: Any) -> None:
+        """Learn the client's name and era from a request."""
+        params = message.get("params")
+        info = None
+        if method == "initialize":
+            self._lists.begin_handshake()
+            info = params.get("clientInfo") if isinstance(params, dict) else None
+        elif not self._server.version and (meta := stateless_meta(params)) is not None:
+            self._lists.set_client_meta(meta)
+            info = meta.get(CLIENT_META)
+        if self._has_token or not isinstance(info, dict) or not isinstance(info.get("name"), str):
+            return
+        name = info["name"][:200]
+        if name != self._audit.client:
+            self._audit.client = name
+            self._lists.invalidate()  # the policy may have rules for this client
+            self._server.invalidate()
+
+    def _list_for_first_use(self, now: float, out: OutputBuilder) -> None:
+        with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
+            self._lists.list_for_first_use(now, out)
+
+    def _cancel(self, params: Any) -> bool:
+        """Cancel a request. Returns whether the server must not get the notification: the request is deferred, or is
+        one of the gateway's own."""
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        if self._lists.is_own(request_id):
+            return True
+        if is_id(request_id) and (request := self._open.get(request_id)) is not None:
+            self._cancelled.add(request_id)
+            if type(request) is str:  # so that its response does not take the fast path
+                self._open[request_id] = ForwardedRequest(request_id, CALL, request)
+        return self._deferred.cancel(request_id)
+
+    # Messages of the server
+
+    def _unparsable_from_server(self, frame: bytes, problem: PinwardenError, now: float) -> SessionOutput:
+        """A frame that is not strict JSON may still be a list with one item that cannot be parsed."""
+        if is_noise(frame):
+            return NO_OUTPUT
+        out = OutputBuilder()
+        with self._lock:
+            self.guard.refresh(now)
+            request_id = response_id(frame, self._json)
+            if self._lists.is_own(request_id):
+                self._own_response(frame, None, str(request_id), now, out)
+                return out.build()
+            request = self._take_open(request_id)
+            if request is None:
+                self._audit.refused(problem.code, "The server sent text that is not strict JSON.", "", "", out)
+            else:
+                self._decide_response(ServerResponse(frame, None, request, now), now, out)
+        return out.build()
+
+    def _from_server(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
+        method = message.get("method")
+        if type(method) is not str:
+            self._server_response(frame, message, now, out)
+        elif "id" in message:
+            self._server_requests.on_request(frame, message, method, out)
+        elif not method.startswith(_NOTIFICATION):
+            reason = "A request needs an id; some clients execute it without one."
+            self._audit.refused("request_without_id", reason, method[:_MAX_METHOD], "", out)
+        elif is_ambiguous_server_request(message):
+            self._audit.refused("message_doubtful", _AMBIGUOUS, method[:_MAX_METHOD], "", out)
+        else:
+            self._server_notification(frame, message, method, now, out)
+
+    def _server_response(self, frame: bytes, message: Any, now: float, out: OutputBuilder) -> None:
+        request_id = message.get("id")
+        if self._lists.is_own(request_id):
+            self._own_response(frame, message, request_id, now, out)
+            return
+        request = self._take_open(request_id)
+        if request is not None:
+            self._decide_response(ServerResponse(frame, message, request, now), now, out)
+        elif request_id is None and "error" in message and not is_ambiguous_response(message):
+            self._server_requests.on_error(frame, message, out)  # about a message that the server could not parse
+        elif (request := self._take_open(coerced_id(request_id))) is not None:
+            self._decide_response(ServerResponse(b"", None, request, now), now, out)
+        else:
+            self._audit.refused("answer_unasked", "The server sent a response without a request.", "", "", out)
+
+    def _own_response(self, frame: bytes, message: Any, request_id: str, now: float, out: OutputBuilder) -> None:
+        """A response to a request of the gateway. ``message`` is None if it cannot be parsed."""
+        if self._subscription.is_it(request_id):
+            self._subscription.ended(message, now)
+            return
+        try:
+            ready = self._lists.on_response(frame, message, request_id, now, out)
+        except PinwardenError:
+            ready = True  # the approvals cannot be read: deferred requests are refused for that reason
+        if ready:
+            self._retry_deferred(now, out)
+
+    def _server_notification(self, frame: bytes, message: Any, method: str, now: float, out: OutputBuilder) -> None:
+        params = message.get("params")
+        if method == PROGRESS:
+            self._timeouts.restart(now)
+        for kind in LIST_CHANGED.get(method, ()):
+            self._lists.changed(kind, now, out)
+        if self._subscription.belongs(method, params):
+            self._subscription.told(method, params, now, out)
+        elif method not in TASK_NOTIFICATIONS:
+            self._server_requests.on_notification(frame, message, method, out)
+        else:
+            self._decide_task_notification(TaskNotification(frame, message, now), now, out)
+
+    def _decide_task_notification(self, notification: TaskNotification, now: float, out: OutputBuilder) -> None:
+        try:
+            decided = self._responses.decide_task_notification(notification, now, out)
+        except PinwardenError as err:
+            reason = "The notification about a task cannot be judged."
+            self._audit.refused(err.code, reason, notification.method, "", out)
+            return
+        if not decided:
+            self._deferred.add(notification, out)
+
+    def _decide_response(self, response: ServerResponse, now: float, out: OutputBuilder) -> None:
+        """Send a response or a refusal to the client, or defer it."""
+        request_id = response.request_id
+        if self._timeouts.timed_out and self._timeouts.is_late_response(request_id):
+            return  # the client got an error instead
+        try:
+            decided = self._responses.decide(response, now, out)
+        except PinwardenError as err:
+            call = self._audit.call_id(request_id)
+            reason = f"The server's response cannot be judged: {err.message}"
+            self._audit.refused(err.code, reason, response.method, call, out)
+            # The message of the error may quote the server.
+            text = "pinwarden: the server's response is refused, because it cannot be judged"
+            data = {"pinwarden": {"code": err.code, "call": call}}
+            out.to_client.append(error_response(request_id, INTERNAL_ERROR, text, data))
+            return
+        if not decided:
+            response.attempts += 1
+            self._deferred.add(response, out)
+        elif response.method in ("initialize", "server/discover"):
+            self._lists.end_handshake(self._server.info)
+            self._retry_deferred(now, out)
+            if response.method == "server/discover":
+                self._list_for_first_use(now, out)
+
+    def _take_open(self, request_id: Any) -> ForwardedRequest | None:
+        """Remove and return the open request that a response belongs to."""
+        request = self._open.pop(request_id, None) if is_id(request_id) else None
+        if self._cancelled and request is not None:
+            self._cancelled.discard(request_id)
+        return ForwardedRequest(request_id, CALL, request) if isinstance(request, str) else request
+
+    def _refuse_batch(self, messages: list[Any], now: float, out: OutputBuilder) -> None:
+        """A batch in a revision without batches: refuse each response in it."""
+        for message in messages:
+            request_id = message.get("id") if type(message) is dict and "method" not in message else None
+            if self._lists.is_own(request_id):
+                self._own_response(b"", None, str(request_id), now, out)
+            elif (request := self._take_open(request_id)) is not None:
+                self._decide_response(ServerResponse(b"", None, request, now), now, out)
+
+    # Both directions
+
+    def _split(self, frame: bytes, message: Any) -> list[tuple[bytes, Any]]:
+        """The messages of a frame: one, or several in the revision with batches. Empty if it is neither."""
+        if type(message) is dict:
+            return [(frame, message)]
+        if type(message) is list and message and self._server.version == BATCH_VERSION:
+            parts = list(zip(array_elements(frame), message, strict=True))
+            if all(type(value) is dict for _, value in parts):
+                return parts
+        return []
+
+    def _retry_deferred(self, now: float, out: OutputBuilder) -> None:
+        """A list arrived or failed: decide again about all deferred messages, in order."""
+        if self._lists.server is not None and self._server.info is None:
+            with suppress(PinwardenError):  # unreadable approvals are reported when the server is used
+                self._server.judge(self._lists.server, out)
+        for message in self._deferred.take_all():
+            if isinstance(message, ClientRequest):
+                self._decide_request(message, now, out)
+            elif isinstance(message, ServerResponse):
+                self._decide_response(message, now, out)
+            else:
+                self._decide_task_notification(message, now, out)
+
+    def _subscribe_if_due(self, now: float, out: OutputBuilder) -> None:
+        """Subscribe to ``list_changed`` notifications, which servers of the stateless era send only to subscribers."""
+        if self._lists.meta is not None and not self._server.is_refused:
+            self._subscription.open_if_due(now, self._client_subscribed, out)
+
+    def _client_subscribed(self, methods: Iterable[str]) -> bool:
+        """Whether the client has a subscription to all of these notifications."""
+        # A copy, because the fast path adds and removes calls without the lock.
+        subscriptions = [
+            request.target.split()
+            for request in tuple(self._open.values())
+            if type(request) is ForwardedRequest and request.method == LISTEN
+        ]
+        return any(set(methods) <= set(subscribed) for subscribed in subscriptions)
+
+    # Requests that fail
+
+    def _answer_timed_out(self, now: float, out: OutputBuilder) -> None:
+        """Answer requests that the server does not answer in time, and cancel them at the server."""
+        if self._server_requests.open or self.fast_path.progressed:
+            self._timeouts.restart(now)  # the server works, or waits for a person
+            self.fast_path.progressed = False
+        for request in self._timeouts.find(self._open, now):
+            request_id, was_cancelled = request.request_id, request.request_id in self._cancelled
+            # It stays open, so that its id stays in use and a late response is dropped.
+            self._cancelled.add(request_id)
+            self._timeouts.add(request_id)
+            if was_cancelled:
+                continue
+            reason = f"the server did not answer within {self._timeouts.seconds:g} seconds"
+            out.to_client.append(error_response(request_id, SERVER_AWAY, f"pinwarden: {reason}"))
+            if request.method == "initialize":
+                self._lists.end_handshake(None)
+            else:  # a handshake cannot be cancelled
+                out.to_server.append(notification(CANCELLED, {"requestId": request_id, "reason": reason}))
+
+    def _withdraw(self, message: Any, answer: Callable[[Any], bytes], out: OutputBuilder) -> None:
+        """A message did not reach the server. If it is a request, answer it, or those that wait for its list."""
+        request_id = message.get("id")
+        if "method" not in message or request_id is None:
+            return
+        if not self._lists.is_own(request_id):
+            self._cancelled.discard(request_id)
+            # Unless another thread noticed the end of the server, and answered it.
+            if self._open.pop(request_id, None) is not None:
+                out.to_client.append(answer(request_id))
+            return
+        if self._subscription.is_it(request_id):
+            self._subscription.unsent()
+            return
+        self._lists.not_sent(request_id)
+        out.to_client += [answer(deferred) for deferred in self._deferred.take_request_ids()]
+
+    def _members(self, frame: bytes) -> Any:
+        """The members of a message that was about to be sent."""
+        try:
+            return strict_json.parse_json(frame, self._json)
+        except PinwardenError:
+            from pinwarden.surface.probe.message import parse_message
+
+            return parse_message(frame, self._json).members
+
+
+def _undelivered_response(request_id: Any) -> bytes:
+    return error_response(request_id, SERVER_AWAY, "pinwarden: the server accepts no more messages")
