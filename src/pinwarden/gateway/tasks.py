@@ -19,8 +19,6 @@ TASK_METHODS = frozenset({"tasks/get", "tasks/result", "tasks/update"})
 CANCEL_TASK = "tasks/cancel"
 """Always allowed for the client's own tasks, even if the tool is no longer approved."""
 LIST_TASKS = "tasks/list"
-TASK_NOTIFICATIONS = frozenset({"notifications/tasks", "notifications/tasks/status"})
-"""The notifications about a task's state; the first one can contain its result."""
 _MAX_TASKS = 10_000  # remembered per client; the oldest are forgotten and then unknown
 _MAX_ID_LENGTH = 1024  # characters
 
@@ -83,10 +81,3 @@ def without_tasks(frame: bytes, message: Any, gone: Container[int]) -> tuple[byt
     kept = [task for index, task in enumerate(message["result"]["tasks"]) if index not in gone]
     edits = splice.without_elements(text, listed, gone)
     return splice.edited(text, edits).encode(), {**message, "result": {**message["result"], "tasks": kept}}
-
-
-def is_task(result: Any) -> bool:
-    """Whether a call's result announces a task."""
-    if type(result) is not dict:
-        return False
-    return result.get("resultType") == "task" or type(result.get("task")) is dict
