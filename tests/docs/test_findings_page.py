@@ -1,4 +1,4 @@
-"""Whoever meets a code in a report finds it on a page."""
+"""Every code in a report is on the page of findings."""
 
 from __future__ import annotations
 
