@@ -26,12 +26,12 @@ FULL = AuditEvent(
 )
 
 
-def test_a_fact_is_read_back_as_it_was_written() -> None:
+def test_an_encoded_event_is_parsed_back_unchanged() -> None:
     assert parse_event(encode_event(FULL)) == FULL
     assert all(getattr(FULL, name) for name in field_names(AuditEvent))  # so that no member is forgotten above
 
 
-def test_the_written_form_is_canonical_and_leaves_out_what_is_empty() -> None:
+def test_the_encoded_event_is_canonical_and_omits_empty_members() -> None:
     assert (
         encode_event(AuditEvent(kind="called", server="files", item="ä"))
         == '{"item":"ä","kind":"called","server":"files"}'.encode()
@@ -39,17 +39,17 @@ def test_the_written_form_is_canonical_and_leaves_out_what_is_empty() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_fact_can_be_written(kind: str) -> None:
+def test_every_kind_of_event_can_be_encoded(kind: str) -> None:
     assert parse_event(encode_event(AuditEvent(kind=kind))) == AuditEvent(kind=kind)
 
 
-def test_a_name_of_a_megabyte_is_cut_off_and_says_how_long_it_was() -> None:
+def test_a_name_of_a_megabyte_is_truncated_and_states_its_length() -> None:
     written = encode_event(AuditEvent(kind="blocked", item="x" * 1_000_000))
     assert len(written) < 2000
     assert parse_event(written).item.endswith("… (1000000 characters)")
 
 
-def test_a_name_that_utf_8_cannot_write_does_not_keep_a_refusal_out_of_the_log() -> None:
+def test_a_name_that_utf_8_cannot_encode_is_escaped() -> None:
     assert parse_event(encode_event(AuditEvent(kind="blocked", item="a\ud800b"))).item == "a\\ud800b"
 
 
@@ -65,7 +65,7 @@ def test_a_name_that_utf_8_cannot_write_does_not_keep_a_refusal_out_of_the_log()
         b'{"kind":"blocked","arguments":{}}',
     ],
 )
-def test_what_is_no_fact_is_an_error_and_never_a_smaller_fact(text: bytes) -> None:
+def test_a_malformed_event_is_an_error_and_no_member_is_ignored(text: bytes) -> None:
     with pytest.raises(PinwardenError) as caught:
         parse_event(text)
     assert caught.value.code == "AUDIT_INVALID"

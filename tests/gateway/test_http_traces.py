@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from pinwarden.gateway.http.telemetry import Tracing, tracing_of
+from pinwarden.gateway.http.telemetry import Tracing, configure_tracing
 from tests.gateway.http_gateway import (
     TOKEN,
     InMemoryRecorder,
@@ -35,11 +35,11 @@ ROOT = Path(__file__).parents[2]
 ONE_CALL = """
 import os, sys
 from pathlib import Path
-from pinwarden.gateway.http.telemetry import tracing_of
+from pinwarden.gateway.http.telemetry import configure_tracing
 from tests.gateway.http_gateway import UpstreamServer, RawClient, gateway, guard
 from tests.servers import talking
 
-tracing = tracing_of(os.environ, lambda said: sys.exit(said))
+tracing = configure_tracing(os.environ, lambda said: sys.exit(said))
 behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), os.devnull])
 with gateway({"talking": behind}, tracing=tracing) as made, RawClient(made, "talking") as raw:
     assert "result" in raw.request("tools/call", {"name": "echo", "arguments": {}}, 1)
@@ -122,7 +122,7 @@ def test_the_span_of_an_abandoned_call_ends_as_cancelled(at: Scene) -> None:
 )
 def test_without_an_endpoint_no_traces_are_recorded(variables: dict[str, str], said: list[str]) -> None:
     told: list[str] = []
-    assert tracing_of(variables, told.append) is None
+    assert configure_tracing(variables, told.append) is None
     assert told == said
 
 

@@ -65,39 +65,39 @@ def surface(*names: str) -> Surface:
 
 
 def test_a_change_waits_once_however_often_it_is_seen(reviews: Reviews) -> None:
-    (first,) = reviews.hold([change()])
-    assert reviews.hold([change(at="2026-01-02T00:00:00Z")]) == []
+    (first,) = reviews.add([change()])
+    assert reviews.add([change(at="2026-01-02T00:00:00Z")]) == []
     assert reviews.listed() == [replace(first, last_seen="2026-01-02T00:00:00Z")]
     assert reviews.find(first.name[:6]).name == reviews.named(first.name).name == first.name
 
 
 def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
-    held = reviews.hold([change(), change(digest="sha256:bb"), change(item="other")])
-    held += reviews.hold([replace(change(), expected="sha256:11"), replace(change(), server="mail")])
+    held = reviews.add([change(), change(digest="sha256:bb"), change(item="other")])
+    held += reviews.add([replace(change(), expected="sha256:11"), replace(change(), server="mail")])
     assert len({review.name for review in held}) == 5
 
 
 def test_another_change_of_the_item_takes_the_place_of_the_one_that_waits(reviews: Reviews) -> None:
-    (old,) = reviews.hold([change()])
-    reviews.hold([change(digest="sha256:bb")])
+    (old,) = reviews.add([change()])
+    reviews.add([change(digest="sha256:bb")])
     assert states(reviews) == {"sha256:aa": SUPERSEDED, "sha256:bb": WAITING}
     with pytest.raises(PinwardenError) as caught:
         reviews.decide([old], APPROVED, by="me", why="", now="")
     assert caught.value.code == "REVIEW_STALE"
-    reviews.hold([change()])  # a server that goes back and forth
+    reviews.add([change()])  # a server that goes back and forth
     assert states(reviews) == {"sha256:aa": WAITING, "sha256:bb": SUPERSEDED}
 
 
 def test_a_rejected_change_is_not_asked_about_again(reviews: Reviews) -> None:
-    (held,) = reviews.hold([change()])
+    (held,) = reviews.add([change()])
     reviews.decide([held], REJECTED, by="me", why="no", now="2026-01-03T00:00:00Z")
-    reviews.hold([change(at="2026-01-04T00:00:00Z")])
+    reviews.add([change(at="2026-01-04T00:00:00Z")])
     assert reviews.listed() == []
     assert states(reviews) == {"sha256:aa": REJECTED}
 
 
 def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) -> None:
-    first, second = reviews.hold([change("a"), change("b")])
+    first, second = reviews.add([change("a"), change("b")])
     reviews.decide([second], REJECTED, by="me", why="", now="")
     with pytest.raises(PinwardenError) as caught:
         reviews.decide([first, second], APPROVED, by="me", why="", now="")
@@ -106,14 +106,14 @@ def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) ->
 
 
 def test_what_is_served_as_approved_no_longer_waits(reviews: Reviews) -> None:
-    reviews.hold([change("a"), change("b")])
-    reviews.settle("files", "first-use", {("tool", "a")})
+    reviews.add([change("a"), change("b")])
+    reviews.supersede("files", "first-use", {("tool", "a")})
     assert [review.item for review in reviews.listed()] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["", "abc", "0000000000000000", "' OR 1=1", "ä" * 16])
 def test_a_name_of_nothing_is_not_found(name: str, reviews: Reviews) -> None:
-    reviews.hold([change()])
+    reviews.add([change()])
     with pytest.raises(PinwardenError) as caught:
         reviews.find(name)
     assert caught.value.code == "REVIEW_NOT_FOUND"
@@ -126,7 +126,7 @@ def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
     reviews: Reviews, database: Database
 ) -> None:
     for number in range(60):
-        reviews.hold([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
+        reviews.add([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
     assert len(reviews.listed(STATES)) <= 22
     assert [review.digest for review in reviews.listed()] == ["sha256:59"]
     observed = ObservedDefinitions(database)

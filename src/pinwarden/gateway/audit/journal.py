@@ -78,44 +78,6 @@ class Batch(Record):
     events: tuple[JournalEvent, ...]
 
 
-def pack(at: int, event: AuditEvent) -> bytes:
-    """Encode an event. Takes one or two microseconds, because the message waits for it."""
-    if event.arguments is None:
-        text = _SEPARATOR.join((*_get_texts(event), _DIGEST_SEPARATOR.join(event.expected)))
-        separators = max(0, len(event.expected) - 1)
-        is_plain = text.count(_SEPARATOR) == len(_TEXTS) and text.count(_DIGEST_SEPARATOR) == separators
-        if is_plain and len(text) < _MAX_PACKED:
-            with suppress(UnicodeEncodeError):
-                return b"%d %s" % (at, text.encode())
-    return b"%d {%s" % (at, encode_event(event))
-
-
-def unpack(data: bytes) -> JournalEvent:
-    """Decode the output of `pack`; raises ``ValueError`` or ``AUDIT_INVALID``."""
-    at, _, rest = data.partition(b" ")
-    if rest.startswith(b"{"):
-        return JournalEvent(at=int(at), event=parse_event(rest[1:]))
-    *texts, expected = rest.decode().split(_SEPARATOR)
-    members: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
-    return JournalEvent(
-        at=int(at), event=AuditEvent(expected=tuple(expected.split(_DIGEST_SEPARATOR)) if expected else (), **members)
-    )
-
-
-def pack_text_call(template: int, request_id: str, at: int) -> bytes:
-    """The record of a call whose request id is a string; ``template`` is from `Journal.add_template`."""
-    return TEXT_CALL.pack(b"@", template, at) + request_id.encode()
-
-
-def _unpack_text_call(body: bytes, templates: list[AuditEvent]) -> JournalEvent | None:
-    """Decode the output of `pack_text_call`; None if it is malformed."""
-    try:
-        _, template, at = TEXT_CALL.unpack_from(body)
-        return JournalEvent(at, templates[(template ^ _CALL_BIT) >> 32], body[TEXT_CALL.size :].decode())
-    except (error, ValueError, IndexError):
-        return None
-
-
 class JournalPosition(Record):
     """A position in a journal: offset in bytes, count of events, and the checksum up to there."""
 
@@ -346,6 +308,44 @@ def open_abandoned(path: Path) -> Iterator[Journal | None]:
         yield _open(path, descriptor) if try_lock_file(descriptor) else None
     finally:
         os.close(descriptor)
+
+
+def pack(at: int, event: AuditEvent) -> bytes:
+    """Encode an event. Takes one or two microseconds, because the message waits for it."""
+    if event.arguments is None:
+        text = _SEPARATOR.join((*_get_texts(event), _DIGEST_SEPARATOR.join(event.expected)))
+        separators = max(0, len(event.expected) - 1)
+        is_plain = text.count(_SEPARATOR) == len(_TEXTS) and text.count(_DIGEST_SEPARATOR) == separators
+        if is_plain and len(text) < _MAX_PACKED:
+            with suppress(UnicodeEncodeError):
+                return b"%d %s" % (at, text.encode())
+    return b"%d {%s" % (at, encode_event(event))
+
+
+def unpack(data: bytes) -> JournalEvent:
+    """Decode the output of `pack`; raises ``ValueError`` or ``AUDIT_INVALID``."""
+    at, _, rest = data.partition(b" ")
+    if rest.startswith(b"{"):
+        return JournalEvent(at=int(at), event=parse_event(rest[1:]))
+    *texts, expected = rest.decode().split(_SEPARATOR)
+    members: dict[str, Any] = dict(zip(_TEXTS, texts, strict=True))
+    return JournalEvent(
+        at=int(at), event=AuditEvent(expected=tuple(expected.split(_DIGEST_SEPARATOR)) if expected else (), **members)
+    )
+
+
+def pack_text_call(template: int, request_id: str, at: int) -> bytes:
+    """The record of a call whose request id is a string; ``template`` is from `Journal.add_template`."""
+    return TEXT_CALL.pack(b"@", template, at) + request_id.encode()
+
+
+def _unpack_text_call(body: bytes, templates: list[AuditEvent]) -> JournalEvent | None:
+    """Decode the output of `pack_text_call`; None if it is malformed."""
+    try:
+        _, template, at = TEXT_CALL.unpack_from(body)
+        return JournalEvent(at, templates[(template ^ _CALL_BIT) >> 32], body[TEXT_CALL.size :].decode())
+    except (error, ValueError, IndexError):
+        return None
 
 
 def _open(path: Path, descriptor: int) -> Journal | None:

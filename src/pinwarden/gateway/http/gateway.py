@@ -22,7 +22,7 @@ from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress, file_stamp
 from pinwarden.gateway.http.merged import merged_route
 from pinwarden.gateway.http.session_manager import SessionManager
-from pinwarden.gateway.http.telemetry import Figures, audit_problem, tracing_of
+from pinwarden.gateway.http.telemetry import StatusPages, audit_problem, configure_tracing
 from pinwarden.gateway.http.upstreams import CONSENT_HINT, LockedUpstreams, Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
 from pinwarden.gateway.state import lock_baseline
@@ -86,7 +86,7 @@ class HttpGateway:
         self._policy = load_gateway_policy(self._project)
         self._locked.set_policy(self._policy)
         self._tell_mode()
-        self._locked.tracing = tracing_of(self._project.variables, self._say)
+        self._locked.tracing = configure_tracing(self._project.variables, self._say)
         self._stamps = self._seen()
         self._shared = self._locked.shared = self._state.shared_approvals(
             self._project.lock, applies=settings.shared_approvals
@@ -103,21 +103,21 @@ class HttpGateway:
         access = Access(self._hosts(), settings.origins, await clients.first())
         endpoint = self.endpoint = Endpoint(manager, access, settings.limits, merged_route())
         serving = self.serving = HttpServer(endpoint, manager, settings.limits)
-        figures = Figures(manager, endpoint, serving.connections, lambda: self.log.waiting)
-        figures.problems = [
+        status_pages = StatusPages(manager, endpoint, serving.connections, lambda: self.log.waiting)
+        status_pages.problems = [
             audit_problem(lambda: self.log.refusal),
             lambda: self._lock_problem,
             lambda: self._approval_problem,
             lambda: "" if clients.lets_in else clients.problem,
         ]
-        figures.warnings = [
+        status_pages.warnings = [
             self._spooling,
             lambda: clients.problem if clients.lets_in else "",
         ]
         serving.connections.on_cut = self._cut
         serving.say = self._say
-        endpoint.open_pages = {"/healthz": figures.health, "/readyz": figures.readiness}
-        endpoint.pages = {"/metrics": figures.metrics}
+        endpoint.open_pages = {"/healthz": status_pages.health, "/readyz": status_pages.readiness}
+        endpoint.pages = {"/metrics": status_pages.metrics}
         serving.every_second.append(self._look)
         await self._look_at_approvals(manager)
         if self._shared is not None:

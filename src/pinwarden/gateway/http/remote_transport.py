@@ -102,7 +102,7 @@ class RemoteTransport:
         """The post of ``notifications/initialized``, until the server accepts it."""
         self._deferred: list[UpstreamRequest] = []
         """Requests deferred until then: on another connection they could overtake it."""
-        self._max_hold_seconds = limits.connect_seconds
+        self._defer_seconds = limits.connect_seconds
         self._clock = asyncio.get_running_loop().time
         self._later = asyncio.get_running_loop().call_later
         self._soon = asyncio.get_running_loop().call_soon
@@ -151,7 +151,7 @@ class RemoteTransport:
         begins = frame.method == INITIALIZED and self._beginning is None
         if begins and not self._closed:  # the budget may have been exceeded
             self._beginning = post
-            self._later(self._max_hold_seconds, self.begun, post)
+            self._later(self._defer_seconds, self.begun, post)
 
     def call(self, call: ToolCall, body: bytes, message: Any, name: str) -> None:
         """Post a tool call. Its headers are cached per tool."""
@@ -213,7 +213,7 @@ class RemoteTransport:
                 self.cancel(request_id)
         for post, (outgoing, sent) in tuple(self._notifications.items()):
             if sent < before:
-                self.taken(post)
+                self.accepted(post)
                 outgoing.give_up()
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class RemoteTransport:
         if self._session_ended and not self._posts:
             self._over()
 
-    def taken(self, post: _Post) -> None:
+    def accepted(self, post: _Post) -> None:
         """A notification was accepted, or is given up."""
         self.begun(post)
         notification = self._notifications.pop(post, None)
@@ -307,7 +307,7 @@ class RemoteTransport:
             head = self._post + self._session + self._version
             data = head + b"content-length: %d\r\n\r\n" % len(_PING) + _PING
             ping = self._server.pool.send(data, _Ping(self), self._owner.client)
-            self._later(self._max_hold_seconds, self._not_answered, ping)
+            self._later(self._defer_seconds, self._not_answered, ping)
         return True
 
     def _not_answered(self, ping: QueuedRequest) -> None:
@@ -463,7 +463,7 @@ class _Post(NullListener):
 
     def on_end(self) -> None:
         if self._request_id is None and self._status != _NOT_FOUND:
-            self._transport.taken(self)
+            self._transport.accepted(self)
         elif self._initialize or not self._transport.may_be_unknown(self, self._status):
             self._complete()
 
@@ -479,7 +479,7 @@ class _Post(NullListener):
         if self._refusal:
             self._take(self._refusal)
         if request_id is None:
-            self._transport.taken(self)
+            self._transport.accepted(self)
         else:
             self._transport.answered(request_id)
             self._end(
@@ -491,7 +491,7 @@ class _Post(NullListener):
     def on_lost(self, why: str, *, sent: bool) -> None:
         del sent
         if self._request_id is None:
-            self._transport.taken(self)
+            self._transport.accepted(self)
         else:
             self._transport.answered(self._request_id)
             self._end(why)

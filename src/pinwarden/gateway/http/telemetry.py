@@ -23,7 +23,7 @@ _JSON = "application/json"
 Sample = tuple[dict[str, str], float]
 
 
-class Figures:
+class StatusPages:
     """The pages about a running gateway."""
 
     def __init__(
@@ -249,7 +249,7 @@ class Traced:
         self._span.end()
 
 
-def tracing_of(variables: Mapping[str, str], say: Callable[[str], None]) -> Tracing | None:
+def configure_tracing(variables: Mapping[str, str], say: Callable[[str], None]) -> Tracing | None:
     """Tracing as configured by OpenTelemetry's environment variables; None if not configured or not installed."""
     if (
         not any(variables.get(name) for name in _TRACING_VARIABLES)

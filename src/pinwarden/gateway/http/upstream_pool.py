@@ -80,9 +80,9 @@ class UpstreamPool:
                 connection.start(outgoing)
                 return
         self._queue.append(outgoing)
-        self._open_one()
+        self._open_connection()
 
-    def _open_one(self) -> None:
+    def _open_connection(self) -> None:
         """Open a connection for the queue, unless the limit is reached."""
         if len(self._open) + self._opening < self._limits.max_upstream_connections and not self._closed:
             self._opening += 1
@@ -93,7 +93,7 @@ class UpstreamPool:
     def _open_for_queue(self) -> None:
         """A connection ended: open another one if more requests are queued than connections are being opened."""
         if len(self._queue) > self._opening:
-            self._open_one()
+            self._open_connection()
 
     def free(self, connection: UpstreamConnection) -> None:
         """A connection is free."""
@@ -150,14 +150,14 @@ class UpstreamPool:
             connection = await asyncio.wait_for(self._connected(), self._limits.connect_seconds)
         except (OSError, PinwardenError, TimeoutError, ssl.SSLError) as err:
             self._destinations = ()  # the next attempt resolves and checks the name again
-            self._fail_one(connection_problem(err, self.address))
+            self._fail_next(connection_problem(err, self.address))
         finally:
             self._opening -= 1
         if connection is not None:
             self.free(connection)
         self._open_for_queue()
 
-    def _fail_one(self, why: str) -> None:
+    def _fail_next(self, why: str) -> None:
         while self._queue:
             outgoing = self._queue.popleft()
             if not outgoing.given_up:

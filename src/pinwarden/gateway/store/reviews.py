@@ -77,7 +77,7 @@ class Reviews:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def hold(self, reviews: Iterable[Review]) -> list[Review]:
+    def add(self, reviews: Iterable[Review]) -> list[Review]:
         """Add changes as pending. Returns those that are new.
 
         A change that a person has decided stays decided. A pending change of the same item is superseded; if the server
@@ -102,7 +102,7 @@ class Reviews:
                     added.append(review)
         return added
 
-    def settle(self, server: str, baseline: str, served: Collection[tuple[str, str]]) -> None:
+    def supersede(self, server: str, baseline: str, served: Collection[tuple[str, str]]) -> None:
         """Supersede pending changes of items (entity, key) that the server serves as approved again."""
         with self._database.transaction(exclusive="reviews") as transaction:
             rows = transaction.rows(
@@ -230,8 +230,8 @@ class SightingRecorder:
             (verdict.entity, storable_name(verdict.key)) for verdict in judged if verdict.action == ALLOW
         } - pending
         if allowed:
-            self._reviews.settle(storable_name(self._server), self._baseline, allowed)
-        added = self._reviews.hold(reviews) if reviews else []
+            self._reviews.supersede(storable_name(self._server), self._baseline, allowed)
+        added = self._reviews.add(reviews) if reviews else []
         self._observed.record(self._sighting(verdict, time) for verdict in judged if _is_served(verdict))
         return tuple(review_event(review, HELD, review.reason) for review in added)
 
