@@ -71,7 +71,7 @@ def test_attestation_of_the_same_files_under_a_tighter_policy_does_not_count() -
     assert codes(made) == ("NO_VALID_ATTESTATIONS", "ACCEPT")
 
 
-def test_cid_profile_that_is_not_used_here_is_refused_even_if_all_agree_on_it() -> None:
+def test_unsupported_cid_profile_is_refused_even_if_all_documents_agree() -> None:
     made = Documents()
     weak = {**default_profile(), "hash": "md5"}
     made.unlinked["cid_profile"] = weak
@@ -83,7 +83,7 @@ def test_cid_profile_that_is_not_used_here_is_refused_even_if_all_agree_on_it() 
 
 
 @pytest.mark.parametrize("value", [1, "yes", False, None])
-def test_normalization_that_is_another_one_is_refused(value: Any) -> None:
+def test_other_normalization_is_refused(value: Any) -> None:
     made = Documents()
     profile = default_profile()
     profile["normalization"]["reject_symlinks"] = value
@@ -102,13 +102,13 @@ def test_true_is_not_one_where_profiles_are_compared() -> None:
     assert codes(made) == ("CID_PROFILE_MISMATCH", "CID_PROFILE_MISMATCH")
 
 
-def test_a_second_signature_counts_where_the_first_is_a_stranger_s() -> None:
+def test_a_second_signature_counts_if_the_first_is_by_an_unknown_key() -> None:
     made = documents()
     twice = add_signature(add_signature(made.pointer, POINTER_SIGNED_FIELDS, STRANGER), POINTER_SIGNED_FIELDS, REGISTRY)
     assert codes(made, pointer=encoded(twice)) == ("ACCEPT", "POINTER_SIGNATURE_INVALID")
 
 
-def test_a_thousand_signatures_are_not_all_looked_at() -> None:
+def test_only_a_limited_number_of_signatures_is_verified() -> None:
     made = documents()
     good = add_signature(made.pointer, POINTER_SIGNED_FIELDS, REGISTRY)
     padded = {**good, "signatures": [{}] * 1000 + good["signatures"]}
@@ -123,13 +123,13 @@ def test_forged_attestation_with_a_known_key_s_name_does_not_count() -> None:
     assert codes(made) == ("NO_VALID_ATTESTATIONS", "NO_VALID_ATTESTATIONS")
 
 
-def test_a_key_without_roles_may_not_speak_in_any() -> None:
+def test_a_key_without_roles_cannot_attest() -> None:
     made = documents()
     known = tuple(replace(each, roles=()) for each in TRUST.known_keys)
     assert codes(made, trust=replace(TRUST, known_keys=known)) == ("NO_VALID_ATTESTATIONS", "ACCEPT")
 
 
-def test_an_attestation_that_is_no_json_is_passed_over_and_told() -> None:
+def test_an_attestation_that_is_not_json_is_skipped_and_reported() -> None:
     made = documents()
     assert code_of(made.submission(attestations=(b"{", encoded((made.attestations or [])[0])))) == "ACCEPT"
     refusal = accept(made.submission(attestations=(b"{",))).rejection
@@ -159,7 +159,7 @@ def test_signers_are_counted_once_and_different_ones_together() -> None:
         ([], "DOCUMENT_INVALID"),
     ],
 )
-def test_a_demand_that_cannot_be_understood_is_not_met(constraints: Any, code: str) -> None:
+def test_an_invalid_requirement_is_not_met(constraints: Any, code: str) -> None:
     made = documents()
     made.pointer["pointers"][0]["constraints"] = constraints
     assert code_of(made.submission()) == code
@@ -168,14 +168,14 @@ def test_a_demand_that_cannot_be_understood_is_not_met(constraints: Any, code: s
 @pytest.mark.parametrize(
     "path", ["../evil", "/etc/evil", "a/./b", "a//b", "con", "a\x00b", "b/", "lib:x", "MAIN.py", "main.py/x"]
 )
-def test_path_that_leads_elsewhere_or_is_another_file_on_some_machine_is_refused(path: str) -> None:
+def test_unportable_path_is_refused(path: str) -> None:
     made = Documents({**FILES, path: b""})
     made.finish()
     made.link()
     assert codes(made) == ("MANIFEST_PATH_INVALID", "ACCEPT")
 
 
-def test_a_permission_that_is_not_a_plain_refusal_is_asked_for() -> None:
+def test_any_permission_other_than_deny_counts_as_requested() -> None:
     for name, code in (("network", "POLICY_BLOCKED_NETWORK"), ("exec", "POLICY_BLOCKED_EXEC")):
         made = Documents()
         made.finish()
@@ -184,7 +184,7 @@ def test_a_permission_that_is_not_a_plain_refusal_is_asked_for() -> None:
         assert codes(made) == (code, "ACCEPT")
 
 
-def test_the_pointer_that_was_asked_for_is_judged_and_no_other() -> None:
+def test_only_the_requested_pointer_is_checked() -> None:
     made = documents()
     first = {**made.pointer["pointers"][0], "channel": "legacy-main"}
     made.pointer["pointers"].insert(0, first)
@@ -196,7 +196,7 @@ def test_the_pointer_that_was_asked_for_is_judged_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [], 1, "x", {}, {"pointers": 1, "signatures": {}}])
-def test_documents_of_any_other_shape_are_refused_and_nothing_breaks(value: Any) -> None:
+def test_documents_of_any_other_shape_are_refused_without_a_crash(value: Any) -> None:
     made = documents()
     data = encoded(value)
     for literal in (False, True):
@@ -213,7 +213,7 @@ def test_documents_of_any_other_shape_are_refused_and_nothing_breaks(value: Any)
         assert found[3] == "NO_VALID_ATTESTATIONS"
 
 
-def test_a_bundle_that_starts_a_file_which_it_does_not_have_is_refused() -> None:
+def test_an_entry_point_that_is_not_in_the_bundle_is_refused() -> None:
     made = Documents()
     made.described = {"target": "other.py:main"}
     made.finish()
@@ -237,7 +237,7 @@ def test_a_bundle_that_starts_a_file_which_it_does_not_have_is_refused() -> None
         {"known_keys": [{"key_id": VERIFIER.public_key.did}] * 2},
     ],
 )
-def test_a_file_of_trusted_keys_with_two_meanings_is_an_error_and_not_an_empty_one(document: Any) -> None:
+def test_an_ambiguous_trust_file_is_an_error_and_is_not_treated_as_empty(document: Any) -> None:
     with pytest.raises(PinwardenError) as caught:
         trust.trust_from_json(document)
     assert caught.value.code == "TRUST_INVALID"
@@ -246,13 +246,13 @@ def test_a_file_of_trusted_keys_with_two_meanings_is_an_error_and_not_an_empty_o
 @pytest.mark.parametrize(
     "document", [[], {"network": "some"}, {"networks": "deny"}, {"allow_legacy": 1}, {"exec": None}]
 )
-def test_an_installer_policy_that_cannot_be_followed_is_an_error(document: Any) -> None:
+def test_an_invalid_installer_policy_is_an_error(document: Any) -> None:
     with pytest.raises(PinwardenError) as caught:
         trust.installer_policy_from_json(document)
     assert caught.value.code == "POLICY_INVALID"
 
 
-def test_documents_are_written_as_they_are_read() -> None:
+def test_documents_survive_a_round_trip() -> None:
     made = documents()
     assert descriptor_to_json(descriptor_from_json(made.descriptor)) == made.descriptor
     envelope = (made.attestations or [])[0]
@@ -261,7 +261,7 @@ def test_documents_are_written_as_they_are_read() -> None:
     assert {**value, "signatures": envelope["signatures"]} == envelope
 
 
-def test_an_event_of_the_log_is_written_as_it_is_read() -> None:
+def test_a_log_event_survives_a_round_trip() -> None:
     event = log_documents.LogEvent(
         log_id="acme",
         seq=0,

@@ -77,7 +77,7 @@ def expired(made: Documents) -> None:
     made.more_attestations = [attested(made.root_cid, made.descriptor_cid, AUDITOR, "auditor", expires=BEFORE)]
 
 
-def nobody(made: Documents) -> None:
+def no_trusted_attester(made: Documents) -> None:
     made.attestations = []
 
 
@@ -121,7 +121,7 @@ FAULTS: list[tuple[str, str, Early]] = [
     ("MANIFEST_ENTRY_ORDER_INVALID", FIRST, unsorted),
     ("MANIFEST_PATH_INVALID", FIRST, backslash),
     ("ATTESTATION_EXPIRED", LINKED, expired),
-    ("NO_VALID_ATTESTATIONS", FIRST, nobody),
+    ("NO_VALID_ATTESTATIONS", FIRST, no_trusted_attester),
     ("REQUIRED_SIGNER_MISSING", FIRST, another_signer_demanded),
     ("VERIFIER_ATTESTATION_REQUIRED", FIRST, a_verifier_demanded),
     ("INSUFFICIENT_ATTESTATIONS", FIRST, more_demanded),
@@ -166,7 +166,7 @@ def test_every_fault_alone_has_its_code(literal: bool) -> None:
 
 
 @pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
-def test_of_every_two_faults_the_one_that_the_rulebook_names_first_answers(literal: bool) -> None:
+def test_of_two_faults_the_one_that_the_rulebook_checks_first_is_reported(literal: bool) -> None:
     faults = FAULTS[:LITERAL] if literal else FAULTS
     wrong = [
         (first[0], second[0], found)
@@ -177,7 +177,7 @@ def test_of_every_two_faults_the_one_that_the_rulebook_names_first_answers(liter
 
 
 @pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
-def test_bytes_that_cannot_be_read_answer_at_the_step_that_reads_them(literal: bool) -> None:
+def test_unreadable_bytes_fail_the_step_that_parses_them(literal: bool) -> None:
     faults = FAULTS[:LITERAL] if literal else FAULTS
     for code, place, late in BYTES:
         found = [answer([each], [late], literal=literal) for each in faults]
@@ -187,14 +187,14 @@ def test_bytes_that_cannot_be_read_answer_at_the_step_that_reads_them(literal: b
     assert found == [first[0] for first, _ in pairs]
 
 
-def test_all_faults_at_once_are_answered_with_one_code_after_the_other_as_they_are_repaired() -> None:
+def test_several_faults_are_reported_one_by_one_as_they_are_fixed() -> None:
     left = list(FAULTS)
     while left:
         assert answer(left, [], literal=False) == left[0][0]
         left.pop(0)
 
 
-def test_an_expired_claim_of_somebody_else_in_another_name_ends_nothing() -> None:
+def test_an_expired_claim_in_another_issuers_name_does_not_block() -> None:
     made = Documents(FILES)
     made.finish()
     made.link()

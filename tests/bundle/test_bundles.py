@@ -114,9 +114,7 @@ def tarball(tmp_path: Path) -> World:
 
 
 @BOTH
-def test_the_same_folder_gives_the_same_bytes_whatever_umask_times_and_order_it_was_made_with(
-    media_type: str, tmp_path: Path
-) -> None:
+def test_packing_is_reproducible_whatever_the_umask_times_and_order(media_type: str, tmp_path: Path) -> None:
     one = folder_of(tmp_path / "one", FILES, mask=0o022)
     other = folder_of(tmp_path / "other", dict(reversed(FILES.items())), mask=0o077)
     os.utime(other / "main.py", (1, 1))
@@ -127,7 +125,7 @@ def test_the_same_folder_gives_the_same_bytes_whatever_umask_times_and_order_it_
     assert packed(one, media_type) == second
 
 
-def test_the_bytes_are_those_that_they_always_were(tmp_path: Path) -> None:
+def test_packed_bytes_match_earlier_releases(tmp_path: Path) -> None:
     """Known answers: another machine, another Python or another library would show here."""
     place = folder_of(tmp_path / "source", FILES)
     bundles = [packed(place, media_type) for media_type in (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)]
@@ -140,7 +138,7 @@ def test_the_bytes_are_those_that_they_always_were(tmp_path: Path) -> None:
 ROOT = "bafyreifisekcfjfpmppox3moww5vjoosks6kcqi5lj36az6x5kx3cyj7w4"
 
 
-def test_what_belongs_to_work_in_progress_is_left_out_and_named(tmp_path: Path) -> None:
+def test_work_files_are_left_out_and_listed(tmp_path: Path) -> None:
     extra = {".git/config": b"", "lib/__pycache__/x.pyc": b"", ".env": b"TOKEN=1", "lib/.DS_Store": b""}
     place = folder_of(tmp_path / "source", {**FILES, **extra})
     tree = read_tree(place)
@@ -149,7 +147,7 @@ def test_what_belongs_to_work_in_progress_is_left_out_and_named(tmp_path: Path) 
 
 
 @BOTH
-def test_what_is_unpacked_is_what_was_packed_with_rights_that_no_umask_changes(media_type: str, tmp_path: Path) -> None:
+def test_unpacking_restores_files_and_modes_whatever_the_umask(media_type: str, tmp_path: Path) -> None:
     world = World(tmp_path, media_type)
     with umask(0o077):
         world.install(world.archive)
@@ -190,7 +188,7 @@ def test_another_program_s_tarball_of_the_same_files_is_read(tarball: World) -> 
     assert {path: data for path, (data, _) in tarball.written().items()} == FILES
 
 
-def test_files_that_cross_blocks_of_the_archive_are_read_where_they_lie_as_they_are_read_otherwise(
+def test_files_that_cross_block_boundaries_are_read_without_copying_correctly(
     tmp_path: Path,
 ) -> None:
     """Sizes around the edges of blocks, names that need a header of their own, empty files; and one of two blocks."""
@@ -263,9 +261,7 @@ def device_of_windows(place: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [link, folder_link, pipe, alike, not_text, decomposed, device_of_windows])
-def test_a_folder_that_is_not_the_same_on_every_machine_is_not_packed(
-    spoil: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_folder_with_unportable_files_is_not_packed(spoil: Callable[[Path], None], tmp_path: Path) -> None:
     place = folder_of(tmp_path / "source", FILES)
     spoil(place)
     with pytest.raises(PinwardenError) as caught:
@@ -276,7 +272,7 @@ def test_a_folder_that_is_not_the_same_on_every_machine_is_not_packed(
 # Tampered archives
 
 
-def test_a_changed_byte_anywhere_in_a_car_is_found(car: World) -> None:
+def test_a_changed_byte_anywhere_in_a_car_is_detected(car: World) -> None:
     documents = car.documents
     taken = []
     for place in range(len(car.archive)):
@@ -290,7 +286,7 @@ def test_a_changed_byte_anywhere_in_a_car_is_found(car: World) -> None:
     assert taken == []
 
 
-def test_a_changed_byte_anywhere_in_a_tarball_is_found_or_changes_no_file(tarball: World) -> None:
+def test_a_changed_byte_anywhere_in_a_tarball_is_detected_or_changes_no_file(tarball: World) -> None:
     documents = tarball.documents
     whole = check_archive(documents.descriptor, documents.manifest, tarball.archive)
     refused = 0
@@ -312,14 +308,14 @@ def test_tampered_blob_is_refused_before_anything_is_written(media_type: str, tm
 
 
 @BOTH
-def test_an_archive_of_another_length_than_the_descriptor_says_is_refused(media_type: str, tmp_path: Path) -> None:
+def test_an_archive_of_another_size_than_the_descriptor_states_is_refused(media_type: str, tmp_path: Path) -> None:
     world = World(tmp_path, media_type)
     err = world.refuses(world.archive + b"\0", "ARTIFACT_MISMATCH", honest_size=False)
     assert err.data == {"found": len(world.archive) + 1, "wanted": len(world.archive)}
 
 
 @BOTH
-def test_an_archive_that_is_cut_off_is_refused(media_type: str, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(media_type: str, tmp_path: Path) -> None:
     world = World(tmp_path, media_type)
     for size in (0, 1, 30, len(world.archive) // 2, len(world.archive) - 1):
         with pytest.raises(PinwardenError) as caught:
@@ -344,7 +340,7 @@ def test_duplicate_block_is_refused(car: World) -> None:
     world.refuses(world.archive + block(data), "ARCHIVE_UNSAFE")
 
 
-def test_root_block_that_comes_twice_before_any_file_is_refused(car: World) -> None:
+def test_duplicate_root_block_is_refused(car: World) -> None:
     root = bytes(Cid.parse(car.documents.root_cid))
     start = car.archive.index(root, car.archive.index(root) + 1) - 2  # the header names it first
     end = start + 2 + (car.archive[start] & 0x7F | car.archive[start + 1] << 7)
@@ -393,7 +389,7 @@ def test_zstd_bomb_is_refused_without_unpacking_it(tarball: World) -> None:
     assert len(bomb) < 10_000
     tarball.refuses(bomb, "ARCHIVE_UNSAFE")
     with pytest.raises(PinwardenError):
-        tar_zstd.decompress(bomb * 1000, 10_000)  # 50 GB, if somebody unpacked them
+        tar_zstd.decompress(bomb * 1000, 10_000)  # 50 GB unpacked
 
 
 def test_zstd_frame_that_asks_for_an_enormous_window_is_refused(tarball: World) -> None:
@@ -401,7 +397,7 @@ def test_zstd_frame_that_asks_for_an_enormous_window_is_refused(tarball: World) 
     tarball.refuses(frame, "ARCHIVE_UNSAFE")
 
 
-def test_what_is_no_zstd_frame_is_refused(tarball: World) -> None:
+def test_invalid_zstd_frame_is_refused(tarball: World) -> None:
     tarball.refuses(made_by_tarfile(FILES), "ARCHIVE_UNSAFE")
     tarball.refuses(tarball.archive + b"junk", "ARCHIVE_UNSAFE")
 
@@ -447,11 +443,11 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **more: str) -> tarfile.Tar
         "file that the manifest does not list",
     ],
 )
-def test_tar_with_an_evil_member_is_refused(evil: tarfile.TarInfo, tarball: World) -> None:
+def test_tar_with_a_malicious_member_is_refused(evil: tarfile.TarInfo, tarball: World) -> None:
     tarball.refuses(compressed(made_by_tarfile(FILES, evil)), "ARCHIVE_UNSAFE")
 
 
-def test_tar_that_goes_on_after_its_end_is_refused(tarball: World) -> None:
+def test_tar_with_data_after_its_end_is_refused(tarball: World) -> None:
     plain = made_by_tarfile(FILES)
     tarball.refuses(compressed(plain + plain[:512]), "ARCHIVE_UNSAFE")
     tarball.refuses(compressed(plain.rstrip(b"\0")), "ARCHIVE_UNSAFE")
@@ -473,7 +469,7 @@ def test_tar_header_that_changes_how_the_next_is_read_is_refused() -> None:
 
 @pytest.mark.parametrize("path", ["../evil", "/evil", "a/../../evil", "a//b", "./a", "C:evil", "a\0b", "nul", "bin"])
 def test_path_traversal_in_a_manifest_is_refused_where_files_are_written(path: str, car: World) -> None:
-    """The rules refuse such a manifest (MANIFEST_PATH_INVALID); whoever writes files does not rely on that."""
+    """Acceptance refuses such a manifest (MANIFEST_PATH_INVALID); unpacking does not rely on that."""
     entries = (*car.documents.manifest.entries, ManifestEntry(path=path, blob_cid=str(blob_cid(b"")), size_bytes=0))
     with pytest.raises(PinwardenError) as caught:
         unpack(entries, {entry.path: b"" for entry in entries}, car.destination)
@@ -481,7 +477,7 @@ def test_path_traversal_in_a_manifest_is_refused_where_files_are_written(path: s
     assert sorted(each.name for each in car.folder.iterdir()) == ["source"]
 
 
-def test_what_is_there_already_is_not_touched(car: World, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(car: World, tmp_path: Path) -> None:
     elsewhere = tmp_path / "source"
     car.destination.symlink_to(elsewhere)
     before = sorted(elsewhere.rglob("*"))
@@ -491,7 +487,7 @@ def test_what_is_there_already_is_not_touched(car: World, tmp_path: Path) -> Non
     assert sorted(elsewhere.rglob("*")) == before
 
 
-def test_half_a_bundle_is_never_left_behind(car: World) -> None:
+def test_a_failed_unpack_leaves_nothing_behind(car: World) -> None:
     entries = car.documents.manifest.entries
     contents = {entry.path: b"" for entry in entries[:-1]}
     with pytest.raises(KeyError):

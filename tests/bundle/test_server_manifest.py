@@ -23,7 +23,7 @@ def read(**members: Any) -> ServerManifest:
 
 
 class TestServerManifest:
-    def test_a_manifest_is_read_and_what_is_unknown_is_kept(self) -> None:
+    def test_unknown_members_of_a_manifest_are_kept(self) -> None:
         found = read(name="@acme/deploy", description="Deploys", author="Acme", license="MIT", entry="./src/index.ts")
         assert (found.name, found.version, found.runtime, found.entry) == (
             "@acme/deploy",
@@ -61,20 +61,20 @@ class TestServerManifest:
             ("author", {"name": "x"}),
         ],
     )
-    def test_attack_members_that_mean_something_else(self, member: str, value: object) -> None:
+    def test_attack_members_of_the_wrong_type_are_refused(self, member: str, value: object) -> None:
         with pytest.raises(PinwardenError) as caught:
             read(**{member: value})
         assert (caught.value.code, caught.value.data["member"]) == ("SERVER_ENTRY_INVALID", member)
 
     @pytest.mark.parametrize("text", [b"", b"[]", b'{"name": "a", "name": "b"}', b"\xff", b"name: jira"])
-    def test_attack_text_that_two_readers_understand_differently(self, text: bytes) -> None:
+    def test_attack_ambiguous_json_is_refused(self, text: bytes) -> None:
         with pytest.raises(PinwardenError) as caught:
             parse(text)
         assert caught.value.code == "SERVER_ENTRY_INVALID"
 
 
 class TestContentHash:
-    def test_it_has_one_spelling(self) -> None:
+    def test_a_content_hash_has_one_spelling(self) -> None:
         digest = Digest.of_bytes(b"x")
         assert parse_content_hash(str(digest)) == digest
         for text in (str(digest).upper(), digest.sri, digest.hex, f"{digest}0", f" {digest}", f"{digest}\n", ""):
@@ -82,7 +82,7 @@ class TestContentHash:
                 parse_content_hash(text)
             assert caught.value.code == "DIGEST_INVALID"
 
-    def test_any_difference_is_final(self) -> None:
+    def test_any_difference_in_the_content_hash_is_refused(self) -> None:
         found, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
         check_content_hash(found, found, "a.tar")
         with pytest.raises(PinwardenError) as caught:
@@ -106,14 +106,14 @@ class TestPaths:
             ("ſ", "S"),
         ],
     )
-    def test_attack_two_names_for_one_place(self, first: str, second: str) -> None:
+    def test_attack_two_names_of_one_file_are_refused(self, first: str, second: str) -> None:
         paths = PathSet()
         paths.add(first)
         with pytest.raises(PinwardenError, match=re.escape("the archive has")) as caught:
             paths.add(second)
         assert caught.value.code == "ARCHIVE_UNSAFE"
 
-    def test_different_names_may_stand_together(self) -> None:
+    def test_different_names_are_accepted(self) -> None:
         paths = PathSet()
         for path in ("a", "b/a", "b/b/a", "ab", "b/ab"):
             paths.add(path)
@@ -122,7 +122,7 @@ class TestPaths:
         "path",
         ["", "a//b", ".", "a/..", "a/./b", "con", "NUL.txt", "a/COM1", "a:b", "a?b", "a ", "a.", "a\tb", "x" * 256],
     )
-    def test_attack_names_that_are_none_on_some_machines(self, path: str) -> None:
+    def test_attack_unportable_names_are_refused(self, path: str) -> None:
         with pytest.raises(PinwardenError) as caught:
             check_portable(path)
         assert caught.value.code == "ARCHIVE_UNSAFE"

@@ -38,9 +38,9 @@ class Desk:
         """A command in this process, and what it prints."""
         self.capture.readouterr()
         code = main([*arguments, "--format", "json"])
-        told = json.loads(self.capture.readouterr().out)
-        assert problems("error" if set(told) == {"error"} else arguments[0], told) == []
-        return code, told
+        report = json.loads(self.capture.readouterr().out)
+        assert problems("error" if set(report) == {"error"} else arguments[0], report) == []
+        return code, report
 
     def install(self, *arguments: str, tool: str = "acme.notes") -> tuple[int, Any]:
         return self.run("install", tool, "--registry", str(self.export), "--by", "me", *arguments)

@@ -29,13 +29,13 @@ pytestmark = needs_bwrap
 
 def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
-    code, told = desk.install("--client", "claude")
-    assert (code, told["result"], told["surface_from"]) == (0, "ACCEPT", "registry")
-    assert told["provenance"]["attestations_used"] == [VERA.public_key.did]
+    code, report = desk.install("--client", "claude")
+    assert (code, report["result"], report["surface_from"]) == (0, "ACCEPT", "registry")
+    assert report["provenance"]["attestations_used"] == [VERA.public_key.did]
     record = desk.record("acme.notes:claude")
-    assert record["bundle"]["contentHash"] == told["content_hash"]
-    assert (record["apiSurface"], record["surface"]["digest"]) == (told["api_surface"], told["surface"])
-    assert record["bundle"]["provenance"] == told["provenance"]
+    assert record["bundle"]["contentHash"] == report["content_hash"]
+    assert (record["apiSurface"], record["surface"]["digest"]) == (report["api_surface"], report["surface"])
+    assert record["bundle"]["provenance"] == report["provenance"]
     assert record["approval"]["by"] == "me"
     approved = json.loads((desk.root / record["surface"]["file"]["path"]).read_bytes())
     assert {tool["name"] for tool in approved["tools"]} == {"search_notes", "write_note", "delete_note"}
@@ -50,7 +50,7 @@ def test_a_bundle_is_installed_from_an_export_and_run(desk: Desk) -> None:
     assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
 
 
-def test_what_was_installed_is_explained_and_held_against_the_live_server(
+def test_an_installed_bundle_is_explained_and_compared_with_the_live_server(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.publish(bundle(content=SERVER))
@@ -59,26 +59,26 @@ def test_what_was_installed_is_explained_and_held_against_the_live_server(
     assert main(["ci", "--live", "--allow-execute"]) == 0
     desk.capture.readouterr()
     assert main(["explain", "acme.notes"]) == 0
-    told = " ".join(desk.capture.readouterr().out.split())
-    assert "may use: network deny, filesystem deny, exec deny" in told
-    assert f"attested by {VERA.public_key.did}" in told
-    assert "the install verified every file against the manifest" in told
-    assert "The install verified every byte against the registry's signature, its log and the attestations." in told
-    assert "its bytes were not verified" not in told
-    assert "Nothing is left to do." in told
+    report = " ".join(desk.capture.readouterr().out.split())
+    assert "may use: network deny, filesystem deny, exec deny" in report
+    assert f"attested by {VERA.public_key.did}" in report
+    assert "the install verified every file against the manifest" in report
+    assert "The install verified every byte against the registry's signature, its log and the attestations." in report
+    assert "its bytes were not verified" not in report
+    assert "Nothing is left to do." in report
 
 
-def test_a_bundle_that_was_accepted_by_the_letter_is_explained_as_such(desk: Desk) -> None:
+def test_explain_names_a_bundle_that_was_installed_with_literal(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     assert desk.install("--literal")[0] == 0
     desk.capture.readouterr()
     assert main(["explain", "acme.notes"]) == 0
-    told = " ".join(desk.capture.readouterr().out.split())
-    assert "but --literal skipped the log" in told
-    assert "Install it without --literal" in told
+    report = " ".join(desk.capture.readouterr().out.split())
+    assert "but --literal skipped the log" in report
+    assert "Install it without --literal" in report
 
 
-def test_attack_a_moved_clock_for_builds_makes_no_old_word_of_a_registry_new(
+def test_attack_source_date_epoch_does_not_make_an_old_log_head_fresh(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SOURCE_DATE_EPOCH often stands in the environment of a build. It dates what is written, and judges nothing."""
@@ -86,20 +86,20 @@ def test_attack_a_moved_clock_for_builds_makes_no_old_word_of_a_registry_new(
     desk.user.world.clock.moment = today - timedelta(days=30)
     desk.publish(bundle(content=SERVER))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(desk.user.world.clock.moment.timestamp())))
-    code, told = desk.install()
-    assert (code, told["error"]["code"]) == (1, "LOG_FROZEN")
+    code, report = desk.install()
+    assert (code, report["error"]["code"]) == (1, "LOG_FROZEN")
     desk.user.world.clock.moment = today
     desk.write_export()
     assert desk.install()[0] == 0
     written = desk.lock["servers"]["acme.notes:generic"]["lockedAt"]
     desk.user.world.clock.moment = today - timedelta(days=30)
     desk.publish(bundle(version="1.1.0", content=REWORDED))
-    code, told = desk.update()
-    assert (code, [each["code"] for each in told["changes"]]) == (1, ["LOG_FROZEN"])
+    code, report = desk.update()
+    assert (code, [each["code"] for each in report["changes"]]) == (1, ["LOG_FROZEN"])
     assert written == desk.user.world.clock()[:19] + ".000Z"
 
 
-def test_installing_the_same_again_leaves_the_lock_as_it_is(desk: Desk) -> None:
+def test_installing_the_same_version_again_does_not_change_the_lock(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     before = (desk.root / "mcp-lock.json").read_bytes()
@@ -107,7 +107,7 @@ def test_installing_the_same_again_leaves_the_lock_as_it_is(desk: Desk) -> None:
     assert (desk.root / "mcp-lock.json").read_bytes() == before
 
 
-def test_what_a_server_tells_here_is_held_against_what_its_registry_wrote_down(desk: Desk) -> None:
+def test_the_probed_surface_is_compared_with_the_one_the_registry_recorded(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     assert desk.install("--allow-execute")[1]["surface_from"] == "here"
     two_faced = SERVER.replace(b'if "--update" in sys.argv', b"if __import__('os').path.isdir('.git')")
@@ -116,23 +116,23 @@ def test_what_a_server_tells_here_is_held_against_what_its_registry_wrote_down(d
     desk.publish(relinked(made))
     (desk.root / ".git").mkdir()
     before = (desk.root / "mcp-lock.json").read_bytes()
-    code, told = desk.update("--allow-execute", "--yes")
-    assert (code, codes(told)) == (1, ["SURFACE_DIFFERS"])
+    code, report = desk.update("--allow-execute", "--yes")
+    assert (code, codes(report)) == (1, ["SURFACE_DIFFERS"])
     assert (desk.root / "mcp-lock.json").read_bytes() == before
 
 
-def test_a_refused_install_writes_nothing_but_what_was_seen_of_the_log(desk: Desk) -> None:
+def test_a_refused_install_writes_only_the_log_state(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     blob = next((desk.export / "blobs").iterdir())
     blob.write_bytes(blob.read_bytes().replace(b"Search", b"Sabcde"))
-    code, told = desk.install("--client", "claude")
-    assert (code, told["result"], told["error"]["code"]) == (1, "REJECT", "ARTIFACT_MISMATCH")
-    assert set(told["error"]) == {"code", "what", "why", "fix"}
+    code, report = desk.install("--client", "claude")
+    assert (code, report["result"], report["error"]["code"]) == (1, "REJECT", "ARTIFACT_MISMATCH")
+    assert set(report["error"]) == {"code", "what", "why", "fix"}
     assert desk.written == []
     assert len(desk.user.seen) == 1
 
 
-def test_the_plan_is_told_line_by_line(desk: Desk) -> None:
+def test_the_plan_is_printed_line_by_line(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     assert main(["install", "acme.notes", "--registry", str(desk.export)]) == 0
     out = desk.capture.readouterr().out
@@ -174,7 +174,7 @@ print(json.dumps({
         (SecurityPolicy(network="allow"), {"network"}),
     ],
 )
-def test_what_was_accepted_is_all_that_a_running_bundle_can_do(
+def test_a_running_bundle_has_only_the_accepted_permissions(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, asked: SecurityPolicy, can: set[str]
 ) -> None:
     made = bundle(content=ASKING)
@@ -196,11 +196,11 @@ def test_what_was_accepted_is_all_that_a_running_bundle_can_do(
         monkeypatch.setenv("WHERE", str(desk.root))
         monkeypatch.setenv("PORT", str(listening.getsockname()[1]))
         done = desk.started("acme.notes", "--without-gateway")
-    told = json.loads(done.stdout)
-    assert {name for name, works in told.items() if works} == {*can, "own"}
+    report = json.loads(done.stdout)
+    assert {name for name, works in report.items() if works} == {*can, "own"}
 
 
-def test_attack_a_policy_in_the_repository_does_not_widen_what_was_accepted(desk: Desk) -> None:
+def test_attack_a_repository_policy_does_not_widen_the_accepted_permissions(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     rule = '[[policy.sandbox]]\nserver = "acme.*"\nnetwork = true\nwrite = ["."]\n'
@@ -211,7 +211,7 @@ def test_attack_a_policy_in_the_repository_does_not_widen_what_was_accepted(desk
     assert str(desk.root) not in shown.splitlines()
 
 
-def test_without_a_sandbox_a_bundle_does_not_start_unless_somebody_says_so(
+def test_without_a_sandbox_a_bundle_starts_only_if_the_user_allows_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.publish(bundle(content=SERVER))
@@ -225,7 +225,7 @@ def test_without_a_sandbox_a_bundle_does_not_start_unless_somebody_says_so(
     assert "without its sandbox" in unsafe.stderr
 
 
-def test_attack_a_bundle_that_was_changed_after_it_was_unpacked_is_unpacked_anew(desk: Desk) -> None:
+def test_attack_a_bundle_that_was_changed_on_disk_is_unpacked_again(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     unpacked = next((desk.root.parent / "store" / "environments").glob("*/tree/main.py"))
@@ -236,7 +236,7 @@ def test_attack_a_bundle_that_was_changed_after_it_was_unpacked_is_unpacked_anew
     assert unpacked.read_bytes() == SERVER
 
 
-def test_other_arguments_than_none_are_refused(desk: Desk) -> None:
+def test_a_bundle_takes_no_arguments(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     assert "ARGUMENTS_CHANGED" in desk.started("acme.notes", "--", "--update").stderr
@@ -245,86 +245,86 @@ def test_other_arguments_than_none_are_refused(desk: Desk) -> None:
 # Updates
 
 
-def codes(told: Any) -> list[str]:
-    return [row["code"] for row in told["changes"]]
+def codes(report: Any) -> list[str]:
+    return [row["code"] for row in report["changes"]]
 
 
-def test_an_update_shows_the_drift_and_writes_what_was_agreed_to(desk: Desk) -> None:
+def test_an_update_shows_the_drift_and_writes_after_confirmation(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install("--floor", "1.0.0", "--client", "claude")
     assert desk.update() == (0, desk.update()[1])
     desk.publish(bundle(version="1.1.0", content=REWORDED))
     before = desk.lock
-    code, told = desk.update()
-    assert (code, told["written"]) == (1, False)
-    assert {"newer_release", "content_changes", "api_surface_changes"} <= set(codes(told))
-    assert told["updates"] == [{"name": "acme.notes", "client": "claude", "from": "1.0.0", "to": "1.1.0"}]
+    code, report = desk.update()
+    assert (code, report["written"]) == (1, False)
+    assert {"newer_release", "content_changes", "api_surface_changes"} <= set(codes(report))
+    assert report["updates"] == [{"name": "acme.notes", "client": "claude", "from": "1.0.0", "to": "1.1.0"}]
     assert desk.lock == before
-    code, told = desk.update("--yes")
-    assert (code, told["written"]) == (0, True)
+    code, report = desk.update("--yes")
+    assert (code, report["written"]) == (0, True)
     pinned = desk.record("acme.notes:claude")["bundle"]
     assert (pinned["version"], pinned["floor"]) == ("1.1.0", "1.0.0")
     assert main(["ci"]) == 0
 
 
-def test_attack_an_update_that_turns_on_the_model_is_blocked_though_it_was_agreed_to(desk: Desk) -> None:
+def test_attack_an_update_with_critical_drift_is_blocked_although_confirmed(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     desk.publish(bundle(version="1.1.0", content=POISONED))
     before = desk.lock
-    code, told = desk.update("--yes")
-    assert (code, told["written"]) == (1, False)
-    assert "new_exfiltration" in codes(told)
+    code, report = desk.update("--yes")
+    assert (code, report["written"]) == (1, False)
+    assert "new_exfiltration" in codes(report)
     assert desk.lock == before
 
 
-def test_attack_a_poisoned_update_that_drift_does_not_block_is_locked_without_its_text(desk: Desk) -> None:
+def test_attack_a_poisoned_update_is_locked_without_approving_its_surface(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     approved = desk.record()["surface"]["digest"]
     desk.publish(bundle(version="1.1.0", content=POISONED))
-    code, told = desk.update("--yes", "--on-drift", "warn")
-    assert (code, told["written"], "exfiltration" in codes(told)) == (1, True, True)
+    code, report = desk.update("--yes", "--on-drift", "warn")
+    assert (code, report["written"], "exfiltration" in codes(report)) == (1, True, True)
     record = desk.record()
     assert (record["bundle"]["version"], record["surface"]["digest"]) == ("1.1.0", approved)
 
 
-def test_a_poisoned_update_is_approved_with_its_warnings_and_the_record_says_so(desk: Desk) -> None:
+def test_approved_warnings_of_an_update_are_recorded(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     approved = desk.record()["surface"]["digest"]
     desk.publish(bundle(version="1.1.0", content=POISONED))
-    code, told = desk.update("--yes", "--on-drift", "warn", "--approve-warnings")
-    assert (code, told["written"]) == (0, True)
+    code, report = desk.update("--yes", "--on-drift", "warn", "--approve-warnings")
+    assert (code, report["written"]) == (0, True)
     record = desk.record()
     assert (record["bundle"]["version"], record["surface"]["digest"] == approved) == ("1.1.0", False)
     assert "exfiltration" in record["approval"]["why"]
 
 
 @pytest.mark.parametrize("options", [(), ("--allow-execute",), ("--why", "we need it")])
-def test_attack_a_bundle_whose_text_reads_like_an_attack_is_not_installed(desk: Desk, options: tuple[str, ...]) -> None:
+def test_attack_a_bundle_with_scan_warnings_is_not_installed(desk: Desk, options: tuple[str, ...]) -> None:
     desk.publish(bundle(content=POISONED))
-    code, told = desk.install("--client", "claude", *options)
-    assert (code, told["result"], told["error"]["code"]) == (1, "REJECT", "WARNINGS_NOT_APPROVED")
-    assert {row["code"] for row in told["error"]["why"]["warnings"]} >= {"exfiltration"}
+    code, report = desk.install("--client", "claude", *options)
+    assert (code, report["result"], report["error"]["code"]) == (1, "REJECT", "WARNINGS_NOT_APPROVED")
+    assert {row["code"] for row in report["error"]["why"]["warnings"]} >= {"exfiltration"}
     assert not (desk.root / "mcp-lock.json").exists()
     assert not (desk.root / ".mcp.json").exists()
 
 
-def test_a_bundle_is_installed_with_its_warnings_if_they_are_approved_and_the_record_says_so(desk: Desk) -> None:
+def test_approved_warnings_of_an_install_are_recorded(desk: Desk) -> None:
     desk.publish(bundle(content=POISONED))
-    code, told = desk.install("--approve-warnings")
-    assert (code, told["result"]) == (0, "ACCEPT")
+    code, report = desk.install("--approve-warnings")
+    assert (code, report["result"]) == (0, "ACCEPT")
     assert "exfiltration" in desk.record()["approval"]["why"]
 
 
-def test_attack_installing_again_does_not_change_what_was_approved(desk: Desk) -> None:
+def test_attack_installing_again_does_not_change_the_approval(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     desk.publish(bundle(version="1.1.0", content=POISONED))
     before = desk.lock
-    code, told = desk.install("--client", "claude")
-    assert (code, told["error"]["code"]) == (1, "VERSION_LOCKED")
+    code, report = desk.install("--client", "claude")
+    assert (code, report["error"]["code"]) == (1, "VERSION_LOCKED")
     assert desk.lock == before
 
 
@@ -333,12 +333,12 @@ def test_an_update_below_the_floor_is_refused(desk: Desk) -> None:
     desk.install("--floor", "1.1.0")
     desk.publish(bundle(version="1.0.0", content=REWORDED), allow_older=True)
     before = desk.lock
-    code, told = desk.update("--yes")
-    assert (code, codes(told)) == (1, ["VERSION_BELOW_FLOOR"])
+    code, report = desk.update("--yes")
+    assert (code, codes(report)) == (1, ["VERSION_BELOW_FLOOR"])
     assert desk.lock == before
 
 
-def test_an_update_that_asks_for_more_is_told_or_refused(desk: Desk) -> None:
+def test_an_update_that_requests_more_permissions_is_reported_or_refused(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     made = bundle(version="1.1.0", content=SERVER)
@@ -356,41 +356,41 @@ def replaced_version(made: Bundle, version: str) -> Bundle:
     return Bundle(descriptor={**made.descriptor, "tool": tool}, manifest=made.manifest, archive=made.archive)
 
 
-def test_what_was_installed_on_the_word_of_a_revoked_key_is_told(desk: Desk) -> None:
+def test_bundles_attested_by_a_revoked_key_are_reported(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     assert main(["trust", "remove", "vera", "--revoke", "--why", "stolen"]) == 0
-    code, told = desk.update()
-    assert (code, codes(told)) == (1, ["key_revoked", "NO_VALID_ATTESTATIONS"])
+    code, report = desk.update()
+    assert (code, codes(report)) == (1, ["key_revoked", "NO_VALID_ATTESTATIONS"])
     notice = "acme.notes was attested with vera, a key that was revoked (stolen)"
     assert notice in desk.started("acme.notes", "--show").stderr
 
 
-def test_a_registry_that_cannot_be_reached_is_not_clean(desk: Desk) -> None:
+def test_an_unreachable_registry_is_not_reported_as_clean(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
-    code, told = desk.run("update", "--by", "me")
-    assert (code, len(told["unchecked"])) == (3, 1)
-    assert "--registry" in json.dumps(told) or "registry is not known" in json.dumps(told)
+    code, report = desk.run("update", "--by", "me")
+    assert (code, len(report["unchecked"])) == (3, 1)
+    assert "--registry" in json.dumps(report) or "registry is not known" in json.dumps(report)
 
 
-def test_frozen_fetches_what_the_lock_pins_and_nothing_newer(desk: Desk) -> None:
+def test_frozen_fetches_only_what_the_lock_pins(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     pinned = desk.lock
     desk.publish(bundle(version="1.1.0", content=POISONED))
     store = desk.root.parent / "store"
     store.rename(store.with_name("gone"))
-    code, told = desk.run("fetch", "--frozen")
-    assert (code, [row["code"] for row in told["findings"]]) == (3, ["artifact_missing"])
-    code, told = desk.run("fetch", "--frozen", "--registry", str(desk.export))
-    assert (code, [each["server"] for each in told["servers"]]) == (0, ["acme.notes"])
+    code, report = desk.run("fetch", "--frozen")
+    assert (code, [row["code"] for row in report["findings"]]) == (3, ["artifact_missing"])
+    code, report = desk.run("fetch", "--frozen", "--registry", str(desk.export))
+    assert (code, [each["server"] for each in report["servers"]]) == (0, ["acme.notes"])
     assert desk.lock == pinned
     unpacked = next((store / "environments").glob("*/tree/main.py"))
     assert unpacked.read_bytes() == SERVER
 
 
-def test_the_address_of_a_registry_comes_from_the_trust_store_and_never_from_the_lock(desk: Desk) -> None:
+def test_the_url_of_a_registry_comes_from_the_trust_store_not_from_the_lock(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     assert desk.record()["bundle"]["registry"] == str(desk.export)
@@ -405,7 +405,7 @@ def test_the_address_of_a_registry_comes_from_the_trust_store_and_never_from_the
 # Policies, names, letters
 
 
-def test_the_policy_of_the_user_decides_what_tools_may_ask_for(desk: Desk) -> None:
+def test_the_users_policy_decides_which_permissions_tools_get(desk: Desk) -> None:
     made = bundle(content=SERVER)
     made.descriptor["security"]["policy"]["filesystem"] = "read_only"
     desk.publish(relinked(made))
@@ -420,33 +420,33 @@ def test_the_policy_of_the_user_decides_what_tools_may_ask_for(desk: Desk) -> No
 def test_the_projects_policy_can_forbid_an_install(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     (desk.root / "pinwarden.toml").write_text('[policy]\nversion = 1\n[policy.servers]\ndeny = ["acme.*"]\n')
-    code, told = desk.install()
-    assert (code, told["error"]["code"]) == (1, "POLICY_REFUSED")
+    code, report = desk.install()
+    assert (code, report["error"]["code"]) == (1, "POLICY_REFUSED")
     assert not (desk.root / "mcp-lock.json").exists()
 
 
-def test_by_the_letter_is_written_down_as_such(desk: Desk) -> None:
+def test_a_literal_install_is_recorded_in_the_lock(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
-    code, told = desk.install("--literal")
-    assert (code, told["literal"], told["log"]) == (0, True, None)
+    code, report = desk.install("--literal")
+    assert (code, report["literal"], report["log"]) == (0, True, None)
     assert (desk.record()["bundle"]["literal"], desk.record()["bundle"]["log"]) == (True, None)
 
 
 @pytest.mark.parametrize("name", ["../evil", "acme..notes", "Acme", "acme.notes@../x", "acme.notes@yanked-1.0.0", ""])
-def test_attack_a_name_that_is_a_path_is_refused_before_anything_is_asked(desk: Desk, name: str) -> None:
-    code, told = desk.install(tool=name)
-    assert (code, told["error"]["code"]) == (2, "REGISTRY_NAME_INVALID")
+def test_attack_a_tool_name_that_is_a_path_is_refused_before_any_request(desk: Desk, name: str) -> None:
+    code, report = desk.install(tool=name)
+    assert (code, report["error"]["code"]) == (2, "REGISTRY_NAME_INVALID")
 
 
-def test_a_value_in_the_place_of_a_variables_name_is_not_written_down(desk: Desk) -> None:
+def test_a_variable_with_a_value_is_not_recorded(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
-    code, told = desk.install("--env", "API_KEY=s3cret")
-    assert (code, told["error"]["code"]) == (2, "USAGE")
-    assert "s3cret" not in json.dumps(told)
+    code, report = desk.install("--env", "API_KEY=s3cret")
+    assert (code, report["error"]["code"]) == (2, "USAGE")
+    assert "s3cret" not in json.dumps(report)
     assert not (desk.root / "mcp-lock.json").exists()
 
 
-def test_a_name_that_is_locked_for_something_else_is_not_taken_over(desk: Desk) -> None:
+def test_a_name_that_is_locked_for_another_server_is_refused(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     (desk.root / ".mcp.json").write_text(
         json.dumps({"mcpServers": {"acme.notes": {"command": "npx", "args": ["x@1.0.0"]}}})
@@ -457,7 +457,7 @@ def test_a_name_that_is_locked_for_something_else_is_not_taken_over(desk: Desk) 
     assert desk.lock == before
 
 
-def test_attack_a_record_that_was_edited_in_the_lock_starts_nothing(desk: Desk) -> None:
+def test_attack_an_edited_bundle_record_in_the_lock_does_not_start(desk: Desk) -> None:
     desk.publish(bundle(content=SERVER))
     desk.install()
     path = desk.root / "mcp-lock.json"
@@ -475,15 +475,15 @@ def oci(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
 
 
 @needs_registry
-def test_a_bundle_is_installed_from_an_oci_registry_under_the_log_of_its_own(desk: Desk, oci: DockerRegistry) -> None:
+def test_a_bundle_is_installed_from_an_oci_registry_with_a_separate_log(desk: Desk, oci: DockerRegistry) -> None:
     made = bundle(content=SERVER)
     desk.publish(made)
     place = push(desk, oci, made)
-    code, told = desk.run("install", "acme.notes", "--registry", place, "--by", "me")
-    assert (code, told["error"]["code"]) == (1, "POINTER_UNLOGGED")
+    code, report = desk.run("install", "acme.notes", "--registry", place, "--by", "me")
+    assert (code, report["error"]["code"]) == (1, "POINTER_UNLOGGED")
     options = ("--registry", place, "--log", str(desk.export), "--by", "me")
-    code, told = desk.run("install", "acme.notes", *options)
-    assert (code, told["result"], told["log"]["index"]) == (0, "ACCEPT", 0)
+    code, report = desk.run("install", "acme.notes", *options)
+    assert (code, report["result"], report["log"]["index"]) == (0, "ACCEPT", 0)
     assert desk.record()["bundle"]["ociDigest"].startswith("sha256:")
     assert desk.started(stdin=QUESTIONS).returncode == 0
     store = desk.root.parent / "store"
@@ -514,17 +514,17 @@ def push(desk: Desk, oci: DockerRegistry, made: Bundle) -> str:
 
 
 @needs_registry
-def test_an_image_is_locked_by_the_digest_of_its_tag_and_a_moved_tag_is_told(desk: Desk, oci: DockerRegistry) -> None:
+def test_an_image_is_locked_by_digest_and_a_moved_tag_is_reported(desk: Desk, oci: DockerRegistry) -> None:
     good, evil = images.image("good"), images.image("evil")
     images.push(oci, "acme/slack", "v2", good)
     reference = f"{oci.host}/acme/slack:v2"
     image = ("install", "acme.slack", "--image", reference, "--allow-private", "--by", "me")
-    code, told = desk.run(*image)
-    assert (code, told["digest"]) == (0, str(good.digest))
+    code, report = desk.run(*image)
+    assert (code, report["digest"]) == (0, str(good.digest))
     images.push(oci, "acme/slack", "v2", evil)
     before = desk.lock
-    code, told = desk.run("update", "--allow-private")
-    assert (code, codes(told)) == (1, ["tag_moved"])
+    code, report = desk.run("update", "--allow-private")
+    assert (code, codes(report)) == (1, ["tag_moved"])
     assert desk.lock == before
     assert desk.run(*image)[1]["error"]["code"] == "ARTIFACT_MISMATCH"
     assert desk.lock == before

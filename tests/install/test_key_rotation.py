@@ -68,7 +68,7 @@ def lying(world: World, entries: list[bytes], key: PrivateKey, changes: list[Key
 
 
 def change_to(world: World, seq: int, old: PrivateKey, new: PrivateKey, **more: str) -> KeyChange:
-    """A change of key as whoever holds both keys can make it."""
+    """A key change as the holder of both keys can make it."""
     stated = KeyChange(
         log_id=more.get("log_id", world.registry.identity.log_id),
         seq=seq,
@@ -87,7 +87,7 @@ def signed_by(world: World, key: PrivateKey) -> bytes:
     return document_bytes(add_signature(value, pointer_document.POINTER_SIGNED_FIELDS, key))
 
 
-def test_whoever_follows_the_log_takes_the_new_key_over(user: User) -> None:
+def test_following_the_log_adopts_the_new_key(user: User) -> None:
     user.publish(FIRST)
     assert user.accepts()
     change = turn(user.world)
@@ -102,7 +102,7 @@ def test_whoever_follows_the_log_takes_the_new_key_over(user: User) -> None:
     assert (judged.accepted.log_position.index, judged.accepted.log_position.size) == (2, 3)
 
 
-def test_two_changes_are_followed_at_once_and_from_any_of_the_keys(user: User, tmp_path: Path) -> None:
+def test_two_key_changes_are_followed_at_once_from_any_of_the_keys(user: User, tmp_path: Path) -> None:
     user.publish(FIRST)
     middle = [root_of(user.world, "acme")]
     turn(user.world)
@@ -111,31 +111,33 @@ def test_two_changes_are_followed_at_once_and_from_any_of_the_keys(user: User, t
     turn(user.world, NEWER)
     middle.append(root_of(user.world, "acme"))
     for number, root in enumerate(middle):
-        somebody = new_user(user.world, tmp_path / str(number))
-        pinned = TrustStore(registries=(root,), keys=load_trust(somebody.trust).keys)
-        somebody.trust.write_bytes(trust_store_bytes(pinned))
-        assert somebody.accepts()
-        (after,) = load_trust(somebody.trust).registries
+        other_user = new_user(user.world, tmp_path / str(number))
+        pinned = TrustStore(registries=(root,), keys=load_trust(other_user.trust).keys)
+        other_user.trust.write_bytes(trust_store_bytes(pinned))
+        assert other_user.accepts()
+        (after,) = load_trust(other_user.trust).registries
         assert after.log.key == NEWER.public_key
 
 
-def test_a_third_party_verifies_a_log_with_two_keys_and_a_monitor_tells_the_change(user: User, tmp_path: Path) -> None:
+def test_a_third_party_verifies_a_log_with_two_keys_and_a_monitor_reports_the_change(
+    user: User, tmp_path: Path
+) -> None:
     state = tmp_path / "log.json"
     user.publish(FIRST)
     monitor_log(user.world.files, state, FollowOptions(key=REGISTRY_KEY.public_key), [])
     turn(user.world)
-    told = monitor_log(user.world.files, state, FollowOptions(key=REGISTRY_KEY.public_key), [])
-    assert (told.exit_code, [row.code for row in told.rows]) == (1, ["registry_key_changed"])
-    assert (told.rows[0].before, told.rows[0].after) == (OLD_DID, NEW_DID)
+    report = monitor_log(user.world.files, state, FollowOptions(key=REGISTRY_KEY.public_key), [])
+    assert (report.exit_code, [row.code for row in report.rows]) == (1, ["registry_key_changed"])
+    assert (report.rows[0].before, report.rows[0].after) == (OLD_DID, NEW_DID)
     assert monitor_log(user.world.files, state, FollowOptions(), []).exit_code == 0
     for key in (REGISTRY_KEY, NEW):
         facts = verify_log(user.world.files, FollowOptions(key=key.public_key)).facts
         assert (facts["key_id"], facts["ended_keys"]) == (NEW_DID, [{"key_id": OLD_DID, "seq": 1}])
-    stranger = FollowOptions(key=MALLORY.public_key)
-    assert code_of(lambda: verify_log(user.world.files, stranger)) == "SIGNATURE_INVALID"
+    other_key = FollowOptions(key=MALLORY.public_key)
+    assert code_of(lambda: verify_log(user.world.files, other_key)) == "SIGNATURE_INVALID"
 
 
-def test_an_export_leads_to_the_new_key_too(user: User, tmp_path: Path) -> None:
+def test_a_static_export_leads_to_the_new_key(user: User, tmp_path: Path) -> None:
     from pinwarden.registry.registry_client import FolderRegistry
 
     user.publish(FIRST)
@@ -148,7 +150,7 @@ def test_an_export_leads_to_the_new_key_too(user: User, tmp_path: Path) -> None:
 # Attacks
 
 
-def test_attack_a_thief_of_the_old_key_points_nowhere_once_the_change_was_seen(user: User) -> None:
+def test_attack_a_pointer_by_a_stolen_old_key_is_refused_after_the_change_was_seen(user: User) -> None:
     user.publish(FIRST)
     turn(user.world)
     assert user.accepts()
@@ -158,7 +160,7 @@ def test_attack_a_thief_of_the_old_key_points_nowhere_once_the_change_was_seen(u
     assert user.trust.read_bytes() == before
 
 
-def test_attack_a_thief_of_the_old_key_points_nowhere_while_the_change_is_still_to_be_seen(user: User) -> None:
+def test_attack_a_pointer_by_a_stolen_old_key_is_refused_before_the_change_was_seen(user: User) -> None:
     """The pointer is good by the trust store; the log, which is read next, says that its key has ended."""
     user.publish(FIRST)
     assert user.accepts()
@@ -168,7 +170,7 @@ def test_attack_a_thief_of_the_old_key_points_nowhere_while_the_change_is_still_
     assert user.accepts()
 
 
-def test_attack_a_thief_of_the_old_key_cannot_go_on_with_the_log(user: User) -> None:
+def test_attack_a_stolen_old_key_cannot_extend_the_log(user: User) -> None:
     user.publish(FIRST)
     turn(user.world)
     assert user.accepts()
@@ -196,8 +198,8 @@ def test_attack_a_log_from_before_the_change_is_a_rollback(user: User) -> None:
 
 
 @pytest.mark.parametrize("lie", ["nowhere", "elsewhere", "another log", "one signature", "garbage"])
-def test_attack_a_change_of_key_that_is_not_in_the_log_is_not_believed(user: User, lie: str) -> None:
-    """Even by whoever holds the old key: a change is either in the log, for everybody to see, or there is none."""
+def test_attack_a_key_change_that_is_not_in_the_log_is_refused(user: User, lie: str) -> None:
+    """Not even by the holder of the old key: a key change counts only if it is in the public log."""
     user.publish(FIRST)
     user.publish(SECOND)
     assert user.accepts()
@@ -218,7 +220,7 @@ def test_attack_a_change_of_key_that_is_not_in_the_log_is_not_believed(user: Use
     assert (user.trust.read_bytes(), user.seen) == (trust, kept)
 
 
-def test_attack_a_change_in_a_part_of_the_log_that_was_seen_is_not_believed(user: User) -> None:
+def test_attack_a_key_change_in_an_already_verified_part_of_the_log_is_refused(user: User) -> None:
     user.publish(FIRST)
     user.publish(SECOND)
     state = follow_log(user.world.files, None, FollowOptions()).state
@@ -227,7 +229,7 @@ def test_attack_a_change_in_a_part_of_the_log_that_was_seen_is_not_believed(user
     assert code_of(lambda: follow_log(files, state, FollowOptions())) == "LOG_PROOF_INVALID"
 
 
-def test_attack_a_log_that_leads_to_a_revoked_key_is_not_followed_there(user: User) -> None:
+def test_attack_a_log_that_leads_to_a_revoked_key_is_refused(user: User) -> None:
     user.publish(FIRST)
     assert user.accepts()
     kept = user.seen
@@ -240,14 +242,14 @@ def test_attack_a_log_that_leads_to_a_revoked_key_is_not_followed_there(user: Us
     assert user.seen == kept
 
 
-def test_attack_an_ended_key_is_not_trusted_again(user: User) -> None:
+def test_attack_a_replaced_key_cannot_be_trusted_again(user: User) -> None:
     user.publish(FIRST)
     root = root_of(user.world, "again")
     turn(user.world)
     assert user.accepts()
     store = load_trust(user.trust)
     assert code_of(lambda: add_registry(store, root)) == "REGISTRY_KEY_ENDED"
-    # Whoever forgets the registry, and then trusts its old key, is led to the new one by what was seen of the log.
+    # A user who removes the registry and then trusts its old key is led to the new one by the saved log state.
     forgotten = remove_key(store, NEW_DID)
     change_trust(user.trust, lambda _: add_registry(forgotten, root))
     assert load_log_state(next(user.trust.parent.glob("logs/*.json"))).key == NEW.public_key  # type: ignore[union-attr]
@@ -259,7 +261,7 @@ def test_attack_an_ended_key_is_not_trusted_again(user: User) -> None:
     assert code_of(lambda: add_registry(revoked, root)) == "KEY_REVOKED"
 
 
-def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> None:
+def test_attack_a_replica_with_the_old_key_cannot_sign(user: User) -> None:
     user.publish(FIRST)
     old = user.world.registry
     turn(user.world)
@@ -277,22 +279,22 @@ def test_attack_a_replica_with_the_old_key_signs_nothing_more(user: User) -> Non
 # The command
 
 
-def test_an_operator_changes_the_key_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_operator_rotates_the_key_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "registry"
     first = open_registry(RegistrySettings(folder=folder))
     first.close()
     assert main(["registry", "rotate-key", "--data", str(folder), "--why", "yearly", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert problems("registry-rotate-key", told) == []
-    assert (told["old_key_id"], told["seq"], told["pointers"]) == (first.identity.key.did, 0, 0)
+    report = json.loads(capsys.readouterr().out)
+    assert problems("registry-rotate-key", report) == []
+    assert (report["old_key_id"], report["seq"], report["pointers"]) == (first.identity.key.did, 0, 0)
     again = open_registry(RegistrySettings(folder=folder))
     again.close()
-    assert (again.identity.key.did, again.identity.log_id) == (told["new_key_id"], first.identity.log_id)
+    assert (again.identity.key.did, again.identity.log_id) == (report["new_key_id"], first.identity.log_id)
     assert sorted(path.name for path in folder.glob("registry.key*")) == ["registry.key"]
     assert main(["registry", "rotate-key", "--data", str(folder), "--new-key", "x", "--format", "json"]) == 2
 
 
-def test_a_change_that_was_cut_short_is_finished_when_the_registry_is_opened(tmp_path: Path) -> None:
+def test_an_interrupted_key_rotation_is_completed_when_the_registry_is_opened(tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     first = open_registry(RegistrySettings(folder=folder))
     new = prepare_next_key(folder)
@@ -304,7 +306,7 @@ def test_a_change_that_was_cut_short_is_finished_when_the_registry_is_opened(tmp
     assert not (folder / "registry.key.next").exists()
 
 
-def test_the_list_of_whom_you_trust_shows_both_keys(
+def test_trust_list_shows_both_keys(
     user: User, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     user.publish(FIRST)

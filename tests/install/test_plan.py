@@ -50,7 +50,7 @@ from tests.registry.world import MALLORY, REGISTRY_KEY, Bundle, as_json, atteste
 FIRST, SECOND = bundle(), bundle(version="1.1.0", content=b"print(2)\n")
 
 
-def test_an_honest_bundle_passes_every_step_and_each_is_told(user: User) -> None:
+def test_a_valid_bundle_passes_every_step_and_each_is_listed(user: User) -> None:
     user.publish(FIRST)
     judged = user.judge(floor="1.0.0")
     assert judged.accepted is not None
@@ -77,7 +77,7 @@ def test_a_second_install_reads_only_what_is_new_in_the_log(user: User) -> None:
 # Attacks on what is pointed to
 
 
-def test_attack_a_pointer_of_a_registry_that_nobody_trusts_leads_to_no_further_question(user: User) -> None:
+def test_attack_a_pointer_of_an_untrusted_registry_causes_no_further_request(user: User) -> None:
     user.publish(FIRST)
     change_trust(user.trust, lambda store: replace(store, registries=()))
     files = user.world.files
@@ -93,7 +93,7 @@ def test_attack_a_tampered_blob_is_refused(user: User) -> None:
         assert user.code(showing(user.world, **{path: data})) == "ARTIFACT_MISMATCH"
 
 
-def test_attack_an_archive_of_other_files_under_a_page_that_names_it_is_refused(user: User) -> None:
+def test_attack_an_archive_with_other_files_is_refused_although_the_version_page_names_it(user: User) -> None:
     """The registry itself may lie in the page of a version; the archive must hold the files of the manifest."""
     user.publish(FIRST)
     evil = bundle(content=b"evil\n")
@@ -111,7 +111,7 @@ def page_signed(page: dict[str, Any]) -> bytes:
     return document_bytes(add_signature(page, registry_documents.VERSION_SIGNED_FIELDS, REGISTRY_KEY))
 
 
-def test_attack_a_mirror_that_swaps_what_the_server_tells_the_model_is_refused(user: User) -> None:
+def test_attack_a_mirror_that_swaps_the_recorded_surface_is_refused(user: User) -> None:
     """The page of a version names the text that an install approves, so the registry signs it."""
     user.publish(FIRST)
     path = "versions/acme.notes/1.0.0.json"
@@ -126,23 +126,23 @@ def test_attack_a_mirror_that_swaps_what_the_server_tells_the_model_is_refused(u
     assert user.code(showing(user.world, **{path: document_bytes(unsigned)})) == "DOCUMENT_INVALID"
 
 
-def vouched(issued: str, expires: str, key: PrivateKey = VERA) -> dict[str, Any]:
+def make_attestation(issued: str, expires: str, key: PrivateKey = VERA) -> dict[str, Any]:
     made = attested(FIRST, VERA, "verifier")
     made["claims"][0].update(issued_at_utc=issued, expires_at_utc=expires)
     return add_signature({**made, "signatures": []}, attestation.ATTESTATION_SIGNED_FIELDS, key)
 
 
-def test_a_claim_that_expired_can_be_renewed_and_by_nobody_else(user: User) -> None:
-    old = vouched("2026-01-01T00:00:00Z", "2026-11-17T00:00:00Z")
+def test_only_its_issuer_can_renew_an_expired_claim(user: User) -> None:
+    old = make_attestation("2026-01-01T00:00:00Z", "2026-11-17T00:00:00Z")
     user.publish(FIRST, attestations=[old])
     user.world.clock.pass_by(days=2)
     assert user.code() == "ATTESTATION_EXPIRED"
-    renewed = vouched("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z")
+    renewed = make_attestation("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z")
     add_attestation(
         user.world.registry, authenticate(user.world.registry, user.world.token, "attest"), document_bytes(renewed)
     )
     assert user.accepts()
-    forged = vouched("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z", MALLORY)
+    forged = make_attestation("2026-11-18T00:00:00Z", "2027-11-18T00:00:00Z", MALLORY)
     assert current_attestations(
         {"old": attestation.attestation_from_json(old), "forged": attestation.attestation_from_json(forged)}
     ) == ["old", "forged"]
@@ -170,7 +170,7 @@ def test_attack_a_bundle_of_another_name_is_refused(user: User) -> None:
     assert user.code() == "TOOL_NAME_MISMATCH"
 
 
-# Attacks on who vouches
+# Attacks on attestations
 
 
 def test_attack_forged_attestations_do_not_count(user: User) -> None:
@@ -192,7 +192,7 @@ def test_attack_forged_attestations_do_not_count(user: User) -> None:
         assert user.code(shown) == "NO_VALID_ATTESTATIONS"
 
 
-def test_attack_a_list_of_attestations_that_leads_elsewhere_is_refused(user: User) -> None:
+def test_attack_a_list_of_attestations_with_paths_instead_of_cids_is_refused(user: User) -> None:
     user.publish(FIRST)
     listed = f"attestations/{FIRST.root_cid}/{FIRST.descriptor_cid}.json"
     files = showing(user.world, **{listed: document_bytes({"attestations": ["../../registry.key"]})})
@@ -208,7 +208,7 @@ def test_an_expired_claim_stops_the_install(user: User) -> None:
     assert user.code() == "ATTESTATION_EXPIRED"
 
 
-def test_a_revoked_key_vouches_for_nothing_and_points_nowhere(user: User) -> None:
+def test_attestations_and_pointers_by_revoked_keys_are_refused(user: User) -> None:
     user.publish(FIRST)
     vera, acme = load(user).keys[0].key, load(user).registries[0].key
     change_trust(user.trust, lambda store: revoke_key(store, vera, user.world.clock(), "stolen"))
@@ -233,7 +233,7 @@ def test_attack_a_replayed_old_pointer_is_refused(user: User) -> None:
     assert user.accepts()
 
 
-def test_attack_a_replayed_old_pointer_under_an_old_head_is_refused_by_whoever_saw_the_newer_one(user: User) -> None:
+def test_attack_a_replayed_pointer_with_an_old_head_is_refused_after_a_newer_head_was_seen(user: User) -> None:
     user.publish(FIRST)
     old = copy_of(user.world, POINTER, EVENT, PROOF, CHECKPOINT, VIEW)
     user.publish(SECOND)
@@ -243,7 +243,7 @@ def test_attack_a_replayed_old_pointer_under_an_old_head_is_refused_by_whoever_s
     assert user.seen == kept
 
 
-def test_attack_a_frozen_registry_is_refused_after_some_days(user: User) -> None:
+def test_attack_a_frozen_log_is_refused_after_the_maximum_age(user: User) -> None:
     """The same old head again and again, which follows from everything that was seen."""
     user.publish(FIRST)
     old = copy_of(user.world, POINTER, EVENT, PROOF, CHECKPOINT, VIEW)
@@ -255,14 +255,14 @@ def test_attack_a_frozen_registry_is_refused_after_some_days(user: User) -> None
     assert user.code(showing(user.world, **old)) == "LOG_FROZEN"
 
 
-def test_attack_a_fresh_word_about_the_head_does_not_cover_an_old_head(user: User) -> None:
+def test_attack_a_fresh_signed_checkpoint_does_not_cover_an_old_head(user: User) -> None:
     user.publish(FIRST)
     old = copy_of(user.world, POINTER, EVENT, PROOF, CHECKPOINT)
     user.publish(SECOND)
     assert user.code(showing(user.world, **old)) == "LOG_FROZEN"
 
 
-def test_attack_a_word_about_the_head_from_the_future_or_by_somebody_else_is_refused(user: User) -> None:
+def test_attack_a_signed_checkpoint_from_the_future_or_by_another_key_is_refused(user: User) -> None:
     user.publish(FIRST)
     now = user.world.clock()
     user.world.clock.pass_by(days=100)
@@ -286,7 +286,7 @@ def test_attack_a_forked_log_is_refused(user: User) -> None:
 
 
 def test_attack_a_proof_from_another_history_is_refused(user: User) -> None:
-    """The log is the one that everybody sees; the proof is of one that the registry made for this user."""
+    """The log is the public one; the proof is from a log that the registry made for this user only."""
     user.publish(FIRST)
     user.publish(SECOND)
     first, second = entries_of(user.world)
@@ -300,7 +300,7 @@ def test_attack_a_proof_from_another_history_is_refused(user: User) -> None:
     assert user.accepts()
 
 
-def test_attack_a_proof_of_a_longer_log_than_is_shown_is_refused(user: User) -> None:
+def test_attack_a_proof_for_a_longer_log_than_the_one_served_is_refused(user: User) -> None:
     user.publish(FIRST)
     old = copy_of(user.world, CHECKPOINT, VIEW)
     user.publish(SECOND, channel="beta")
@@ -308,7 +308,7 @@ def test_attack_a_proof_of_a_longer_log_than_is_shown_is_refused(user: User) -> 
 
 
 def pointer_to(made: Bundle, key: PrivateKey = REGISTRY_KEY) -> bytes:
-    """A pointer that somebody with the registry's key signs, and that nobody logs."""
+    """A pointer that is signed with the registry's key but not logged."""
     point = pointer_document.Pointer(
         tool="acme.notes",
         channel="stable",
@@ -322,7 +322,7 @@ def pointer_to(made: Bundle, key: PrivateKey = REGISTRY_KEY) -> bytes:
 
 
 def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> None:
-    """A stolen registry key can sign anything; what it signs in secret is not in the log that everybody sees."""
+    """A stolen registry key can sign anything, but what it signs in secret is not in the public log."""
     user.publish(FIRST)
     user.publish(SECOND, channel="beta")
     assert user.code(showing(user.world, **{POINTER: pointer_to(SECOND)})) == "POINTER_UNLOGGED"
@@ -334,7 +334,7 @@ def test_attack_a_signed_pointer_that_is_not_logged_is_refused(user: User) -> No
     assert user.code(shown) == "POINTER_UNLOGGED"
 
 
-def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_pointer(user: User) -> None:
+def test_attack_a_yanked_version_is_refused_whatever_points_to_it(user: User) -> None:
     user.publish(FIRST)
     with user.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         registry_documents = publications.find_version(transaction, "acme.notes", "1.0.0")
@@ -346,7 +346,7 @@ def test_attack_a_version_that_was_taken_back_is_not_installed_by_whatever_point
     assert user.code() == "VERSION_YANKED"
 
 
-def test_a_version_that_was_taken_back_is_told_with_when_and_why(user: User) -> None:
+def test_a_yanked_version_is_reported_with_time_and_reason(user: User) -> None:
     user.publish(FIRST)
     assert user.world.change(YANK, tool="acme.notes", version="1.0.0", reason="it leaks").changed
     judged = user.judge()
@@ -361,8 +361,8 @@ def test_a_version_that_was_taken_back_is_told_with_when_and_why(user: User) -> 
     assert user.code(literal=True) == "POINTER_NOT_FOUND"
 
 
-def test_attack_a_mirror_cannot_say_of_a_version_that_it_was_taken_back(user: User) -> None:
-    """What is not proved by the log is not told: a mirror that hides a pointer only hides a pointer."""
+def test_attack_a_mirror_cannot_claim_that_a_version_was_yanked(user: User) -> None:
+    """Only what the log proves is reported: a mirror that hides a pointer only hides a pointer."""
     user.publish(FIRST)
     judged = user.judge(showing(user.world, **{POINTER: None}))
     assert judged.refusal is not None
@@ -378,7 +378,7 @@ def test_attack_a_mirror_cannot_say_of_a_version_that_it_was_taken_back(user: Us
     assert judged.refusal.why["log"] in ("LOG_EVENT_INVALID", "LOG_PROOF_INVALID")
 
 
-def test_a_damaged_record_of_what_was_seen_is_an_error_and_stays_as_it_is(user: User) -> None:
+def test_a_damaged_log_state_is_an_error_and_is_not_overwritten(user: User) -> None:
     user.publish(FIRST)
     assert user.accepts()
     path = log_state_path(user.trust, load(user).registries[0].log)
@@ -388,7 +388,7 @@ def test_a_damaged_record_of_what_was_seen_is_an_error_and_stays_as_it_is(user: 
     assert path.read_bytes() == spoilt
 
 
-def test_a_log_that_no_witness_has_seen_is_refused_where_one_is_demanded(user: User) -> None:
+def test_a_log_without_the_required_witness_is_refused(user: User) -> None:
     user.publish(FIRST)
     witness = WitnessKey(name="witness.example", key=MALLORY.public_key)
 
@@ -426,7 +426,7 @@ def entry(path: str, data: bytes = b"pass\n", size: int | None = None) -> Manife
 
 
 @pytest.mark.parametrize("path", ["../evil", "/etc/cron.d/evil", "a/../../evil", "a\\..\\evil", "con", "a\0b"])
-def test_attack_a_path_that_leads_out_is_refused(user: User, path: str) -> None:
+def test_attack_a_path_traversal_is_refused(user: User, path: str) -> None:
     smuggle(user.world, smuggled([entry("main.py"), entry(path)], FIRST.archive))
     assert user.code() == "MANIFEST_PATH_INVALID"
 
@@ -440,20 +440,20 @@ def car_bomb() -> tuple[bytes, str]:
 
 
 def zip_bomb() -> tuple[bytes, str]:
-    held = BytesIO()
-    with ZipFile(held, "w", ZIP_DEFLATED) as made:
+    buffer = BytesIO()
+    with ZipFile(buffer, "w", ZIP_DEFLATED) as made:
         made.writestr("main.py", bytes(10_000_000))
-    return held.getvalue(), TAR_ZSTD_MEDIA_TYPE
+    return buffer.getvalue(), TAR_ZSTD_MEDIA_TYPE
 
 
 @pytest.mark.parametrize("bomb", [tar_bomb, car_bomb, zip_bomb])
-def test_attack_a_bomb_of_any_kind_is_refused(user: User, bomb: Callable[[], tuple[bytes, str]]) -> None:
+def test_attack_decompression_bombs_are_refused(user: User, bomb: Callable[[], tuple[bytes, str]]) -> None:
     archive, media_type = bomb()
     smuggle(user.world, smuggled([entry("main.py")], archive, media_type))
     assert user.code() == "ARCHIVE_UNSAFE"
 
 
-def test_attack_a_manifest_of_more_than_is_unpacked_is_refused(user: User) -> None:
+def test_attack_a_manifest_above_the_limits_is_refused(user: User) -> None:
     smuggle(user.world, smuggled([entry("main.py"), entry("x", size=10**12)], FIRST.archive))
     assert user.code() == "ARCHIVE_UNSAFE"
 
@@ -470,7 +470,7 @@ def test_attack_duplicate_keys_in_any_document_are_refused(user: User) -> None:
         assert (judged.refusal.code, judged.plan[2].result) == ("JSON_CANONICALIZATION_ERROR", "failed")
 
 
-# What is asked for, and in which order it is answered
+# Requested versions and permissions, and the order of checks
 
 
 def test_a_version_below_the_floor_is_refused(user: User) -> None:
@@ -478,15 +478,15 @@ def test_a_version_below_the_floor_is_refused(user: User) -> None:
     assert user.code(floor="1.0.1") == "VERSION_BELOW_FLOOR"
 
 
-def test_attack_a_version_that_cannot_be_compared_does_not_get_below_the_floor(user: User) -> None:
+def test_attack_a_version_that_cannot_be_compared_is_refused_by_the_floor(user: User) -> None:
     """A descriptor may have such a version, and nothing that compares versions has a place for it."""
     user.publish(bundle(version="0.0.1-01"))
     assert user.code(floor="1.0.0") == "VERSION_BELOW_FLOOR"
     assert user.accepts()
 
 
-def test_attack_a_signature_over_one_field_a_thousand_times_does_not_fill_the_memory(user: User) -> None:
-    """Whoever stands in between needs no key for it, only the name of one that is trusted."""
+def test_attack_a_signature_that_lists_one_field_a_thousand_times_uses_little_memory(user: User) -> None:
+    """A man in the middle needs no key for this, only the id of a trusted one."""
     user.publish(FIRST)
     document = as_json(user.world.files.get(POINTER))
     document["pointers"][0]["filling"] = ["x" * 60_000] * 10
@@ -500,7 +500,7 @@ def test_attack_a_signature_over_one_field_a_thousand_times_does_not_fill_the_me
         tracemalloc.stop()
 
 
-def test_what_is_asked_for_beyond_the_policy_is_refused(user: User) -> None:
+def test_permissions_beyond_the_policy_are_refused(user: User) -> None:
     asked = {"policy": {"network": "allow", "filesystem": "read_write", "exec": "allow"}}
     smuggle(user.world, smuggled([entry("main.py")], FIRST.archive, security=asked), content_hash=hash_of(FIRST))
     policy = InstallerPolicy()
@@ -518,7 +518,7 @@ def hash_of(made: Bundle) -> str:
     return f"sha256:{sha256(made.archive).hexdigest()}"
 
 
-def test_a_tool_or_channel_that_is_not_there_is_told_at_the_first_step(user: User) -> None:
+def test_an_unknown_tool_or_channel_fails_the_first_step(user: User) -> None:
     user.publish(FIRST)
     for judged in (user.judge(tool="acme.nothing"), user.judge(channel="beta")):
         assert judged.refusal is not None
@@ -526,7 +526,7 @@ def test_a_tool_or_channel_that_is_not_there_is_told_at_the_first_step(user: Use
         assert {line.result for line in judged.plan[1:]} == {"not reached"}
 
 
-def test_the_rulebook_answers_before_the_log_and_the_log_before_the_bytes(user: User) -> None:
+def test_acceptance_is_reported_before_the_log_and_the_log_before_the_bytes(user: User) -> None:
     user.publish(FIRST, attestations=[])
     blob = {f"blobs/{FIRST.archive_cid}": b"other"}
     assert user.code(showing(user.world, **{PROOF: None}, **blob)) == "NO_VALID_ATTESTATIONS"
@@ -536,7 +536,7 @@ def test_the_rulebook_answers_before_the_log_and_the_log_before_the_bytes(user: 
     assert user.code(showing(user.world, **blob)) == "ARTIFACT_MISMATCH"
 
 
-def test_by_the_letter_no_log_is_asked_and_what_is_unpacked_is_safe_all_the_same(user: User) -> None:
+def test_literal_mode_skips_the_log_but_still_unpacks_safely(user: User) -> None:
     user.publish(FIRST)
     assert user.accepts(showing(user.world, **{PROOF: None, CHECKPOINT: None}), literal=True)
     assert user.seen == {}
@@ -548,7 +548,7 @@ def test_by_the_letter_no_log_is_asked_and_what_is_unpacked_is_safe_all_the_same
     assert [line.result for line in judged.plan[:8]] == ["passed"] * 8
 
 
-def test_a_channel_that_moves_while_it_is_asked_about_is_asked_about_again(user: User) -> None:
+def test_a_channel_that_moves_during_the_checks_is_checked_once_more(user: User) -> None:
     user.publish(FIRST)
     old = copy_of(user.world, POINTER, EVENT, PROOF)
     user.publish(SECOND)

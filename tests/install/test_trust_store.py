@@ -1,4 +1,4 @@
-"""The trust store: whom a user trusts, as what, and whom no longer."""
+"""The trust store: trusted registries and keys, their roles, and revocations."""
 
 from __future__ import annotations
 
@@ -38,29 +38,32 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def command(*arguments: str) -> tuple[int, Any]:
         code = main(["trust", *arguments, "--format", "json"])
-        told = json.loads(capsys.readouterr().out)
-        schema = "error" if "error" in told else f"trust-{arguments[0]}"
-        assert problems(schema, told) == []
-        return code, told
+        report = json.loads(capsys.readouterr().out)
+        schema = "error" if "error" in report else f"trust-{arguments[0]}"
+        assert problems(schema, report) == []
+        return code, report
 
     return command
 
 
-def test_registries_and_people_are_trusted_in_their_roles(run: Run, store: Path) -> None:
+def test_registries_and_attesters_are_trusted_in_their_roles(run: Run, store: Path) -> None:
     assert run("list") == (0, {"registries": [], "keys": [], "revoked": []})
     assert run("add", LOG, "--role", "registry", "--name", "acme", "--url", "https://r.example/")[0] == 0
-    code, told = run("add", DID, "--role", "verifier", "--role", "auditor", "--name", "vera")
+    code, report = run("add", DID, "--role", "verifier", "--role", "auditor", "--name", "vera")
     assert code == 0
-    assert [(each["key_id"], each["roles"]) for each in told["keys"]] == [(DID, ["verifier", "auditor"])]
-    assert (told["registries"][0]["log_id"], told["registries"][0]["url"]) == ("log.example/acme", "https://r.example/")
-    assert run("list") == (0, told)
+    assert [(each["key_id"], each["roles"]) for each in report["keys"]] == [(DID, ["verifier", "auditor"])]
+    assert (report["registries"][0]["log_id"], report["registries"][0]["url"]) == (
+        "log.example/acme",
+        "https://r.example/",
+    )
+    assert run("list") == (0, report)
     # The file is what bundle accept takes as --trust.
     known = trust.parse_trust(store.read_bytes())
     assert [each.key_id for each in known.registry_keys] == [REGISTRY_KEY.public_key.did]
     assert known == load_trust(store).trust
 
 
-def test_a_registry_may_have_another_key_for_its_pointers_and_witnesses(run: Run, store: Path) -> None:
+def test_a_registry_may_have_a_separate_pointer_key_and_witnesses(run: Run, store: Path) -> None:
     witness = str(WitnessKey(name="witness.example", key=MALLORY.public_key))
     options = ("--role", "registry", "--pointer-key", ACME.public_key.did, "--witness", witness)
     assert run("add", LOG, *options)[1]["registries"][0]["key_id"] == ACME.public_key.did
@@ -69,14 +72,14 @@ def test_a_registry_may_have_another_key_for_its_pointers_and_witnesses(run: Run
 
 
 @pytest.mark.parametrize("url", ["https://me:secret@r.example/", "oci://me:secret@r.example/tools"])
-def test_a_password_in_the_address_of_a_registry_is_not_kept(run: Run, store: Path, url: str) -> None:
-    code, told = run("add", LOG, "--role", "registry", "--name", "acme", "--url", url)
-    assert (code, told["error"]["code"]) == (2, "USAGE")
-    assert "secret" not in json.dumps(told)
+def test_a_password_in_a_registry_url_is_refused(run: Run, store: Path, url: str) -> None:
+    code, report = run("add", LOG, "--role", "registry", "--name", "acme", "--url", url)
+    assert (code, report["error"]["code"]) == (2, "USAGE")
+    assert "secret" not in json.dumps(report)
     assert not store.exists()
 
 
-def test_a_registry_is_named_by_its_own_file_too(run: Run, tmp_path: Path) -> None:
+def test_a_registry_can_be_added_from_its_identity_file(run: Run, tmp_path: Path) -> None:
     identity = RegistryIdentity(name="Acme", log_id="log.example/acme", key=REGISTRY_KEY.public_key)
     own = tmp_path / "registry.json"
     own.write_bytes(document_bytes(identity_to_json(identity)))
@@ -85,16 +88,18 @@ def test_a_registry_is_named_by_its_own_file_too(run: Run, tmp_path: Path) -> No
     assert run("add", str(own), "--role", "registry")[1]["error"]["code"] == "DOCUMENT_INVALID"
 
 
-def test_a_new_key_takes_the_place_of_the_old_one_which_is_revoked(run: Run) -> None:
+def test_replacing_a_key_revokes_the_old_one(run: Run) -> None:
     run("add", DID, "--role", "verifier", "--name", "vera")
-    code, told = run("add", NEW.did, "--replaces", "vera", "--why", "yearly")
+    code, report = run("add", NEW.did, "--replaces", "vera", "--why", "yearly")
     assert code == 0
-    assert [(each["key_id"], each["name"], each["roles"]) for each in told["keys"]] == [(NEW.did, "vera", ["verifier"])]
-    assert [(each["key_id"], each["why"]) for each in told["revoked"]] == [(DID, "yearly")]
+    assert [(each["key_id"], each["name"], each["roles"]) for each in report["keys"]] == [
+        (NEW.did, "vera", ["verifier"])
+    ]
+    assert [(each["key_id"], each["why"]) for each in report["revoked"]] == [(DID, "yearly")]
     run("add", LOG, "--role", "registry", "--name", "acme", "--url", "https://r.example/")
     other = str(NoteKey(name="log.example/acme-2", key=ACME.public_key))
-    told = run("add", other, "--replaces", "acme")[1]
-    assert [(each["log_id"], each["url"]) for each in told["registries"]] == [
+    report = run("add", other, "--replaces", "acme")[1]
+    assert [(each["log_id"], each["url"]) for each in report["registries"]] == [
         ("log.example/acme-2", "https://r.example/")
     ]
 
@@ -103,14 +108,14 @@ def test_a_revoked_key_is_never_trusted_again(run: Run, store: Path) -> None:
     run("add", DID, "--role", "verifier", "--name", "vera")
     assert run("remove", "vera", "--revoke", "--why", "stolen")[1]["keys"] == []
     kept = store.read_bytes()
-    code, told = run("add", DID, "--role", "verifier")
-    assert (code, told["error"]["code"]) == (1, "KEY_REVOKED")
+    code, report = run("add", DID, "--role", "verifier")
+    assert (code, report["error"]["code"]) == (1, "KEY_REVOKED")
     assert store.read_bytes() == kept
     assert run("remove", MALLORY.public_key.did, "--revoke")[0] == 0
     assert run("add", MALLORY.public_key.did, "--role", "auditor")[1]["error"]["code"] == "KEY_REVOKED"
 
 
-def test_a_key_that_is_only_removed_can_come_back(run: Run) -> None:
+def test_a_removed_key_can_be_added_again(run: Run) -> None:
     run("add", DID, "--role", "verifier")
     assert run("remove", DID)[1] == {"registries": [], "keys": [], "revoked": []}
     assert run("remove", DID)[1]["error"]["code"] == "TRUST_UNKNOWN"
@@ -130,15 +135,15 @@ def test_a_key_that_is_only_removed_can_come_back(run: Run) -> None:
         (LOG, "--role", "registry", "--max-age-days", "0"),
     ],
 )
-def test_what_would_blur_who_is_who_is_not_added(run: Run, store: Path, arguments: tuple[str, ...]) -> None:
+def test_contradictory_roles_names_and_limits_are_refused(run: Run, store: Path, arguments: tuple[str, ...]) -> None:
     run("add", LOG, "--role", "registry", "--name", "acme")
     kept = store.read_bytes()
-    code, told = run("add", *arguments)
-    assert (code, told["error"]["code"]) == (2, "USAGE")
+    code, report = run("add", *arguments)
+    assert (code, report["error"]["code"]) == (2, "USAGE")
     assert store.read_bytes() == kept
 
 
-def test_a_damaged_store_is_an_error_and_never_an_empty_one(run: Run, store: Path) -> None:
+def test_a_damaged_trust_store_is_an_error_and_is_not_treated_as_empty(run: Run, store: Path) -> None:
     run("add", DID, "--role", "verifier", "--name", "vera")
     whole = store.read_bytes()
     for spoilt in (
@@ -150,12 +155,12 @@ def test_a_damaged_store_is_an_error_and_never_an_empty_one(run: Run, store: Pat
     ):
         store.write_bytes(spoilt)
         for arguments in (("list",), ("add", NEW.did, "--role", "auditor"), ("remove", "vera")):
-            code, told = run(*arguments)
-            assert (code, told["error"]["code"]) == (3, "TRUST_INVALID")
+            code, report = run(*arguments)
+            assert (code, report["error"]["code"]) == (3, "TRUST_INVALID")
         assert store.read_bytes() == spoilt
 
 
-def test_a_link_in_the_place_of_the_store_is_not_followed_to_write(run: Run, store: Path, tmp_path: Path) -> None:
+def test_a_symlink_instead_of_the_trust_store_is_refused(run: Run, store: Path, tmp_path: Path) -> None:
     store.parent.mkdir()
     store.symlink_to(tmp_path / "elsewhere")
     assert run("add", DID, "--role", "verifier")[1]["error"]["code"] == "FILE_UNREADABLE"
@@ -163,7 +168,7 @@ def test_a_link_in_the_place_of_the_store_is_not_followed_to_write(run: Run, sto
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "problem"),
     [
         (b"", "is empty"),
         (b" \n", "is empty"),
@@ -176,23 +181,31 @@ def test_a_link_in_the_place_of_the_store_is_not_followed_to_write(run: Run, sto
         (b"x" * 70000, "is too large for a key"),
     ],
 )
-def test_a_file_that_is_no_key_is_told_for_what_it_is(
-    run: Run, store: Path, tmp_path: Path, content: bytes, told: str
+def test_a_file_that_is_not_a_key_gets_a_specific_error(
+    run: Run, store: Path, tmp_path: Path, content: bytes, problem: str
 ) -> None:
     file = tmp_path / "given"
     file.write_bytes(content)
     exit_code, error = run("add", str(file), "--role", "verifier")
-    assert (exit_code, error["error"]["code"], error["error"]["message"].partition("' ")[2]) == (3, "KEY_INVALID", told)
+    assert (exit_code, error["error"]["code"], error["error"]["message"].partition("' ")[2]) == (
+        3,
+        "KEY_INVALID",
+        problem,
+    )
     assert error["error"]["hint"].startswith("Give an Ed25519 public key")
     assert not store.exists()
 
 
-def test_folders_missing_files_and_other_json_are_told_for_what_they_are(run: Run, store: Path, tmp_path: Path) -> None:
+def test_folders_missing_files_and_other_json_get_specific_errors(run: Run, store: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "other.json").write_text("{}")
-    for given, told in (("folder", "is a folder, not a key"), ("none", "there is no file"), ("other.json", "is JSON")):
+    for given, report in (
+        ("folder", "is a folder, not a key"),
+        ("none", "there is no file"),
+        ("other.json", "is JSON"),
+    ):
         code, error = run("add", str(tmp_path / given), "--role", "verifier")
-        assert (code, told in error["error"]["message"]) == (3, True), error
+        assert (code, report in error["error"]["message"]) == (3, True), error
     assert run("add", "a+b", "--role", "registry")[1]["error"]["hint"].startswith("Give a registry as name+id+key")
     assert not store.exists()
 
@@ -201,7 +214,7 @@ SECRET = MALLORY.pem().decode()
 
 
 @pytest.mark.parametrize("place", ["k.pem", "k.json", "with+plus", "as text", "pointer key", "jwk"])
-def test_attack_a_private_key_in_place_of_a_public_one_is_neither_kept_nor_shown(
+def test_attack_a_private_key_given_as_public_key_is_neither_stored_nor_shown(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     secret = '{"kty": "OKP", "d": "c2VjcmV0IHNlY3JldA", "x": "AAAA"}' if place == "jwk" else SECRET
@@ -211,22 +224,24 @@ def test_attack_a_private_key_in_place_of_a_public_one_is_neither_kept_nor_shown
     if place == "pointer key":
         words = [LOG, "--pointer-key", str(file)]
     assert main(["trust", "add", *words, "--role", "verifier"]) == 3
-    told = "".join(capsys.readouterr())
-    assert "is a private key" in told
-    assert "[KEY_INVALID]" in told
+    report = "".join(capsys.readouterr())
+    assert "is a private key" in report
+    assert "[KEY_INVALID]" in report
     for line in (*SECRET.splitlines()[1:-1], "c2VjcmV0"):
-        assert line not in told
+        assert line not in report
     assert not store.exists()
 
 
-def test_the_public_key_beside_a_private_one_is_named(run: Run, tmp_path: Path) -> None:
+def test_the_error_names_the_public_key_beside_a_private_one(run: Run, tmp_path: Path) -> None:
     (tmp_path / "k.pem").write_text(SECRET)
     (tmp_path / "k.pem.pub").write_bytes(MALLORY.public_key.pem())
     hint = run("add", str(tmp_path / "k.pem"), "--role", "verifier")[1]["error"]["hint"]
     assert hint.endswith(f"Its public key is in {tmp_path / 'k.pem.pub'}.")
 
 
-def test_the_store_is_the_users_and_not_the_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trust_store_belongs_to_the_user_not_to_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PINWARDEN_TRUST", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -235,7 +250,7 @@ def test_the_store_is_the_users_and_not_the_projects(tmp_path: Path, monkeypatch
     assert load_trust(tmp_path / ".config" / "pinwarden" / "trust.json").keys[0].key.key_id == DID
 
 
-def test_a_store_that_trusts_and_revokes_one_key_is_refused(store: Path) -> None:
+def test_a_trust_store_that_trusts_a_revoked_key_is_refused(store: Path) -> None:
     from pinwarden.bundle import trust as document
     from pinwarden.bundle.trust import KnownKey, RevokedKey, TrustedKey, TrustStore
 

@@ -53,26 +53,26 @@ def code_of(act: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def test_a_log_that_all_demanded_witnesses_have_seen_is_accepted(demanding: User) -> None:
+def test_a_log_with_all_required_cosignatures_is_accepted(demanding: User) -> None:
     assert demanding.accepts(cosigned(demanding, WENDY, WILL))
     assert demanding.code(cosigned(demanding, WENDY)) == "LOG_WITNESS_MISSING"
 
 
 @pytest.mark.parametrize("named", [WITNESSES[1].name, str(WITNESSES[1]), WILL.public_key.did])
-def test_attack_the_cosignature_of_a_revoked_witness_counts_for_nothing(
+def test_attack_the_cosignature_of_a_revoked_witness_does_not_count(
     demanding: User, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever stole the key can write any time into a cosignature, so none of its cosignatures counts."""
+    """A stolen key can backdate cosignatures, so none of them counts."""
     assert main(["trust", "remove", named, "--revoke", "--why", "stolen", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["registries"][0]["witnesses"] == [str(WITNESSES[0])]
-    assert told["registries"][0]["witnesses_revoked"] == [str(WITNESSES[1])]
-    assert [each["key_id"] for each in told["revoked"]] == [WILL.public_key.did]
+    report = json.loads(capsys.readouterr().out)
+    assert report["registries"][0]["witnesses"] == [str(WITNESSES[0])]
+    assert report["registries"][0]["witnesses_revoked"] == [str(WITNESSES[1])]
+    assert [each["key_id"] for each in report["revoked"]] == [WILL.public_key.did]
     for time in (LONG_AGO, 1800000000):
         assert demanding.code(cosigned(demanding, WENDY, WILL, time=time)) == "LOG_WITNESS_MISSING"
 
 
-def test_a_revoked_witness_neither_spoils_the_head_nor_makes_it_pass(demanding: User) -> None:
+def test_a_cosignature_of_a_revoked_witness_is_ignored(demanding: User) -> None:
     change_trust(demanding.trust, lambda store: replace(store, registries=(_demanded(store.registries[0], 1),)))
     gone = TrustedKey(key=WILL.public_key)
     change_trust(demanding.trust, lambda store: revoke_key(store, gone, demanding.world.clock(), "stolen"))
@@ -80,10 +80,10 @@ def test_a_revoked_witness_neither_spoils_the_head_nor_makes_it_pass(demanding: 
     assert demanding.code(cosigned(demanding, WILL)) == "LOG_WITNESS_MISSING"
 
 
-def test_attack_a_revoked_witness_is_not_named_again(
+def test_attack_a_revoked_witness_cannot_be_added_again(
     demanding: User, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither for a registry that is trusted anew, nor by a script that verifies its log."""
+    """Neither for a registry that is added again, nor by a script that verifies its log."""
     assert main(["trust", "remove", WITNESSES[1].name, "--revoke"]) == 0
     before = demanding.trust.read_bytes()
     export(demanding.world.registry, tmp_path / "export")
@@ -100,7 +100,7 @@ def test_attack_a_revoked_witness_is_not_named_again(
     assert not (tmp_path / "state.json").exists()
 
 
-def test_attack_one_key_under_two_names_is_one_witness_and_the_registry_is_none(demanding: User) -> None:
+def test_attack_one_key_under_two_names_counts_once_and_the_registry_is_no_witness(demanding: User) -> None:
     origin = demanding.world.registry.identity.log_id
     key = NoteKey(name=origin, key=REGISTRY_KEY.public_key)
     note = Note.parse(demanding.world.files.get(CHECKPOINT))
@@ -112,8 +112,8 @@ def test_attack_one_key_under_two_names_is_one_witness_and_the_registry_is_none(
     assert code_of(lambda: verify_head(data, origin, key, known, 2)) == "LOG_WITNESS_MISSING"
 
 
-def test_attack_a_registry_whose_log_has_a_revoked_key_is_trusted_no_longer(demanding: User) -> None:
-    """Its pointers have another key, which nobody revoked; what that key points to is proved by the log alone."""
+def test_attack_revoking_the_log_key_removes_the_registry(demanding: User) -> None:
+    """Its pointers have another key, which is not revoked; but only the log proves what that key points to."""
     store = load_trust(demanding.trust)
     split = replace(
         store.registries[0], key=TrustedKey(key=WENDY.public_key, name="acme", roles=("registry",)), witnesses=()

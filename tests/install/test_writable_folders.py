@@ -103,7 +103,7 @@ PLANS = (
 )
 
 
-def test_attack_a_bundle_that_may_write_files_plants_no_command_that_git_or_an_editor_runs(
+def test_attack_a_bundle_with_write_access_cannot_plant_commands_for_git_or_editors(
     desk: Desk, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the project, in a worktree, in a subdirectory and in a nested repository."""
@@ -119,7 +119,7 @@ def test_attack_a_bundle_that_may_write_files_plants_no_command_that_git_or_an_e
     assert not marker.exists()
 
 
-def test_a_bundle_writes_where_the_policy_says_so_and_nowhere_else(
+def test_a_bundle_writes_only_where_the_policy_allows_it(
     desk: Desk, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(desk.root, "init", "-q")
@@ -163,7 +163,7 @@ def test_attack_a_server_that_creates_a_repository_where_it_may_write_is_stopped
     assert list(desk.root.rglob(f"*{write_guard.BLOCKED}")) != []
 
 
-def test_the_planted_repositories_of_these_tests_do_run_a_command_where_nothing_stops_them(
+def test_the_planted_repositories_run_a_command_without_protection(
     desk: Desk, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANS", "repository:sub,repository:docs/sub/.git,redirect:new")
@@ -175,7 +175,7 @@ def test_the_planted_repositories_of_these_tests_do_run_a_command_where_nothing_
 
 
 @pytest.mark.parametrize("folder", [".", "nested", ".git/hooks", ".vscode", "bare.git/hooks"])
-def test_attack_a_policy_that_gives_a_server_a_repository_or_settings_to_write_is_refused(
+def test_attack_a_policy_that_makes_a_repository_or_settings_writable_is_refused(
     desk: Desk, marker: Path, folder: str
 ) -> None:
     git(desk.root / "nested", "init", "-q")
@@ -190,7 +190,7 @@ def test_attack_a_policy_that_gives_a_server_a_repository_or_settings_to_write_i
 
 
 @pytest.mark.parametrize("folder", ["~", "~/.config", "~/.config/systemd/user", "~/.local", "~/bin", "/"])
-def test_attack_the_files_of_a_users_shells_and_logins_are_not_given_to_a_server(tmp_path: Path, folder: str) -> None:
+def test_attack_shell_and_login_files_cannot_be_made_writable(tmp_path: Path, folder: str) -> None:
     """``write = ["~"]`` gave it ``~/.bashrc``, which the next shell runs."""
     home = tmp_path / "home"
     for name in (".config/systemd/user", ".config/acme", ".local", "bin"):
@@ -203,7 +203,7 @@ def test_attack_the_files_of_a_users_shells_and_logins_are_not_given_to_a_server
     assert writable_folders(project, [str(home / ".config/acme")]).folders == (str(home / ".config/acme"),)
 
 
-def test_settings_of_a_client_below_a_writable_folder_stay_as_they_are(
+def test_client_settings_below_a_writable_folder_stay_unchanged(
     desk: Desk, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (desk.root / "docs/sub/.cursor").mkdir()
@@ -214,7 +214,7 @@ def test_settings_of_a_client_below_a_writable_folder_stay_as_they_are(
     assert done.returncode == 0
 
 
-def test_attack_a_link_with_a_name_that_programs_obey_cannot_be_replaced_by_a_file(
+def test_attack_a_symlink_with_a_special_name_cannot_be_replaced_by_a_file(
     desk: Desk, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No link can be mounted read-only, and its path counted as one that was there before the start."""
@@ -228,7 +228,7 @@ def test_attack_a_link_with_a_name_that_programs_obey_cannot_be_replaced_by_a_fi
     assert (desk.root / "docs/.envrc").is_symlink()
 
 
-def test_a_folder_with_more_files_than_can_be_checked_is_not_given_to_a_server(tmp_path: Path) -> None:
+def test_a_folder_with_too_many_files_to_check_cannot_be_made_writable(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()
     most, write_guard.MAX_ENTRIES = write_guard.MAX_ENTRIES, 1

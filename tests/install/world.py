@@ -28,7 +28,7 @@ CHECKPOINT, VIEW = names.CHECKPOINT, names.SIGNED_CHECKPOINT
 
 @dataclass(slots=True)
 class User:
-    """Somebody with a trust store, who installs from a registry."""
+    """A user with a trust store, who installs from a registry."""
 
     world: World
     trust: Path
@@ -61,7 +61,7 @@ class User:
         return self.judge(files, **changes).accepted is not None
 
     def publish(self, made: Bundle, **more: Any) -> PublishedVersion:
-        """Publish a bundle that the verifier vouches for."""
+        """Publish a bundle with an attestation of the verifier."""
         given = more.pop("attestations", None)
         return self.world.publish(
             made, attestations=[attested(made, VERA, "verifier")] if given is None else given, **more

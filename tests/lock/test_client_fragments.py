@@ -63,7 +63,7 @@ def test_the_modern_dialect_writes_variables_as_the_client_expands_them(client: 
     assert body["environment" if client == "opencode" else "env"] == {"TOKEN": value, "DIR": "./n"}
 
 
-def test_the_modern_dialect_hands_variables_on_where_codex_expands_none() -> None:
+def test_the_modern_dialect_passes_variables_on_for_codex() -> None:
     body = server(LOCAL, "codex", "modern")
     assert body["env"] == {"DIR": "./n"}
     assert body["env_vars"] == ["TOKEN"]
@@ -100,7 +100,7 @@ def test_the_modern_dialect_fills_in_values_defaults_and_variables_of_the_enviro
     assert server(about, "claude", "modern")["env"] == expected
 
 
-def test_a_variable_of_an_address_that_nobody_gave_a_value_stays_to_be_supplied() -> None:
+def test_a_url_variable_without_a_value_becomes_a_placeholder() -> None:
     variables = {"region": {"choices": ["eu", "us"], "isRequired": True}, "tenant-id": {"isRequired": True}}
     about = entry(remotes=[remote(url="https://{region}.acme.example/{tenant-id}/{other}", variables=variables)])
     url = server(about, "claude", "modern")["url"]

@@ -54,7 +54,7 @@ CLOSURE = Closure(
 )
 
 
-def test_a_closure_survives_its_file_and_equal_closures_have_equal_bytes() -> None:
+def test_a_closure_survives_a_round_trip_and_equal_closures_have_equal_bytes() -> None:
     data = to_bytes(CLOSURE)
     assert parse(data) == CLOSURE
     assert to_bytes(replace(CLOSURE, packages=CLOSURE.packages[::-1])) == data
@@ -98,7 +98,7 @@ def with_package(**changes: Any) -> bytes:
         with_package(os="linux"),
     ],
 )
-def test_a_closure_that_says_something_else_is_refused(data: bytes) -> None:
+def test_an_invalid_closure_is_refused(data: bytes) -> None:
     with pytest.raises(PinwardenError) as caught:
         parse(data)
     assert caught.value.code == "CLOSURE_INVALID"
@@ -122,11 +122,11 @@ def test_a_closure_that_says_something_else_is_refused(data: bytes) -> None:
         ("lib/a", False),
     ],
 )
-def test_a_folder_that_leads_out_of_node_modules_is_none(path: str, good: bool) -> None:
+def test_a_path_outside_node_modules_is_refused(path: str, good: bool) -> None:
     assert is_node_path(path) is good
 
 
-def test_the_lock_pins_the_closure_and_a_changed_one_is_found() -> None:
+def test_the_lock_pins_the_closure_and_a_changed_one_is_detected() -> None:
     data = to_bytes(CLOSURE)
     path = closure_path("mcp-lock", "mcp-lock.surfaces/io.github.acme__notes.json")
     pin = ClosurePin(packages=2, path=path, file_digest=Digest.of_bytes(data))

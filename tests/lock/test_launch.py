@@ -43,20 +43,20 @@ def test_a_named_kind_overrides_the_default() -> None:
     assert choose_target(about, "remote") is about.remotes[0]
 
 
-def test_a_kind_that_is_not_offered_is_refused_with_what_is() -> None:
+def test_a_kind_that_is_not_offered_is_refused_with_the_offered_ones() -> None:
     with pytest.raises(PinwardenError) as caught:
         choose_target(entry(NPM), "oci")
     assert caught.value.code == "NO_INSTALL_TARGET"
     assert caught.value.data["offered"] == ["npm"]
 
 
-def test_an_unknown_kind_is_a_mistake_of_the_caller() -> None:
+def test_an_unknown_kind_is_a_usage_error() -> None:
     with pytest.raises(PinwardenError) as caught:
         choose_target(entry(NPM), "deb")
     assert caught.value.code == "USAGE"
 
 
-def test_an_entry_that_offers_nothing_has_no_target() -> None:
+def test_an_entry_without_packages_and_remotes_has_no_target() -> None:
     assert choose_target(entry()) is None
     with pytest.raises(PinwardenError) as caught:
         require_target(entry())
@@ -120,7 +120,7 @@ NAMED = {"type": "named", "name": "--root", "value": "{dir}/x", "variables": {"d
         ),
     ],
 )
-def test_modern_commands_honour_all_of_server_json_and_say_so(described: dict, command: str) -> None:  # type: ignore[type-arg]
+def test_modern_commands_support_all_of_server_json_and_explain_differences(described: dict, command: str) -> None:  # type: ignore[type-arg]
     about = entry(described).packages[0]
     made = modern_command(about, lambda name: f"<{name}>")
     assert " ".join([made.program, *made.arguments]) == command
@@ -159,23 +159,21 @@ MOUNT = {
     ],
 )
 @pytest.mark.parametrize("member", ["packageArguments", "runtimeArguments"])
-def test_an_argument_becomes_words_and_never_more_than_it_says(
-    argument: dict[str, object], words: list[str], member: str
-) -> None:
+def test_an_argument_becomes_the_expected_words(argument: dict[str, object], words: list[str], member: str) -> None:
     about = entry(package(registryType="pypi", **{member: [argument]})).packages[0]
     made = list(modern_command(about, lambda name: f"<{name}>").arguments)
     assert made == (["p==1.2.3", *words] if member == "packageArguments" else [*words, "p==1.2.3"])
 
 
-def test_a_package_that_serves_an_address_is_not_passed_off_as_one_that_does_not() -> None:
+def test_a_package_that_serves_http_is_noted_as_a_difference() -> None:
     transport = {"type": "streamable-http", "url": "http://127.0.0.1:{port}/mcp"}
     made = modern_command(entry(package(transport=transport)).packages[0], str.upper)
-    [told] = [sentence for sentence in made.differences if "streamable-http" in sentence]
-    assert "http://127.0.0.1:{port}/mcp" in told
+    [report] = [sentence for sentence in made.differences if "streamable-http" in sentence]
+    assert "http://127.0.0.1:{port}/mcp" in report
     assert not any("serves" in row for row in modern_command(entry(package()).packages[0], str.upper).differences)
 
 
-def test_an_undeclared_brace_is_the_authors_own() -> None:
+def test_an_undeclared_variable_is_literal() -> None:
     about = entry(package(packageArguments=[{"type": "positional", "value": "{json}"}])).packages[0]
     assert modern_command(about, str.upper).arguments[-1] == "{json}"
 
@@ -184,5 +182,5 @@ def test_an_undeclared_brace_is_the_authors_own() -> None:
     ("name", "variable"),
     [("TOKEN", "TOKEN"), ("X-Api-Key", "X_API_KEY"), ("--log.level", "LOG_LEVEL"), ("2fa", "_2FA"), ("---", "VALUE")],
 )
-def test_names_become_variables_that_a_shell_accepts(name: str, variable: str) -> None:
+def test_names_become_valid_environment_variables(name: str, variable: str) -> None:
     assert variable_name(name) == variable

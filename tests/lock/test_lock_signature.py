@@ -87,7 +87,7 @@ class TestOneKey:
             PublicKey.from_pem(rsa_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
         assert caught.value.code == "KEY_INVALID"
 
-    def test_the_reason_of_a_refusal_is_told(self) -> None:
+    def test_a_rejected_signature_has_a_reason(self) -> None:
         envelope = lock_signature.parse(toolpin_envelope(PLAIN, ADA))
         assert isinstance(envelope, Envelope)
         digest = envelope.lock_digest
@@ -118,7 +118,7 @@ class TestSeveralKeys:
         both = RequiredSigners(threshold=2)
         assert verify_signatures(SEALED, [lock_signature.dsse_to_bytes(second)], KEYS, both).ok
 
-    def test_nobody_countersigns_a_statement_about_another_file(self) -> None:
+    def test_a_statement_about_another_file_is_not_countersigned(self) -> None:
         with pytest.raises(PinwardenError) as caught:
             lock_signature.countersigned(lock_signature.sign_file(PLAIN, [EVE], NOON), SEALED, BOB)
         assert caught.value.code == "SIGNATURE_INVALID"
@@ -133,11 +133,11 @@ class TestSeveralKeys:
         found = verify_signatures(SEALED, envelopes, KEYS, RequiredSigners(threshold=2))
         assert (found.ok, found.signers, len(found.rejected)) == (False, ("ada",), 1)
 
-    def test_a_name_that_no_key_has_can_never_be_met(self) -> None:
+    def test_a_required_signer_without_a_key_is_never_met(self) -> None:
         found = verify_signatures(SEALED, [dsse(SEALED, ADA, BOB)], KEYS, RequiredSigners(names=("carol",)))
         assert found.missing == ("the signature of carol",)
 
-    def test_a_bad_envelope_beside_a_good_one_is_reported_and_does_no_harm(self) -> None:
+    def test_an_invalid_envelope_beside_a_valid_one_is_reported_and_ignored(self) -> None:
         bad = [b"", b"[]", b"{}", b'{"payloadType":"text/plain"}', edited(dsse(SEALED, ADA), payload="e30=")]
         found = verify_signatures(SEALED, [*bad, dsse(SEALED, ADA)], KEYS, ONE)
         assert (found.ok, len(found.rejected)) == (True, len(bad))
@@ -154,8 +154,8 @@ class TestCoverage:
         for changed in (SEALED + b"\n", SEALED.replace(b"  ", b" ", 1), SEALED.replace(b"ada@", b"eve@", 1)):
             assert not verify_signatures(changed, [dsse(SEALED, ADA)], KEYS, ONE).ok
 
-    def test_toolpins_form_does_not_count_for_a_lock_with_our_record_unless_that_is_accepted(self) -> None:
-        """It would still be valid after somebody rewrote and resealed the record."""
+    def test_toolpins_envelope_does_not_count_for_an_extended_lock_unless_allowed(self) -> None:
+        """It would still be valid after the extension was rewritten and resealed."""
         envelope = toolpin_envelope(SEALED, ADA)
         assert not verify_signatures(SEALED, [envelope], KEYS, ONE).ok
         assert verify_signatures(SEALED, [envelope], KEYS, RequiredSigners(accept_partial=True)).ok

@@ -52,7 +52,7 @@ def code_of(caught: pytest.ExceptionInfo[PinwardenError]) -> str:
     return caught.value.code
 
 
-def test_a_lock_and_its_surfaces_are_written_and_read_back_and_nothing_else_lies_about(tmp_path: Path) -> None:
+def test_a_lock_and_its_surfaces_are_written_and_read_back_without_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     assert read(path) is None
     lock = relock(None, [our_entry()], NOON)
@@ -63,7 +63,7 @@ def test_a_lock_and_its_surfaces_are_written_and_read_back_and_nothing_else_lies
     assert PATH.startswith(surfaces_folder(path) + "/")
 
 
-def test_locking_the_same_again_does_not_touch_the_file(tmp_path: Path) -> None:
+def test_locking_the_same_entries_again_does_not_touch_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     surfaces = {PATH: encode_surface(SURFACE)}
     update(path, lambda old: LockWrite(lock=relock(old, [our_entry()], NOON), files=surfaces))
@@ -81,7 +81,7 @@ def test_a_foreign_layout_is_not_rewritten_when_nothing_changed(tmp_path: Path) 
     assert path.read_bytes() == compact
 
 
-def test_the_text_of_a_removed_server_is_removed(tmp_path: Path) -> None:
+def test_the_surface_of_a_removed_server_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     entries = [our_entry(), entry("io.github.acme/plain")]
     update(path, lambda _: LockWrite(lock=relock(None, entries, NOON), files={PATH: encode_surface(SURFACE)}))
@@ -97,7 +97,7 @@ def test_the_text_of_a_removed_server_is_removed(tmp_path: Path) -> None:
 # Refusals
 
 
-def test_a_failing_change_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_a_failing_change_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     path.write_bytes(lockfile.to_bytes(relock(None, [entry()], NOON)))
     before = tree(tmp_path)
@@ -111,7 +111,7 @@ def test_a_failing_change_leaves_everything_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"lockfileVersion":1}', b"\xff"])
-def test_a_corrupt_lock_is_never_taken_for_an_empty_one(tmp_path: Path, text: bytes) -> None:
+def test_a_corrupt_lock_is_not_treated_as_empty(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "mcp-lock.json"
     path.write_bytes(text)
     with pytest.raises(PinwardenError) as caught:
@@ -122,7 +122,7 @@ def test_a_corrupt_lock_is_never_taken_for_an_empty_one(tmp_path: Path, text: by
 
 @pytest.mark.skipif(os.name != "posix", reason="symbolic links are those of POSIX")
 @pytest.mark.parametrize("link", ["mcp-lock.json", "mcp-lock.surfaces", PATH, PATH + ".pending", ".mcp-lock.json.lock"])
-def test_a_symbolic_link_is_refused_and_what_it_points_to_is_not_changed(tmp_path: Path, link: str) -> None:
+def test_a_symbolic_link_is_refused_and_its_target_stays_unchanged(tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
     (outside / "folder").mkdir(parents=True)
     lock = relock(None, [our_entry()], NOON)
@@ -138,7 +138,7 @@ def test_a_symbolic_link_is_refused_and_what_it_points_to_is_not_changed(tmp_pat
     assert not (project / "mcp-lock.json").exists() or (project / "mcp-lock.json").is_symlink()
 
 
-def test_a_folder_in_the_place_of_the_lock_or_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_instead_of_the_lock_or_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "mcp-lock.json").mkdir()
     for path, code in (
         (tmp_path / "mcp-lock.json", "FILE_UNREADABLE"),
@@ -163,7 +163,7 @@ def test_a_surface_outside_its_folder_is_not_written(tmp_path: Path, name: str) 
 # Several writers
 
 
-def test_a_second_writer_waits_no_longer_than_it_is_told(tmp_path: Path) -> None:
+def test_a_second_writer_waits_no_longer_than_its_timeout(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     started = time.monotonic()
     with exclusive(path), pytest.raises(PinwardenError) as caught:
@@ -175,9 +175,7 @@ def test_a_second_writer_waits_no_longer_than_it_is_told(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the locks of POSIX")
-def test_a_file_system_without_locks_is_an_error_and_not_a_busy_neighbour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_not_reported_as_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     def no_locks(_: int, __: int) -> None:
@@ -218,7 +216,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     writers = [start(WRITER, str(path), name, "10") for name in ("one", "two", "three")]
     for writer in writers:
@@ -240,7 +238,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
 @pytest.mark.timeout(300)
-def test_two_hundred_kills_at_random_instants_leave_the_old_or_the_new_lock_with_its_text(tmp_path: Path) -> None:
+def test_two_hundred_kills_at_random_times_leave_the_old_or_the_new_lock_with_its_surface(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     versions = [approve("first " * 2000), approve("second " * 2000)]
     whole = {lockfile.to_bytes(lock): surfaces for surfaces, lock in versions}
@@ -274,7 +272,7 @@ def test_two_hundred_kills_at_random_instants_leave_the_old_or_the_new_lock_with
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
-def test_a_reader_beside_a_busy_writer_always_sees_a_lock_with_its_own_text(tmp_path: Path) -> None:
+def test_a_reader_beside_a_writer_always_sees_a_lock_with_its_surfaces(tmp_path: Path) -> None:
     path = tmp_path / "mcp-lock.json"
     versions = [approve("first"), approve("second")]
     update(path, lambda _: LockWrite(lock=versions[0][1], files=versions[0][0]))
@@ -300,7 +298,7 @@ def rewrite_without_end(path: Path, versions: list[tuple[dict[str, bytes], Lock]
         update(path, lambda _, change=change: change)  # type: ignore[misc]
 
 
-def test_a_crash_between_the_lock_and_its_text_is_finished_by_the_next_writer(
+def test_a_crash_between_the_lock_and_its_surface_is_completed_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mcp-lock.json"
@@ -319,7 +317,7 @@ def test_a_crash_between_the_lock_and_its_text_is_finished_by_the_next_writer(
     assert tree(tmp_path) == {"mcp-lock.json": lockfile.to_bytes(new), **new_text}
 
 
-def test_a_crash_before_the_lock_is_replaced_leaves_the_old_text_approved(
+def test_a_crash_before_the_lock_is_replaced_keeps_the_old_surface(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mcp-lock.json"

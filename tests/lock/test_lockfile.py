@@ -95,7 +95,7 @@ def test_unknown_members_everywhere_survive_reading_and_writing() -> None:
     assert lockfile.to_bytes(lockfile.parse(data)) == data
 
 
-def test_plain_v2_writes_nothing_but_v2() -> None:
+def test_plain_v2_writes_only_members_of_v2() -> None:
     entries = [entry(), entry(client="vscode"), entry("io.github.acme/plain")]
     plain = lockfile.to_bytes(relock(None, entries, NOON, plain_v2=True))
     assert lockfile.to_bytes(sealed_lock(), plain_v2=True) == plain
@@ -112,7 +112,7 @@ def test_a_truncated_file_is_refused_at_every_length() -> None:
         assert refusal(data[:length]).code == "JSON_PARSE_ERROR"
 
 
-def test_a_member_twice_is_refused() -> None:
+def test_a_duplicate_member_is_refused() -> None:
     data = lockfile.to_bytes(relock(None, [entry()], NOON))
     twice = data.replace(b'"version": "1.2.3",', b'"version": "1.2.3", "version": "6.6.6",', 1)
     assert refusal(twice).code == "JSON_CANONICALIZATION_ERROR"
@@ -160,7 +160,7 @@ def test_other_versions_are_refused_with_a_hint(version: Any) -> None:
         ("/servers/*/capabilityManifest/toolDescriptionScan", []),
     ],
 )
-def test_a_malformed_member_is_refused_and_named(path: str, value: Any) -> None:
+def test_a_malformed_member_is_refused_with_its_path(path: str, value: Any) -> None:
     document = json.loads(lockfile.to_bytes(relock(None, [entry()], NOON)))
     key = next(iter(document["servers"]))
     steps = [key if step == "*" else step for step in path[1:].split("/")]
@@ -243,7 +243,7 @@ def add_beside(holder: Any, step: Any) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_leaf, remove, add_beside])
-def test_no_place_of_a_sealed_file_can_be_changed_unseen(spoil: Callable[[Any, Any], None]) -> None:
+def test_any_change_to_a_sealed_file_is_detected(spoil: Callable[[Any, Any], None]) -> None:
     document = json.loads(lockfile.to_bytes(sealed_lock()))
     assert answer(document) == ()
     for path in places(document):
@@ -254,7 +254,7 @@ def test_no_place_of_a_sealed_file_can_be_changed_unseen(spoil: Callable[[Any, A
 
 
 @pytest.mark.parametrize("spoil", [spoil_leaf, remove, add_beside])
-def test_in_a_plain_file_only_what_v2_leaves_open_can_be_changed_unseen(spoil: Callable[[Any, Any], None]) -> None:
+def test_in_a_plain_file_only_changes_that_v2_ignores_are_undetected(spoil: Callable[[Any, Any], None]) -> None:
     document = json.loads(lockfile.to_bytes(relock(None, [entry()], NOON, plain_v2=True)))
     unseen = set()
     for path in places(document):
@@ -272,7 +272,7 @@ def test_in_a_plain_file_only_what_v2_leaves_open_can_be_changed_unseen(spoil: C
     assert unseen == open_in_v2[spoil]
 
 
-def test_a_forged_entry_under_a_key_of_its_own_is_seen_even_with_a_fitting_integrity_value() -> None:
+def test_a_forged_entry_under_another_key_is_detected_despite_a_valid_integrity_value() -> None:
     """The attack that ToolPin 0.5.4 does not see: it never looks the entry up."""
     honest = entry()
     forged = with_integrity(
@@ -285,7 +285,7 @@ def test_a_forged_entry_under_a_key_of_its_own_is_seen_even_with_a_fitting_integ
     ]
 
 
-def test_true_in_place_of_one_is_a_difference() -> None:
+def test_true_instead_of_one_is_a_difference() -> None:
     honest = our_entry(config={"n": 1})
     locked = {**honest.document["locked"], "config": {"n": True}}
     changed = with_integrity(replace(honest, document={**honest.document, "locked": locked}))
@@ -306,13 +306,13 @@ def test_keys_that_are_equal_after_normalisation_are_a_problem() -> None:
     ]
 
 
-def test_a_stripped_record_is_refused_where_the_record_is_required() -> None:
+def test_a_removed_extension_is_a_problem_where_it_is_required() -> None:
     stripped = lockfile.plain(sealed_lock())
     assert codes(stripped) == []
     assert codes(stripped, require_extension=True) == ["not_extended"] * 3
 
 
-def test_an_entry_whose_record_was_changed_and_resealed_at_the_top_is_seen() -> None:
+def test_a_changed_extension_is_detected_although_the_file_was_resealed() -> None:
     lock = sealed_lock()
     first = lock.entries[0]
     manifest = deep_copy(first.manifest)
@@ -322,7 +322,7 @@ def test_an_entry_whose_record_was_changed_and_resealed_at_the_top_is_seen() -> 
     assert codes(resealed) == ["entry_seal_mismatch"]
 
 
-def test_a_file_that_another_tool_rewrote_says_how_to_seal_it_again() -> None:
+def test_the_error_for_a_rewritten_file_says_how_to_seal_it_again() -> None:
     rewritten = replace(sealed_lock(), seal=None)
     with pytest.raises(PinwardenError) as caught:
         refuse_if_tampered(verify(rewritten))
@@ -330,7 +330,7 @@ def test_a_file_that_another_tool_rewrote_says_how_to_seal_it_again() -> None:
     assert verify(relock(rewritten, [], LATER)) == ()
 
 
-def test_problems_are_raised_with_their_places() -> None:
+def test_problems_are_raised_with_their_paths() -> None:
     lock = sealed_lock()
     with pytest.raises(PinwardenError) as caught:
         refuse_if_tampered(verify(replace(lock, entries=lock.entries[1:])))
@@ -363,7 +363,7 @@ OPTIONAL: dict[str, Any] = {
 }
 
 
-def test_every_optional_member_is_typed_and_rewritten_where_it_stood() -> None:
+def test_optional_members_keep_their_position_when_rewritten() -> None:
     extension = parse_record({"format": FORMAT, **OPTIONAL}, "/x")
     assert extension.others == {"newer": 1}
     written = extended(entry(), replace(extension, registry="https://registry.example"))
@@ -378,7 +378,7 @@ def test_a_malformed_optional_member_is_an_invalid_lock(member: str) -> None:
     assert caught.value.code == "LOCK_INVALID"
 
 
-def test_our_record_comes_back_as_it_was_given() -> None:
+def test_the_extension_survives_a_round_trip() -> None:
     given_record = record(others={"newer": {"member": [1]}})
     written = extended(entry(), given_record)
     again = reread(relock(None, [written], NOON)).entries[0]
@@ -402,7 +402,7 @@ def test_our_record_comes_back_as_it_was_given() -> None:
         ("approval", {"by": "ada"}),
     ],
 )
-def test_a_malformed_record_is_refused(member: str, value: Any) -> None:
+def test_a_malformed_extension_is_refused(member: str, value: Any) -> None:
     written = our_entry()
     manifest = deep_copy(written.manifest)
     manifest["pinwarden"][member] = value
@@ -426,7 +426,7 @@ def test_a_malformed_record_is_refused(member: str, value: Any) -> None:
         "other/x.json",
     ],
 )
-def test_a_surface_pin_that_leads_elsewhere_is_refused(path: str) -> None:
+def test_a_surface_pin_outside_its_folder_is_refused(path: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         extended(entry(), Extension(surface=pin_surface(SURFACE, path)))
     assert caught.value.code == "LOCK_INVALID"
@@ -438,7 +438,7 @@ def test_two_servers_never_share_a_surface_file(names: list[str]) -> None:
     assert first.casefold() != second.casefold()
 
 
-def test_surface_files_have_readable_names_that_every_file_system_takes() -> None:
+def test_surface_files_have_readable_portable_names() -> None:
     assert surface_path("io.github.acme/npm-notes") == "mcp-lock.surfaces/io.github.acme__npm-notes.json"
     assert surface_path("a/b", "1.0.0") == "mcp-lock.surfaces/a__b@1.0.0.json"
     assert surface_path("con") == "mcp-lock.surfaces/_63on.json"
@@ -447,7 +447,7 @@ def test_surface_files_have_readable_names_that_every_file_system_takes() -> Non
     assert len(surface_path("é" * 500, "9" * 500)) < 240
 
 
-def test_the_approved_text_is_compared_with_its_pin() -> None:
+def test_the_approved_surface_is_compared_with_its_pin() -> None:
     lock = relock(None, [our_entry()], NOON)
     path = surface_path("io.github.acme/notes")
     good = encode_surface(SURFACE)
@@ -460,14 +460,14 @@ def test_the_approved_text_is_compared_with_its_pin() -> None:
         assert found[0].path.endswith("/capabilityManifest/pinwarden/surface")
 
 
-def test_a_pin_whose_item_digests_are_not_those_of_its_own_file_is_seen() -> None:
+def test_a_pin_with_item_digests_that_do_not_match_its_file_is_detected() -> None:
     pin = replace(pin_surface(SURFACE, surface_path("io.github.acme/notes")), items={"tools": {}})
     lock = relock(None, [extended(entry(), Extension(surface=pin))], NOON)
     found = verify_files(lock, {pin.path: encode_surface(SURFACE)})
     assert [problem.code for problem in found] == ["surface_mismatch"]
 
 
-def test_two_entries_that_pin_different_texts_in_one_file_are_a_problem() -> None:
+def test_two_entries_that_pin_different_surfaces_in_one_file_are_a_problem() -> None:
     other = pin_surface(surface_from_listing({"tools": []}), surface_path("io.github.acme/notes"))
     lock = relock(None, [our_entry(), extended(entry(client="zed"), record(surface=other))], NOON)
     assert codes(lock) == ["surface_conflict"]
@@ -482,7 +482,7 @@ def test_two_entries_that_pin_different_texts_in_one_file_are_a_problem() -> Non
     ],
     ids=["an item without a name", "an item twice", "an answer about itself that has no canonical form"],
 )
-def test_a_surface_without_one_meaning_cannot_be_pinned(listing: dict[str, Any]) -> None:
+def test_an_ambiguous_surface_cannot_be_pinned(listing: dict[str, Any]) -> None:
     with pytest.raises(PinwardenError) as caught:
         pin_surface(surface_from_listing(listing), surface_path("x"))
     assert caught.value.code == "SURFACE_INVALID"
@@ -491,7 +491,7 @@ def test_a_surface_without_one_meaning_cannot_be_pinned(listing: dict[str, Any])
 # Locking again
 
 
-def test_locking_the_same_again_gives_the_same_lock_and_file() -> None:
+def test_locking_the_same_entries_again_gives_the_same_lock_and_file() -> None:
     for plain_v2 in (True, False):
         lock = relock(None, [our_entry(), entry(client="zed")], NOON, plain_v2=plain_v2)
         before = lockfile.to_bytes(lock)
@@ -503,7 +503,7 @@ def test_locking_the_same_again_gives_the_same_lock_and_file() -> None:
         assert lockfile.to_bytes(result) == before
 
 
-def test_a_change_is_written_in_its_place_and_the_others_keep_their_times() -> None:
+def test_a_changed_entry_keeps_its_position_and_the_others_their_times() -> None:
     lock = sealed_lock()
     changed = relock(lock, [our_entry(at=LATER, version="1.2.4")], LATER)
     assert [found.key for found in changed.entries] == [found.key for found in lock.entries]
@@ -554,7 +554,7 @@ def test_a_tampered_lock_is_not_sealed_again() -> None:
     assert verify(healed) == ()
 
 
-def test_a_forged_entry_is_not_healed_by_locking_the_honest_one_again() -> None:
+def test_a_forged_entry_is_not_fixed_by_locking_the_real_one_again() -> None:
     honest = entry()
     forged = replace(with_integrity(honest), key=honest.key + "x")
     lock = Lock(generated_at=NOON, updated_at=NOON, entries=(honest, forged))
@@ -563,9 +563,9 @@ def test_a_forged_entry_is_not_healed_by_locking_the_honest_one_again() -> None:
     assert caught.value.code == "LOCK_TAMPERED"
 
 
-def test_removing_an_entry_seals_the_rest_and_removing_nothing_changes_nothing() -> None:
+def test_removing_an_entry_reseals_the_file_and_removing_none_changes_nothing() -> None:
     lock = sealed_lock()
-    assert without(lock, ["nobody:claude"], LATER) is lock
+    assert without(lock, ["unknown:claude"], LATER) is lock
     rest = without(lock, ["io.github.acme/notes:vscode"], LATER)
     assert [found.client for found in rest.entries] == ["claude", "claude"]
     assert verify(reread(rest)) == ()
@@ -601,7 +601,9 @@ NOTES_KEY = "io.github.acme/notes:claude"
     ],
     ids=["no integrity", "no seal of an entry", "a seal of another format"],
 )
-def test_what_was_taken_away_is_told(lock: Lock, edit: Callable[[Any], object], code: str) -> None:
+def test_a_missing_integrity_value_or_unknown_seal_is_reported(
+    lock: Lock, edit: Callable[[Any], object], code: str
+) -> None:
     assert codes(lock) == []
     assert code in codes(spoilt(lock, edit))
 
@@ -617,10 +619,10 @@ def test_two_entries_that_pin_different_closures_in_one_file_are_a_problem() -> 
     assert codes(relock(None, entries, NOON)) == ["closure_conflict"]
 
 
-def test_every_problem_has_its_own_words() -> None:
-    told = [Problem(code=code, path="", detail="here").message for code in PROBLEMS]
-    assert len(set(told)) == len(PROBLEMS)
-    assert all(message.endswith("here") for message in told)
+def test_every_problem_has_its_own_sentence() -> None:
+    report = [Problem(code=code, path="", detail="here").message for code in PROBLEMS]
+    assert len(set(report)) == len(PROBLEMS)
+    assert all(message.endswith("here") for message in report)
 
 
 def test_a_lock_without_entries_is_a_problem() -> None:

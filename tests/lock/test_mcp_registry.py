@@ -139,23 +139,23 @@ def refusal(registries: Registries, version: str | None = None, name: str = NAME
     return caught.value
 
 
-class TestTheApi:
-    def test_one_version_is_asked_for_by_its_name(self, registry: LoopbackRegistry) -> None:
+class TestApi:
+    def test_one_version_is_requested_by_its_number(self, registry: LoopbackRegistry) -> None:
         registry.has(server("1.0.0"), server("2.0.0"), api="/v0.1", direct=True)
         assert registry.registries().find(NAME, "1.0.0") == {**server("1.0.0"), "source": "acme"}
         assert registry.paths == [f"/v0.1/servers/{NAME}/versions/1.0.0"]
 
-    def test_the_latest_is_asked_for_as_such(self, registry: LoopbackRegistry) -> None:
+    def test_without_a_version_the_latest_is_requested(self, registry: LoopbackRegistry) -> None:
         registry.has(server("1.0.0"), server("2.0.0"), api="/v0.1", direct=True)
         assert registry.registries().find(NAME)["server"]["version"] == "2.0.0"
         assert registry.paths == [f"/v0.1/servers/{NAME}/versions/latest"]
 
-    def test_a_registry_of_the_older_api_is_asked_in_its_way(self, registry: LoopbackRegistry) -> None:
+    def test_a_registry_of_the_older_api_is_queried_by_list(self, registry: LoopbackRegistry) -> None:
         registry.has(server())
         assert registry.registries().find(NAME) == {**server(), "source": "acme"}
         assert registry.paths == [f"/v0.1/servers/{NAME}/versions/latest", "/v0.1/servers", "/v0/servers"]
 
-    def test_an_address_that_names_the_api_is_taken_at_its_word(self, registry: LoopbackRegistry) -> None:
+    def test_a_url_with_an_api_version_uses_that_version(self, registry: LoopbackRegistry) -> None:
         registry.has(server())
         assert registry.registries(url=f"{registry.url}/v0").find(NAME)["source"] == "acme"
         assert registry.paths == ["/v0/servers"]
@@ -164,25 +164,27 @@ class TestTheApi:
         registry.route = lambda path, _query: ok({"servers": [server()["server"]]}) if path == "/v0/servers" else None
         assert registry.registries().find(NAME) == {"server": server()["server"], "_meta": {}, "source": "acme"}
 
-    def test_the_name_in_the_question_cannot_leave_its_place(self, registry: LoopbackRegistry) -> None:
+    def test_the_name_is_escaped_in_the_url(self, registry: LoopbackRegistry) -> None:
         registry.has(server())
         assert refusal(registry.registries(), name="../../admin?x=1#y").code == "SERVER_NOT_FOUND"
         assert registry.paths[0] == "/v0.1/servers/../../admin?x=1#y/versions/latest"  # one encoded step
 
-    def test_what_no_registry_has_is_not_found(self, registry: LoopbackRegistry) -> None:
+    def test_an_unknown_server_is_not_found(self, registry: LoopbackRegistry) -> None:
         registry.has(server("1.0.0"))
         assert refusal(registry.registries(), "9.9.9").code == "SERVER_NOT_FOUND"
         assert refusal(registry.registries(), name="io.acme/other").code == "SERVER_NOT_FOUND"
 
-    def test_a_similar_name_in_the_list_is_not_taken_for_the_one(self, registry: LoopbackRegistry) -> None:
+    def test_a_similar_name_in_the_list_does_not_match(self, registry: LoopbackRegistry) -> None:
         registry.has(server("9.0.0", "io.acme/notes-evil"), server("1.0.0"), server("8.0.0", "io.acme/Notes"))
         assert registry.registries().find(NAME)["server"]["version"] == "1.0.0"
 
-    def test_the_source_is_our_word_and_not_the_registrys(self, registry: LoopbackRegistry) -> None:
+    def test_the_source_is_set_by_us_not_by_the_registry(self, registry: LoopbackRegistry) -> None:
         registry.has({**server(), "source": "official"})
         assert registry.registries().find(NAME)["source"] == "acme"
 
-    def test_the_first_source_that_has_it_answers(self, registry: LoopbackRegistry, other: LoopbackRegistry) -> None:
+    def test_the_first_source_that_has_the_entry_wins(
+        self, registry: LoopbackRegistry, other: LoopbackRegistry
+    ) -> None:
         registry.has(server("1.0.0", "io.acme/else"))
         other.has(server("2.0.0"))
         both = Registries(sources=(registry.source(), other.source(id="second")))
@@ -191,9 +193,7 @@ class TestTheApi:
         assert both.find(NAME)["source"] == "acme"
         assert both.find(NAME, source="second")["server"]["version"] == "2.0.0"
 
-    def test_a_source_that_cannot_be_asked_does_not_make_way_for_the_next(
-        self, registry: LoopbackRegistry, other: LoopbackRegistry
-    ) -> None:
+    def test_an_unavailable_source_ends_the_search(self, registry: LoopbackRegistry, other: LoopbackRegistry) -> None:
         """Attack: silence the company's registry, and offer the same name in a public one."""
         registry.route = always((503, {}, b""))
         other.has(server("6.6.6"))
@@ -218,7 +218,7 @@ class TestPages:
         assert registry.registries().find(NAME)["server"]["version"] == "3.0.0"
         assert registry.paths.count("/v0/servers") == 4
 
-    def test_a_cursor_with_any_characters_is_sent_as_it_came(self, registry: LoopbackRegistry) -> None:
+    def test_a_cursor_is_sent_back_unchanged(self, registry: LoopbackRegistry) -> None:
         odd = "io.acme/a:1.0&limit=1 ü%2f"
         seen: list[str | None] = []
 
@@ -233,7 +233,7 @@ class TestPages:
         assert seen == [None, odd]
 
     @pytest.mark.parametrize("circle", [["a"], ["a", "b", "c"]])
-    def test_pages_that_go_round_in_a_circle_are_refused(self, registry: LoopbackRegistry, circle: list[str]) -> None:
+    def test_pages_that_form_a_loop_are_refused(self, registry: LoopbackRegistry, circle: list[str]) -> None:
         steps = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
         registry.route = lambda path, query: ok(
             {"servers": [server()], "metadata": {"nextCursor": steps[query.get("cursor", circle[-1])]}}
@@ -242,7 +242,7 @@ class TestPages:
         assert (error.code, "form a loop" in error.message) == ("REGISTRY_UNAVAILABLE", True)
         assert registry.paths.count("/v0/servers") <= len(circle) + 1
 
-    def test_a_list_without_an_end_is_refused_though_it_has_the_server(self, registry: LoopbackRegistry) -> None:
+    def test_an_endless_list_is_refused_although_it_has_the_server(self, registry: LoopbackRegistry) -> None:
         registry.route = lambda path, query: ok(
             {"servers": [server()], "metadata": {"nextCursor": query.get("cursor", "") + "x"}}
         ) if path == "/v0/servers" else None  # fmt: skip
@@ -251,7 +251,7 @@ class TestPages:
         assert registry.paths.count("/v0/servers") == 500
 
     @pytest.mark.parametrize("cursor", [7, True, ["a"], {"a": 1}])
-    def test_a_cursor_that_nobody_can_follow_is_refused(self, registry: LoopbackRegistry, cursor: Any) -> None:
+    def test_a_cursor_that_is_not_a_string_is_refused(self, registry: LoopbackRegistry, cursor: Any) -> None:
         registry.route = always(ok({"servers": [server()], "metadata": {"nextCursor": cursor}}))
         assert refusal(registry.registries(url=f"{registry.url}/v0")).code == "REGISTRY_UNAVAILABLE"
 
@@ -272,7 +272,7 @@ class TestPages:
 
 class TestStatuses:
     @pytest.mark.parametrize("status", ["active", "deprecated", "deleted"])
-    def test_a_status_arrives_as_the_registry_says_it(self, registry: LoopbackRegistry, status: str) -> None:
+    def test_the_status_of_an_entry_is_kept(self, registry: LoopbackRegistry, status: str) -> None:
         registry.has(server(status=status, statusMessage="why"), api="/v0.1", direct=True)
         entry = from_value(registry.registries().find(NAME, "1.0.0"))
         assert (entry.status, entry.status_message) == (status, "why")
@@ -290,13 +290,13 @@ class TestStatuses:
         assert registry.registries().find(NAME)["server"]["version"] == "1.10.0"
 
 
-class TestHostileAnswers:
+class TestHostileResponses:
     @pytest.mark.parametrize(
         "answered",
         [server(name="io.acme/evil"), server("6.6.6"), server("6.6.6", "io.acme/evil"), server(name="IO.ACME/notes")],
         ids=["another name", "another version", "both", "another spelling"],
     )
-    def test_an_answer_for_something_else_is_refused(self, registry: LoopbackRegistry, answered: Any) -> None:
+    def test_a_response_about_another_server_is_refused(self, registry: LoopbackRegistry, answered: Any) -> None:
         registry.route = always(ok(answered))
         error = refusal(registry.registries(), "1.0.0")
         assert (error.code, "another server or version" in error.message) == ("REGISTRY_UNAVAILABLE", True)
@@ -327,34 +327,34 @@ class TestHostileAnswers:
         ids=lambda body: repr(body[:40]),
     )
     @pytest.mark.parametrize("api", ["/v0.1", "/v0"])
-    def test_anything_but_the_answer_to_the_question_is_refused(
-        self, registry: LoopbackRegistry, body: bytes, api: str
-    ) -> None:
+    def test_any_other_response_is_refused(self, registry: LoopbackRegistry, body: bytes, api: str) -> None:
         registry.route = always((200, {"Content-Type": "application/json"}, body))
         error = refusal(registry.registries(url=f"{registry.url}{api}"))
         assert (error.code, error.exit_code) == ("REGISTRY_UNAVAILABLE", 3)
 
     @pytest.mark.parametrize("status", [201, 204, 206, 300, 400, 401, 403, 410, 429, 500, 503])
-    def test_any_other_status_is_no_answer(self, registry: LoopbackRegistry, status: int) -> None:
+    def test_any_other_http_status_is_an_error(self, registry: LoopbackRegistry, status: int) -> None:
         registry.route = always((status, {}, b"" if status == 204 else json.dumps(server()).encode()))
         error = refusal(registry.registries(), "1.0.0")
         assert (error.code, str(status) in error.message) == ("REGISTRY_UNAVAILABLE", True)
 
-    def test_nothing_kept_makes_not_modified_no_answer(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_not_modified_without_a_cached_response_is_an_error(
+        self, registry: LoopbackRegistry, tmp_path: Path
+    ) -> None:
         registry.route = always((304, {"ETag": '"a"'}, b""))
         assert refusal(registry.registries(cache=tmp_path)).code == "REGISTRY_UNAVAILABLE"
 
-    def test_an_answer_of_enormous_size_is_refused(self, registry: LoopbackRegistry) -> None:
+    def test_an_oversized_response_is_refused(self, registry: LoopbackRegistry) -> None:
         large = b'{"server": "' + b"a" * (17 * 1024 * 1024) + b'"}'
         registry.route = always((200, {}, large))
         assert refusal(registry.registries()).code == "REGISTRY_UNAVAILABLE"
 
-    def test_a_small_answer_that_unpacks_to_an_enormous_one_is_refused(self, registry: LoopbackRegistry) -> None:
+    def test_a_compressed_response_that_expands_enormously_is_refused(self, registry: LoopbackRegistry) -> None:
         packed = gzip.compress(b" " * 50_000_000 + json.dumps(server()).encode())
         registry.route = always((200, {"Content-Encoding": "gzip"}, packed))
         assert refusal(registry.registries()).code == "REGISTRY_UNAVAILABLE"
 
-    def test_an_answer_that_ends_too_early_is_refused(self, registry: LoopbackRegistry) -> None:
+    def test_a_truncated_response_is_refused(self, registry: LoopbackRegistry) -> None:
         body = json.dumps(server()).encode()
         headers = {"Content-Length": str(len(body) + 10), "Connection": "close"}
         registry.route = always((200, headers, body))
@@ -362,7 +362,7 @@ class TestHostileAnswers:
         why = "the registry acme is unavailable: it sent no complete response"
         assert (error.code, error.message) == ("REGISTRY_UNAVAILABLE", why)
 
-    def test_an_answer_that_drips_does_not_outlast_the_deadline(self, registry: LoopbackRegistry) -> None:
+    def test_a_slow_response_does_not_outlast_the_deadline(self, registry: LoopbackRegistry) -> None:
         registry.route = always((200, {"X-Drip": "yes"}, json.dumps(server()).encode()))
         assert refusal(registry.registries(seconds=0.3), "1.0.0").code == "REGISTRY_UNAVAILABLE"
         assert len(registry.paths) <= 1  # none, where the time was over before the question came
@@ -373,13 +373,13 @@ class TestHostileAnswers:
         )
         assert refusal(registry.registries(seconds=0.3, url=f"{registry.url}/v0")).code == "REGISTRY_UNAVAILABLE"
 
-    def test_a_registry_that_is_not_there_cannot_be_asked(self, registry: LoopbackRegistry) -> None:
+    def test_an_unreachable_registry_is_an_error(self, registry: LoopbackRegistry) -> None:
         registries = registry.registries()
         registry.close()
         assert refusal(registries).code == "REGISTRY_UNAVAILABLE"
 
 
-class TestKeptAnswers:
+class TestCachedResponses:
     def with_etag(self, registry: LoopbackRegistry, etag: str = '"one"', version: str = "1.0.0") -> None:
         def route(path: str, query: dict[str, str]) -> Answer | None:
             if registry.headers[-1].get("if-none-match") == etag:
@@ -392,13 +392,13 @@ class TestKeptAnswers:
         [path] = folder.iterdir()
         return path
 
-    def test_what_has_not_changed_is_taken_from_what_was_kept(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_an_unchanged_response_comes_from_the_cache(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         self.with_etag(registry)
         registries = registry.registries(cache=tmp_path / "kept")
         assert registries.find(NAME) == registries.find(NAME) == {**server(), "source": "acme"}
         assert [headers.get("if-none-match") for headers in registry.headers] == [None, '"one"']
 
-    def test_what_has_changed_is_taken_from_the_answer(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_a_changed_response_replaces_the_cached_one(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         registries = registry.registries(cache=tmp_path / "kept")
         self.with_etag(registry)
         registries.find(NAME)
@@ -407,14 +407,14 @@ class TestKeptAnswers:
         registries.find(NAME)
         assert [headers.get("if-none-match") for headers in registry.headers] == [None, '"one"', '"two"']
 
-    def test_nothing_is_kept_without_an_etag_or_a_folder(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_nothing_is_cached_without_an_etag_or_a_folder(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         registry.has(server())
         registry.registries(cache=tmp_path / "kept").find(NAME)
         self.with_etag(registry)
         registry.registries().find(NAME)
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_registry_that_does_not_answer_is_not_answered_for(
+    def test_the_cache_does_not_replace_an_unavailable_registry(
         self, registry: LoopbackRegistry, tmp_path: Path
     ) -> None:
         self.with_etag(registry)
@@ -440,7 +440,7 @@ class TestKeptAnswers:
             lambda _: json.dumps({"etag": '"one"', "body": server("6.6.6")}).encode(),
         ],
     )
-    def test_a_kept_answer_that_was_tampered_with_is_asked_for_again(
+    def test_a_tampered_cached_response_is_requested_again(
         self, registry: LoopbackRegistry, tmp_path: Path, spoil: Callable[[bytes], bytes]
     ) -> None:
         self.with_etag(registry)
@@ -453,7 +453,7 @@ class TestKeptAnswers:
         assert "x-injected" not in registry.headers[-1]
 
     @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no modes here")
-    def test_a_kept_answer_that_others_can_write_proves_nothing(
+    def test_a_cached_response_that_others_can_write_is_ignored(
         self, registry: LoopbackRegistry, tmp_path: Path
     ) -> None:
         self.with_etag(registry)
@@ -469,7 +469,7 @@ class TestKeptAnswers:
         registries.find(NAME)
         assert registry.headers[-1].get("if-none-match") is None
 
-    def test_a_kept_answer_for_something_else_is_refused_like_a_fresh_one(
+    def test_a_cached_response_about_another_server_is_refused(
         self, registry: LoopbackRegistry, tmp_path: Path
     ) -> None:
         registries = registry.registries(cache=tmp_path / "kept")
@@ -477,14 +477,14 @@ class TestKeptAnswers:
         registries.find(NAME)  # the latest
         assert refusal(registries, "1.0.0").code == "REGISTRY_UNAVAILABLE"
 
-    def test_a_folder_that_cannot_be_written_costs_only_time(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_an_unwritable_cache_folder_is_not_an_error(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         self.with_etag(registry)
         (tmp_path / "kept").write_text("a file")
         registries = registry.registries(cache=tmp_path / "kept")
         assert registries.find(NAME) == registries.find(NAME)
         assert (tmp_path / "kept").read_text() == "a file"
 
-    def test_no_token_is_kept(
+    def test_no_token_is_cached(
         self, registry: LoopbackRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PINWARDEN_ACME", TOKEN)
@@ -509,7 +509,7 @@ class TestTokens:
         assert {headers.get("authorization") for headers in other.headers} == {None}
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-    def test_a_registry_that_points_elsewhere_takes_nothing_along(
+    def test_a_redirect_does_not_get_the_token(
         self, registry: LoopbackRegistry, other: LoopbackRegistry, status: int
     ) -> None:
         other.has(server())
@@ -520,12 +520,12 @@ class TestTokens:
         assert TOKEN not in f"{error.message}{error.hint}{error.data}"
 
     @pytest.mark.parametrize("status", [401, 403, 500])
-    def test_a_token_is_in_no_message(self, registry: LoopbackRegistry, status: int) -> None:
+    def test_errors_do_not_contain_the_token(self, registry: LoopbackRegistry, status: int) -> None:
         registry.route = always((status, {}, TOKEN.encode()))
         error = refusal(registry.registries(auth_env="PINWARDEN_ACME"))
         assert TOKEN not in f"{error.message}{error.hint}{error.data}{error!r}"
 
-    def test_a_token_that_would_be_more_than_one_header_is_not_sent(
+    def test_a_token_with_line_breaks_is_not_sent(
         self, registry: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PINWARDEN_ACME", f"{TOKEN}\r\nX-Injected: yes")
@@ -551,13 +551,13 @@ class TestTokens:
 
 
 class TestOffline:
-    def test_no_registry_is_asked(self, registry: LoopbackRegistry) -> None:
+    def test_no_registry_is_queried_offline(self, registry: LoopbackRegistry) -> None:
         registry.has(server())
         offline = Registries(sources=(registry.source(),), offline=True)
         assert refusal(offline).code == "SERVER_NOT_FOUND"
         assert registry.paths == []
 
-    def test_toolpins_cache_and_local_files_are_looked_at(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_toolpins_cache_and_local_files_are_used(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         (tmp_path / "local.json").write_text(json.dumps(server("2.0.0", "io.acme/local")))
         sources = (registry.source(), RegistrySource(id="local", path=tmp_path / "local.json"))
         offline = Registries(sources=sources, offline=True, cached=({**server(), "source": "acme"},))
@@ -565,7 +565,7 @@ class TestOffline:
         assert offline.find("io.acme/local")["source"] == "local"
         assert registry.paths == []
 
-    def test_online_the_cache_does_not_bring_back_what_a_registry_took_away(self, registry: LoopbackRegistry) -> None:
+    def test_online_the_cache_does_not_restore_removed_entries(self, registry: LoopbackRegistry) -> None:
         """Attack: commit a cache that still has the release which the registry deleted."""
         cached = ({**server(), "source": "acme"},)
         online = Registries(sources=(registry.source(),), cached=cached)
@@ -581,7 +581,7 @@ class TestOffline:
         assert caught.value.code == "SERVER_NOT_FOUND"
 
 
-class TestTheProjectsFiles:
+class TestProjectFiles:
     def configure(self, folder: Path, *rows: Any, **members: Any) -> None:
         (folder / ".toolpin").mkdir(exist_ok=True)
         text = json.dumps({"registries": list(rows), "sources": {"official": {"enabled": False}}, **members})
@@ -590,17 +590,17 @@ class TestTheProjectsFiles:
     def row(self, registry: LoopbackRegistry, **members: Any) -> dict[str, Any]:
         return {"id": "acme", "url": registry.url, "allowHttp": True, "allowPrivateHosts": True, **members}
 
-    def test_a_registry_of_the_project_is_asked(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_a_registry_of_the_project_is_queried(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         registry.has(server())
         self.configure(tmp_path, self.row(registry))
         assert load_registries(tmp_path).find(NAME)["source"] == "acme"
 
-    def test_one_that_is_switched_off_is_not(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
+    def test_a_disabled_registry_is_not_queried(self, registry: LoopbackRegistry, tmp_path: Path) -> None:
         self.configure(tmp_path, self.row(registry, enabled=False))
         assert load_registries(tmp_path).sources == ()
 
     @pytest.mark.parametrize("allowed", [{}, {"allowHttp": True}], ids=["nothing", "only plain HTTP"])
-    def test_what_the_file_does_not_allow_is_not_done(
+    def test_plain_http_and_private_hosts_need_permission_in_the_file(
         self, registry: LoopbackRegistry, tmp_path: Path, allowed: dict[str, bool]
     ) -> None:
         registry.has(server())
@@ -630,7 +630,7 @@ class TestTheProjectsFiles:
             {"entries": [{**server(), "source": "official"}]},
         ],
     )
-    def test_a_file_may_hold_one_or_many(self, tmp_path: Path, document: Any) -> None:
+    def test_a_file_may_have_one_entry_or_many(self, tmp_path: Path, document: Any) -> None:
         (tmp_path / "a.json").write_text(json.dumps(document))
         self.configure(tmp_path, {"id": "local", "url": "a.json"})
         assert load_registries(tmp_path).find(NAME)["source"] == "local"
@@ -639,7 +639,7 @@ class TestTheProjectsFiles:
         "text",
         ["", "{", '{"a": 1, "a": 2}', "7", "[7]", '{"servers": 7}', '{"servers": [{"a": 1}]}', '{"server": 7}'],
     )
-    def test_a_file_that_is_no_registry_is_an_error(self, tmp_path: Path, text: str) -> None:
+    def test_a_file_without_servers_is_an_error(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "a.json").write_text(text)
         self.configure(tmp_path, {"id": "local", "url": "a.json"})
         assert refusal(load_registries(tmp_path)).exit_code in (2, 3)
@@ -649,14 +649,14 @@ class TestTheProjectsFiles:
         assert refusal(load_registries(tmp_path)).code == "FILE_UNREADABLE"
 
     @pytest.mark.parametrize("row", [7, "x", {}, {"id": "a"}, {"id": 7, "url": "x"}, {"id": "official", "url": "x"}])
-    def test_a_row_that_is_no_registry_is_an_error(self, tmp_path: Path, row: Any) -> None:
+    def test_an_invalid_registry_row_is_an_error(self, tmp_path: Path, row: Any) -> None:
         self.configure(tmp_path, row)
         with pytest.raises(PinwardenError) as caught:
             load_registries(tmp_path)
         assert caught.value.code == "CONFIG_INVALID"
 
     @pytest.mark.parametrize("text", ["", "[]", "{", '{"entries": 7}', '{"entries": [7]}', '{"a": 1, "a": 1}'])
-    def test_a_damaged_cache_is_an_error_and_not_an_empty_one(self, tmp_path: Path, text: str) -> None:
+    def test_a_damaged_cache_is_an_error(self, tmp_path: Path, text: str) -> None:
         (tmp_path / ".toolpin").mkdir()
         (tmp_path / ".toolpin" / "registry-cache.json").write_text(text)
         with pytest.raises(PinwardenError) as caught:

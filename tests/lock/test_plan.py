@@ -42,7 +42,7 @@ def test_the_copies_in_a_plan_are_copies() -> None:
     assert plan["locked"]["capabilityManifest"]["packageTypes"] == ["npm"]
 
 
-def test_the_time_is_the_one_that_was_given() -> None:
+def test_the_plan_has_the_given_time() -> None:
     plan = install_plan(entry(package()), "claude", now="2001-02-03T04:05:06.007Z")
     moments = (plan["resolvedAt"], plan["lockedAt"], plan["capabilityManifest"]["generatedAt"])
     assert set(moments) == {"2001-02-03T04:05:06.007Z"}
@@ -68,13 +68,13 @@ def test_live_tools_are_pinned_in_both_manifests() -> None:
     assert codes[-3:] == ["tool_description_hash", "tool_surface_hash", "lock_integrity"]
 
 
-def test_an_entry_without_a_version_has_none_in_its_copies() -> None:
+def test_a_plan_without_a_version_has_none_in_its_copies() -> None:
     plan = install_plan(entry(package(), version=None), "claude", now=NOW)
     assert all("version" not in copy for copy in (plan, plan["resolved"], plan["original"]))
     assert "serverVersion" not in plan["capabilityManifest"]
 
 
-def test_nothing_is_planned_where_nothing_can_be_installed() -> None:
+def test_an_entry_that_cannot_be_installed_has_no_plan() -> None:
     discovered = {"dev.toolpin/source": {"mode": "discovery"}}
     for about in (entry(), entry(package(), source="glama", meta=discovered)):
         with pytest.raises(PinwardenError) as caught:
@@ -82,6 +82,6 @@ def test_nothing_is_planned_where_nothing_can_be_installed() -> None:
         assert caught.value.code == "NO_INSTALL_TARGET"
 
 
-def test_a_plan_has_the_shape_that_a_lockfile_demands() -> None:
+def test_a_plan_has_the_shape_of_a_lock_entry() -> None:
     plan = install_plan(entry(package()), "claude", now=NOW)
     check_shape(plan, "/servers/plan")

@@ -74,7 +74,7 @@ def test_a_star_does_not_cross_a_slash_and_two_do() -> None:
     assert answer('[policy]\nservers.allow = ["io.**"]').ok
 
 
-def test_a_pattern_is_no_regular_expression() -> None:
+def test_a_pattern_is_not_a_regular_expression() -> None:
     assert codes(answer('[policy]\nservers.allow = ["io.acme/note."]')) == ["server_not_allowed"]
 
 
@@ -85,7 +85,7 @@ def test_the_minimum_tier_depends_on_the_environment() -> None:
     assert codes(answer(text, environment="production")) == ["tier_below_minimum"]
 
 
-def test_a_blocked_verdict_blocks_whatever_the_policy_allows() -> None:
+def test_a_blocked_server_is_refused_whatever_the_policy_allows() -> None:
     text = '[policy]\nminimum-tier = "unverified"\nservers.allow = ["**"]\n'
     found = answer(text, INSECURE)
     assert not found.ok
@@ -142,7 +142,7 @@ def test_a_waiver_lifts_a_rule_until_its_last_day_and_stays_visible() -> None:
     assert found.findings[0].waiver.owner == "security@acme.example"
 
 
-def test_an_expired_waiver_lifts_nothing_and_is_named() -> None:
+def test_an_expired_waiver_does_not_apply_and_is_named() -> None:
     found = answer(WAIVED, now="2026-07-21T00:00:00Z")
     assert not found.ok
     assert found.findings[0].waiver is None
@@ -189,7 +189,7 @@ def test_no_waiver_lifts_a_blocked_verdict() -> None:
         ('server = "*"\nname = "notes"\nsigner = "me"', "policy.mcpb[0].signer is not a known key"),
     ],
 )
-def test_a_rule_for_bundles_that_demands_nothing_clear_is_refused(rule: str, why: str) -> None:
+def test_an_ambiguous_rule_for_mcpb_bundles_is_refused(rule: str, why: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         policy(f"[[policy.mcpb]]\n{rule}\n")
     assert (caught.value.code, why in caught.value.message) == ("POLICY_INVALID", True), caught.value.message
@@ -222,20 +222,20 @@ def test_a_rule_for_bundles_that_demands_nothing_clear_is_refused(rule: str, why
         ("[policy.servers]\ndeny = ['*a*a*a*a*a*a*a*a*a*']\n", "too many stars"),
     ],
 )
-def test_a_policy_that_says_nothing_or_nothing_clear_is_refused(text: str, named: str) -> None:
+def test_an_empty_or_ambiguous_policy_is_refused(text: str, named: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         policy(text)
     assert caught.value.code == "POLICY_INVALID"
     assert named in caught.value.message
 
 
-def test_the_digest_of_a_policy_is_that_of_what_it_says() -> None:
+def test_the_digest_of_a_policy_covers_its_content() -> None:
     spaced = WAIVED.replace(" = ", "   =   ") + "# a remark\n"
     assert policy(WAIVED).digest == policy(spaced).digest
     assert policy(WAIVED).digest != policy(WAIVED.replace("2026-07-20", "2026-07-21")).digest
 
 
-def test_an_answer_needs_a_time() -> None:
+def test_evaluating_a_policy_needs_a_timestamp() -> None:
     with pytest.raises(PinwardenError) as caught:
         answer(WAIVED, now="today")
     assert caught.value.code == "POLICY_INVALID"
@@ -292,5 +292,5 @@ def toolpin_codes(text: str, about: Any) -> list[str]:
         ),
     ],
 )
-def test_toolpins_rules_answer_in_toolpins_order(text: str, about: Any, expected: list[str]) -> None:
+def test_toolpins_rules_are_reported_in_toolpins_order(text: str, about: Any, expected: list[str]) -> None:
     assert toolpin_codes(text, about) == expected

@@ -59,7 +59,7 @@ FULL: dict[str, Any] = {
 }
 
 
-def test_an_entry_is_read_whole_and_kept_verbatim() -> None:
+def test_an_entry_is_parsed_and_kept_verbatim() -> None:
     entry = from_value(FULL)
     package, remote = entry.packages[0], entry.remotes[0]
     assert entry.raw == FULL
@@ -75,7 +75,7 @@ def test_an_entry_is_read_whole_and_kept_verbatim() -> None:
     assert entry.transports == ("stdio", "sse")
 
 
-def test_a_status_is_active_unless_the_registry_says_otherwise() -> None:
+def test_a_status_is_active_by_default() -> None:
     assert from_value({"server": {"name": "a/b"}, "source": "x"}).status == "active"
     deleted = {"server": {"name": "a/b"}, "_meta": {OFFICIAL_META: {"status": "deleted"}}, "source": "x"}
     assert from_value(deleted).status == "deleted"
@@ -113,7 +113,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("_meta", [], "entry._meta"),
     ],
 )
-def test_what_would_have_to_be_guessed_is_refused_by_name(path: str, value: Any, named: str | None) -> None:
+def test_ambiguous_members_are_refused_by_name(path: str, value: Any, named: str | None) -> None:
     entry = changed(path, value)
     if named is None:
         from_value(entry)  # an unknown member of _meta is kept, not refused
@@ -129,7 +129,7 @@ def described(**package: Any) -> Any:
     return from_value({"server": {"name": "io.acme/notes", "packages": [row]}}, source="acme").packages[0]
 
 
-def test_what_a_value_may_be_is_read_with_it() -> None:
+def test_formats_and_choices_of_inputs_are_parsed() -> None:
     level = {
         "name": "LEVEL",
         "description": "How much is logged.",
@@ -147,7 +147,7 @@ def test_what_a_value_may_be_is_read_with_it() -> None:
     assert (argument.format, argument.choices, argument.value_hint) == ("number", (), "port")
 
 
-def test_variables_of_headers_and_addresses_have_all_that_inputs_have() -> None:
+def test_variables_of_headers_and_urls_are_parsed_as_inputs() -> None:
     variable = {"description": "Which region.", "choices": ["eu", "us"], "isRequired": True, "format": "string"}
     remote = {
         "type": "streamable-http",
@@ -163,7 +163,7 @@ def test_variables_of_headers_and_addresses_have_all_that_inputs_have() -> None:
     assert read.headers[0].variables[0].choices == ("eu", "us")
 
 
-def test_a_package_may_serve_an_address() -> None:
+def test_a_package_may_serve_a_url() -> None:
     transport = {
         "type": "streamable-http",
         "url": "http://127.0.0.1:{port}/mcp",
@@ -192,7 +192,7 @@ def test_a_package_may_serve_an_address() -> None:
         ({"transport": {"type": "sse", "url": "http://a", "headers": [{}]}}, "transport.headers[0].name"),
     ],
 )
-def test_a_part_of_a_package_that_cannot_be_understood_is_refused_by_name(package: Any, named: str) -> None:
+def test_an_invalid_member_of_a_package_is_refused_by_name(package: Any, named: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         described(**package)
     assert (caught.value.code, named in caught.value.message) == ("SERVER_ENTRY_INVALID", True)
@@ -204,18 +204,18 @@ def test_an_unknown_status_is_refused_because_it_may_mean_deleted() -> None:
     assert caught.value.code == "SERVER_ENTRY_INVALID"
 
 
-def test_an_entry_from_nowhere_does_not_count_as_official() -> None:
+def test_an_entry_without_a_source_is_refused() -> None:
     with pytest.raises(PinwardenError) as caught:
         from_value({"server": {"name": "a/b"}})
     assert caught.value.code == "SERVER_ENTRY_INVALID"
     assert from_value({"server": {"name": "a/b"}}, source="file").source == "file"
 
 
-def test_the_registry_that_was_asked_counts_and_not_what_the_entry_claims() -> None:
+def test_the_queried_registry_is_the_source_whatever_the_entry_claims() -> None:
     assert from_value({"server": {"name": "a/b"}, "source": "official"}, source="corner").source == "corner"
 
 
-def test_secrets_are_ordered_by_locale_and_the_same_name_twice_stays_twice() -> None:
+def test_secrets_are_ordered_by_locale_and_duplicates_are_kept() -> None:
     variables = [
         {"name": "b", "isSecret": True},
         {"name": "B", "isRequired": True},
@@ -235,7 +235,7 @@ def test_secrets_are_ordered_by_locale_and_the_same_name_twice_stays_twice() -> 
     ]
 
 
-def test_what_cannot_be_installed_says_why() -> None:
+def test_an_entry_that_cannot_be_installed_has_a_reason() -> None:
     bare = from_value({"server": {"name": "a/b"}, "source": "official"})
     assert server_entry.installable_problem(bare) == "registry entry has no package or remote install target"
 
@@ -260,6 +260,6 @@ def test_what_cannot_be_installed_says_why() -> None:
         ("no address", None),
     ],
 )
-def test_hosts_are_those_that_javascript_sees(url: str, host: str | None) -> None:
+def test_hosts_are_parsed_as_in_javascript(url: str, host: str | None) -> None:
     address = parse_whatwg_host(url)
     assert (None if address is None else address.host) == host

@@ -49,21 +49,21 @@ def test_the_same_tools_in_any_order_are_the_same(names: tuple[str, ...]) -> Non
     ],
     ids=["fewer", "none", "more", "renamed", "description", "schema", "empty description gone"],
 )
-def test_the_older_hashes_tell_what_must_have_changed(tools: list[Any], code: str) -> None:
+def test_the_older_hashes_narrow_down_what_changed(tools: list[Any], code: str) -> None:
     assert codes(manifest(TOOLS), tools) == [code]
 
 
-def test_without_the_older_hashes_only_that_something_changed_is_known() -> None:
+def test_without_the_older_hashes_only_a_change_is_reported() -> None:
     assert codes(manifest(TOOLS, "toolSurfaceHash"), [{**SEARCH, "inputSchema": {}}, WRITE]) == ["tools_changed"]
 
 
-def test_each_older_hash_sees_only_what_it_covers() -> None:
+def test_each_older_hash_detects_only_what_it_covers() -> None:
     changed = [{**SEARCH, "inputSchema": {}}, WRITE]
     assert codes(manifest(TOOLS, "toolDescriptionHash"), changed) == []
     assert codes(manifest(TOOLS, "toolManifestHash"), changed) == ["tools_changed"]
 
 
-def test_the_order_of_a_locale_that_is_not_known_decides_nothing_unless_the_newer_hash_is_there() -> None:
+def test_an_unknown_locale_order_is_undecided_without_the_newer_hash() -> None:
     assert toolpin_hashes(FAR).locale_dependent
     changed = [{**FAR[0], "description": "x"}, *FAR[1:]]
     (finding,) = compare_pins(manifest(FAR, "toolManifestHash"), changed)
@@ -73,7 +73,7 @@ def test_the_order_of_a_locale_that_is_not_known_decides_nothing_unless_the_newe
 
 
 @pytest.mark.parametrize("coverage", [[], ["name"], ["name", "description"], ["name", "name", "description"]])
-def test_a_hash_that_claims_to_cover_less_is_refused_even_if_it_fits(coverage: list[str]) -> None:
+def test_a_hash_with_reduced_coverage_is_refused_even_if_it_matches(coverage: list[str]) -> None:
     pins = manifest(TOOLS)
     pins["toolSurfaceHash"]["coverage"] = coverage
     assert codes(pins, TOOLS) == ["tool_coverage_reduced"]

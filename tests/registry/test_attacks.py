@@ -1,4 +1,4 @@
-"""Attacks by a publisher with one good token, by strangers, and by whoever stands between them and the registry."""
+"""Attacks by a publisher with a valid token, by unauthenticated clients, and by a man in the middle."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def sent(world: World, document: dict[str, Any]) -> bool:
     ],
     ids=["beside what is signed", "in the signature"],
 )
-def test_an_attack_that_repeats_a_request_with_something_unsigned_added_is_refused(
-    forged: Any, expected: str, world: World
-) -> None:
+def test_attack_a_replayed_request_with_an_unsigned_member_is_refused(forged: Any, expected: str, world: World) -> None:
     """Replay by a change that the signature does not cover, and that made the request look like another one."""
     world.publish(bundle())
     world.publish(bundle(version="1.1.0", content=b"2\n"))
@@ -78,7 +76,7 @@ def test_an_attack_that_repeats_a_request_with_something_unsigned_added_is_refus
     assert channel(world) == "1.1.0"
 
 
-def test_two_requests_that_differ_in_the_nonce_alone_are_two(world: World) -> None:
+def test_requests_that_differ_only_in_the_nonce_are_both_accepted(world: World) -> None:
     body = {"namespace": "acme"}
     one, other = (registry_documents.statement_from_json(world.statement(KEYS, body)) for _ in range(2))
     same = registry_documents.unsigned_statement("log", KEYS, body, world.clock(), "n")
@@ -92,7 +90,7 @@ def test_two_requests_that_differ_in_the_nonce_alone_are_two(world: World) -> No
     )
 
 
-def test_an_attack_that_makes_everybody_wait_for_a_flood_of_keys_is_refused(world: World) -> None:
+def test_attack_a_flood_of_namespace_keys_is_refused(world: World) -> None:
     keys = [PrivateKey.from_seed(number.to_bytes(32, "big")).public_key.did for number in range(201)]
     added = [{"key_id": key, "role": "publisher"} for key in keys]
     assert refused(world.change, KEYS, namespace="acme", add=added) == "PUBLISH_LIMIT"
@@ -103,10 +101,8 @@ def test_an_attack_that_makes_everybody_wait_for_a_flood_of_keys_is_refused(worl
     assert refused(world.change, KEYS, namespace="acme", add=added[199:]) == "PUBLISH_LIMIT"
 
 
-def test_an_attack_by_a_stranger_whose_attestation_is_too_large_to_install_is_refused(
-    world: World, tmp_path: Path
-) -> None:
-    """It would have stopped every install of somebody else's bundle, and made the registry read it each time."""
+def test_attack_an_oversized_attestation_by_another_publisher_is_refused(world: World, tmp_path: Path) -> None:
+    """It would stop every install of another publisher's bundle, and make the registry read it each time."""
     made, token = bundle(), world.add_namespace("mallory", MALLORY)
     world.publish(made)
     grown = {**attested(made, MALLORY), "filling": ["x" * 60_000] * 20}
@@ -119,7 +115,7 @@ def test_an_attack_by_a_stranger_whose_attestation_is_too_large_to_install_is_re
     assert max(path.stat().st_size for path in (tmp_path / "export" / "documents").iterdir()) < 64 * 1024
 
 
-def test_an_attack_with_a_description_that_swells_every_list_is_refused(tmp_path: Path) -> None:
+def test_attack_an_oversized_description_is_refused(tmp_path: Path) -> None:
     made = bundle()
     most = len(made.descriptor["tool"]["description"])
     for limit, expected in ((most - 1, "PUBLISH_LIMIT"), (most, None)):
@@ -128,13 +124,13 @@ def test_an_attack_with_a_description_that_swells_every_list_is_refused(tmp_path
         world.registry.close()
 
 
-def test_a_text_that_postgresql_cannot_hold_is_the_publishers_fault_on_every_database(anywhere: World) -> None:
+def test_text_that_postgresql_cannot_store_is_refused_on_every_database(anywhere: World) -> None:
     anywhere.publish(bundle())
     assert refused(anywhere.change, YANK, tool="acme.notes", version="1.0.0", reason="a\0b") == "DOCUMENT_INVALID"
     assert channel(anywhere) == "1.0.0"
 
 
-def test_an_attack_that_asks_for_a_page_of_every_version_gets_one_page(anywhere: World) -> None:
+def test_attack_a_request_for_all_versions_gets_one_page(anywhere: World) -> None:
     """However many versions a tool has, a page holds as many as were asked for, and all pages hold all of them."""
     published = [anywhere.publish(bundle(name=f"acme.{name}", version=f"1.0.{n}")) for name in "ab" for n in range(4)]
     seen: list[tuple[str, bool]] = []
@@ -221,7 +217,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """For those who do not mean to ask: somebody who does may take longer on a busy machine."""
+    """For idle connections; on a busy machine, real requests may take longer."""
     with serving(tmp_path_factory.mktemp("impatient"), head_seconds=0.2) as made:
         yield made
 
@@ -247,21 +243,21 @@ def is_let_go(line: socket.socket) -> bool:
         b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\nx",
     ],
-    ids=["silence", "half a head", "an empty line", "an answer and an empty line", "a body that nobody wants"],
+    ids=["silence", "half a head", "an empty line", "an answer and an empty line", "an unwanted body"],
 )
-def test_an_attack_that_holds_a_connection_without_asking_is_let_go(begun: bytes, impatient: Served) -> None:
+def test_attack_an_idle_connection_is_closed(begun: bytes, impatient: Served) -> None:
     with impatient.line(begun) as line:
         assert is_let_go(line)
 
 
 @pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"GET / HTTP/1.1\r\nx: y\r\n"])
-def test_an_attack_with_an_endless_head_is_cut_off(begun: bytes, served: Served) -> None:
+def test_attack_an_endless_request_head_is_cut_off(begun: bytes, served: Served) -> None:
     more = b"x: " + b"y" * MAX_HEADER_BYTES + b"\r\n" if begun.endswith(b"\n") else b"x" * MAX_HEADER_BYTES
     with served.line(begun) as line, pytest.raises(ConnectionError):
         line.sendall(more * 2000)  # more than any buffer between the two holds
 
 
-def test_an_attack_with_a_flood_of_requests_ahead_of_their_answers_is_cut_off(served: Served) -> None:
+def test_attack_a_flood_of_pipelined_requests_is_cut_off(served: Served) -> None:
     few = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
     with served.line(few * MAX_PIPELINED) as line:
         got = b""
@@ -278,7 +274,7 @@ def test_an_attack_with_a_flood_of_requests_ahead_of_their_answers_is_cut_off(se
     assert got.count(b"HTTP/1.1 200") <= MAX_PIPELINED
 
 
-def test_an_attack_with_more_connections_than_there_are_files_leaves_the_registry_its_own(served: Served) -> None:
+def test_attack_a_flood_of_connections_leaves_file_descriptors_for_the_registry(served: Served) -> None:
     assert max_connections() * 2 <= max(os.sysconf("SC_OPEN_MAX"), 8192)
     with ExitStack() as stack:
         lines = [stack.enter_context(served.line(b"")) for _ in range(60)]
@@ -288,7 +284,7 @@ def test_an_attack_with_more_connections_than_there_are_files_leaves_the_registr
         assert monotonic() < end
 
 
-def test_an_attack_by_a_publisher_who_sends_slowly_keeps_no_other_publisher_waiting(served: Served) -> None:
+def test_attack_a_slow_publisher_does_not_delay_other_publishers(served: Served) -> None:
     """As many uploads are begun and not finished as there are places for writers, by one namespace."""
     begun = "PUT /api/blobs/x HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 999\r\n\r\nbegun"
     other = served.world.add_namespace("other", MALLORY)
@@ -300,12 +296,12 @@ def test_an_attack_by_a_publisher_who_sends_slowly_keeps_no_other_publisher_wait
         assert served.status(f"api/blobs/{blob_cid(data)}", **upload) == 200
 
 
-def test_an_attack_that_holds_the_database_keeps_nobody_from_reading_and_no_stranger_waiting(served: Served) -> None:
-    """While somebody writes, strangers are sent away at once, and those with a token wait in places of their own."""
+def test_attack_a_locked_database_does_not_delay_reads_or_unknown_tokens(served: Served) -> None:
+    """While the database is locked, unknown tokens are refused at once, and known ones wait in their own pool."""
     asked = "POST /api/change HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 2\r\n\r\n{{}}"
-    stranger = {"method": "POST", "data": b"{}", "headers": {"authorization": "Bearer nobody"}}
+    unauthenticated = {"method": "POST", "data": b"{}", "headers": {"authorization": "Bearer unknown"}}
     with ExitStack() as stack, served.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK):
-        assert served.status("api/change", **stranger) == 401
+        assert served.status("api/change", **unauthenticated) == 401
         for _ in range(20):
             stack.enter_context(served.line(asked.format(served.world.token).encode()))
         assert [served.status("registry.json") for _ in range(5)] == [200] * 5
@@ -320,5 +316,5 @@ def test_an_attack_that_holds_the_database_keeps_nobody_from_reading_and_no_stra
         f"v0.1/servers/{quote('a/b')}%00/versions",
     ],
 )
-def test_a_zero_byte_in_a_question_is_the_fault_of_whoever_asks(path: str, served: Served) -> None:
+def test_a_nul_byte_in_a_request_is_a_client_error(path: str, served: Served) -> None:
     assert served.status(path) == 422

@@ -36,7 +36,7 @@ def _refused(folder: Path, database: str | None = None) -> str:
     return caught.value.code
 
 
-def test_a_stopped_registry_leaves_everything_in_the_file_that_is_copied(tmp_path: Path) -> None:
+def test_the_database_file_of_a_stopped_registry_is_complete(tmp_path: Path) -> None:
     replica = Replica("--data", str(tmp_path))
     try:
         operated = open_registry(RegistrySettings(folder=tmp_path))
@@ -51,13 +51,13 @@ def test_a_stopped_registry_leaves_everything_in_the_file_that_is_copied(tmp_pat
     assert _entries(tmp_path / "registry.sqlite") == 1
 
 
-def test_a_running_registry_has_every_publish_in_the_file_that_is_copied(world: World, tmp_path: Path) -> None:
+def test_the_database_file_of_a_running_registry_has_every_publish(world: World, tmp_path: Path) -> None:
     world.publish(bundle())
     assert _entries(tmp_path / "registry" / "registry.sqlite") == 1
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_registry_whose_log_is_shorter_than_what_it_signed_neither_publishes_nor_starts(
+def test_a_registry_with_a_shorter_log_than_its_checkpoint_neither_publishes_nor_starts(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = None if kind == "sqlite" else request.getfixturevalue("cluster").new_database()
@@ -76,7 +76,7 @@ def test_a_registry_whose_log_is_shorter_than_what_it_signed_neither_publishes_n
     assert _kept(tmp_path).size == 2
 
 
-def test_a_registry_whose_log_has_another_history_does_not_start(tmp_path: Path) -> None:
+def test_a_registry_whose_log_contradicts_its_checkpoint_does_not_start(tmp_path: Path) -> None:
     first = open_world(tmp_path / "first")
     first.publish(bundle())
     first.registry.close()
@@ -88,7 +88,7 @@ def test_a_registry_whose_log_has_another_history_does_not_start(tmp_path: Path)
     assert _refused(tmp_path / "first") == "REGISTRY_LOG_BEHIND"
 
 
-def test_an_empty_database_beside_a_key_that_has_signed_does_not_start_a_second_log(tmp_path: Path) -> None:
+def test_an_empty_database_with_an_existing_key_does_not_start_a_second_log(tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     open_registry(RegistrySettings(folder=folder)).close()
     moved = tmp_path / "moved"
@@ -101,7 +101,7 @@ def test_an_empty_database_beside_a_key_that_has_signed_does_not_start_a_second_
         assert connection.execute("SELECT count(*) FROM identity").fetchone() == (0,)
 
 
-def test_a_database_that_was_deleted_is_not_replaced_by_an_empty_log(tmp_path: Path) -> None:
+def test_a_deleted_database_is_not_replaced_by_an_empty_log(tmp_path: Path) -> None:
     world = open_world(tmp_path)
     world.publish(bundle())
     world.registry.close()
@@ -109,7 +109,7 @@ def test_a_database_that_was_deleted_is_not_replaced_by_an_empty_log(tmp_path: P
     assert _refused(tmp_path) == "REGISTRY_LOG_BEHIND"
 
 
-def test_a_whole_copy_of_a_folder_starts_and_goes_on(tmp_path: Path) -> None:
+def test_a_complete_copy_of_a_folder_starts_and_publishes(tmp_path: Path) -> None:
     world = open_world(tmp_path / "registry")
     world.publish(bundle())
     world.registry.close()
@@ -119,7 +119,7 @@ def test_a_whole_copy_of_a_folder_starts_and_goes_on(tmp_path: Path) -> None:
     assert _kept(tmp_path / "copy").size == 1
 
 
-def test_a_checkpoint_that_was_cut_short_or_forged_is_an_error_and_not_ignored(tmp_path: Path) -> None:
+def test_a_truncated_or_forged_checkpoint_file_is_an_error(tmp_path: Path) -> None:
     world = open_world(tmp_path)
     world.publish(bundle())
     world.registry.close()
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_was_cut_short_or_forged_is_an_error_and_not_ignored(t
     open_registry(RegistrySettings(folder=tmp_path), REGISTRY_KEY).close()
 
 
-def test_a_checkpoint_by_the_key_before_the_last_change_still_counts(tmp_path: Path) -> None:
+def test_a_checkpoint_by_the_previous_key_is_accepted(tmp_path: Path) -> None:
     world = open_world(tmp_path)
     world.publish(bundle())
     old = (tmp_path / "registry.checkpoint").read_bytes()

@@ -67,20 +67,20 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
 
 
 def install(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    told = answered(capsys, "install", *(arguments or ("acme.notes",)), code=code)
-    assert problems("error" if set(told) == {"error"} else "install", told) == []
-    return told
+    report = answered(capsys, "install", *(arguments or ("acme.notes",)), code=code)
+    assert problems("error" if set(report) == {"error"} else "install", report) == []
+    return report
 
 
 @pytest.mark.usefixtures("token", "project")
-def test_a_server_goes_from_its_folder_through_the_registry_into_a_sandbox(
+def test_a_server_is_packed_published_installed_and_run_in_a_sandbox(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trust(site, tmp_path)
     published(site, tmp_path, "10.0.0")
-    told = install(capsys, "acme.notes", "--allow-execute", "--client", "claude")
-    assert (told["result"], told["version"], told["surface_from"]) == ("ACCEPT", "10.0.0", "here")
-    assert [line["step"] for line in told["plan"] if line["result"] == "passed"] == [*range(1, 9), None, None, 9]
+    report = install(capsys, "acme.notes", "--allow-execute", "--client", "claude")
+    assert (report["result"], report["version"], report["surface_from"]) == ("ACCEPT", "10.0.0", "here")
+    assert [line["step"] for line in report["plan"] if line["result"] == "passed"] == [*range(1, 9), None, None, 9]
     assert run("ci") == 0
     command = [sys.executable, "-m", "pinwarden", "run", "acme.notes"]
     done = subprocess.run(command, input=QUESTIONS, capture_output=True, text=True, timeout=240, check=False)
@@ -91,7 +91,7 @@ def test_a_server_goes_from_its_folder_through_the_registry_into_a_sandbox(
     known = parse_trust((tmp_path / "trust.json").read_bytes())
     assert [len(known.registry_keys), len(known.known_keys)] == [1, 2]
 
-    # Attack: somebody whom nobody trusts vouches for the next version.
+    # Attack: an untrusted key attests the next version.
     published(site, tmp_path, "10.1.0", SERVER + b"# next\n", key="stranger")
     assert answered(capsys, "update", code=1)["changes"][0]["code"] == "NO_VALID_ATTESTATIONS"
     before = Path("mcp-lock.json").read_bytes()
@@ -110,7 +110,7 @@ def test_a_server_goes_from_its_folder_through_the_registry_into_a_sandbox(
 
 
 @pytest.mark.usefixtures("token", "project")
-def test_publishing_an_old_version_again_is_refused_here_and_the_event_that_is_told_is_the_one_that_happened(
+def test_publishing_an_old_version_again_is_refused_and_the_reported_event_is_the_logged_one(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archives = [packed(tmp_path, f"0.{number}.0", SERVER + b"# older %d\n" % number) for number in (1, 2)]
@@ -129,10 +129,10 @@ def test_publishing_an_old_version_again_is_refused_here_and_the_event_that_is_t
 
 
 @pytest.mark.usefixtures("token", "project")
-def test_attack_archives_that_were_tampered_with_where_they_lie_reach_nobody(
+def test_attack_archives_that_were_changed_on_disk_are_not_served(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever owns the disk of the registry, or of the OCI registry behind it, can change bytes, not what they mean."""
+    """An attacker who can change the registry's disk, or the OCI registry behind it, can only cause errors."""
     trust(site, tmp_path)
     archive = Path(published(site, tmp_path, "11.0.0", SERVER + b"# eleven\n")).read_bytes()
     kept = [path for path in site.folder.rglob("*") if path.is_file() and path.stat().st_size == len(archive)]
@@ -141,8 +141,8 @@ def test_attack_archives_that_were_tampered_with_where_they_lie_reach_nobody(
     for path in found:
         path.chmod(0o600)
         path.write_bytes(archive.replace(b"eleven", b"twelve"))
-    told = install(capsys, code=3)
+    report = install(capsys, code=3)
     # The registry looks at its bytes before it gives them out; if it did not, the installer would.
-    assert told["error"]["code"] == "FETCH_FAILED"
+    assert report["error"]["code"] == "FETCH_FAILED"
     assert not Path("mcp-lock.json").exists()
     assert not (tmp_path / "store").exists()

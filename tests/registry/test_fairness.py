@@ -67,7 +67,7 @@ def get(replica: Replica, path: str) -> tuple[int, dict[str, str], bytes]:
     return ask(Request(replica.url + path))
 
 
-def test_attack_many_strangers_who_compare_versions_delay_no_reader_and_each_pair_is_compared_once(
+def test_attack_many_comparisons_do_not_delay_reads_and_each_pair_is_compared_once(
     served: tuple[World, Replica],
 ) -> None:
     world, replica = served
@@ -114,7 +114,7 @@ def asked_from(app: RegistryApp, host: str, path: str) -> Awaitable[tuple[int, d
     return answer()
 
 
-def test_attack_an_address_that_compares_without_end_is_told_the_limit_and_others_are_answered(world: World) -> None:
+def test_attack_a_client_with_too_many_comparisons_is_refused_and_others_are_served(world: World) -> None:
     for version in VERSIONS[:2]:
         world.publish(bundle(version=version, content=version.encode()))
     path = "/api/compare/acme.notes/1.0.0/1.0.1"
@@ -143,12 +143,12 @@ def test_attack_an_address_that_compares_without_end_is_told_the_limit_and_other
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_the_addresses_of_one_ipv6_network_are_one_client(one: str, other: str, *, same: bool) -> None:
+def test_addresses_of_one_ipv6_network_count_as_one_client(one: str, other: str, *, same: bool) -> None:
     clients = [client_key(HttpRequest({"type": "http", "client": (host, 1)})) for host in (one, other)]
     assert (clients[0] == clients[1]) is same
 
 
-def test_a_surface_of_more_items_than_are_compared_is_refused_with_the_limit_and_that_is_kept(tmp_path: Path) -> None:
+def test_comparing_a_surface_above_the_item_limit_is_refused_and_the_refusal_is_cached(tmp_path: Path) -> None:
     world = open_world(tmp_path / "registry", probing="required")
     publish(world, "1.0.0", 3)
     publish(world, "1.0.1", 4)
@@ -160,7 +160,7 @@ def test_a_surface_of_more_items_than_are_compared_is_refused_with_the_limit_and
             status, _, body = await asked_from(app, "10.0.0.1", "/api/compare/acme.notes/1.0.0/1.0.1")
             assert (status, body["error"]["code"]) == (422, "INPUT_LIMIT")
             assert body["error"]["message"] == "4 items in one surface are too many; the limit is 3"
-            app._comparisons._executor.shutdown()  # which takes no more work: the second answer is the kept one
+            app._comparisons._executor.shutdown()  # no new work: the second response is cached
 
     asyncio.run(scene())
     assert compare_versions(world.registry, "acme.notes", "1.0.0", "1.0.1")["drift"]["changes"]

@@ -97,12 +97,12 @@ def test_the_whole_log_is_verified_by_a_third_party(world: World) -> None:
     assert verify_log(world.files, FollowOptions()).notes[0].startswith("signed by did:key:")
 
 
-def test_an_empty_log_is_a_log(world: World) -> None:
+def test_an_empty_log_is_valid(world: World) -> None:
     assert followed(world).state.edge == Frontier()
     assert verify_log(world.files, FollowOptions()).facts["size"] == 0
 
 
-def test_only_what_is_new_is_fetched(world: World) -> None:
+def test_only_new_entries_are_downloaded(world: World) -> None:
     publish(world, "1.0.0")
     grow(world, 2 * TILE_WIDTH + 10)
     state = followed(world).state
@@ -116,7 +116,7 @@ def test_only_what_is_new_is_fetched(world: World) -> None:
     assert quiet.asked == ["log/checkpoint"]
 
 
-def test_heads_are_proved_consistent_by_tiles_alone(world: World) -> None:
+def test_consistency_of_heads_is_verified_from_tiles_alone(world: World) -> None:
     publish(world, "1.0.0")
     heads: list[VerifiedHead] = [followed(world).head]
     for count in (1, 2, TILE_WIDTH - 4, 1, 5, TILE_WIDTH):
@@ -141,12 +141,12 @@ def test_a_monitor_reports_each_new_event_of_watched_names_once(world: World, tm
     publish(world, "1.0.1")
     assert monitor_log(world.files, state, FollowOptions(), ["acmen"]).exit_code == 0
     publish(world, "1.0.2")
-    told = monitor_log(world.files, state, FollowOptions(), ["acme.notes"])
-    assert (told.exit_code, [each["seq"] for each in told.facts["events"]]) == (1, [2])
-    assert told.facts["events"][0]["new_root_cid"] == bundle(version="1.0.2").root_cid
+    output = monitor_log(world.files, state, FollowOptions(), ["acme.notes"])
+    assert (output.exit_code, [each["seq"] for each in output.facts["events"]]) == (1, [2])
+    assert output.facts["events"][0]["new_root_cid"] == bundle(version="1.0.2").root_cid
 
 
-def test_an_attack_that_shows_an_older_head_is_refused_and_what_was_seen_stays(world: World, tmp_path: Path) -> None:
+def test_attack_an_older_head_is_refused_and_the_saved_state_stays(world: World, tmp_path: Path) -> None:
     """A replayed old pointer needs an old head to be proved under; that head is behind the one that was seen."""
     state = tmp_path / "log.json"
     publish(world, "1.0.0")
@@ -160,7 +160,7 @@ def test_an_attack_that_shows_an_older_head_is_refused_and_what_was_seen_stays(w
     assert state.read_bytes() == kept
 
 
-def test_an_attack_with_a_forked_log_is_refused(world: World) -> None:
+def test_attack_a_forked_log_is_not_followed(world: World) -> None:
     """The registry signs two histories: one for most, one for the victim. Of the same length, or longer."""
     publish(world, "1.0.0", "1.0.1")
     state = followed(world).state
@@ -174,7 +174,7 @@ def test_an_attack_with_a_forked_log_is_refused(world: World) -> None:
     assert follow_log(honest, state, FollowOptions()).state.edge.size == 3
 
 
-def test_an_attack_with_entries_that_the_head_does_not_cover_is_refused(world: World) -> None:
+def test_attack_entries_beyond_the_head_are_refused(world: World) -> None:
     publish(world, "1.0.0", "1.0.1", "1.0.2")
     entries = unpack_entries(world.files.get(ENTRIES))
     for shown in (entries[:2], [*entries[:2], entries[1]], []):
@@ -190,7 +190,7 @@ def test_an_attack_with_entries_that_the_head_does_not_cover_is_refused(world: W
 
 
 @pytest.mark.parametrize("lie", ["key", "place", "log", "chain", "spelling", "unsigned", "garbage"])
-def test_an_attack_with_an_event_that_is_not_the_registrys_is_refused(world: World, lie: str) -> None:
+def test_attack_an_event_that_the_registry_did_not_sign_is_refused(world: World, lie: str) -> None:
     publish(world, "1.0.0", "1.0.1")
     first, second = entries_of(world)
     document = strict_json.parse_json(second)
@@ -209,7 +209,7 @@ def test_an_attack_with_an_event_that_is_not_the_registrys_is_refused(world: Wor
     assert code_of(lambda: follow_log(files, None, FollowOptions())) == "LOG_EVENT_INVALID"
 
 
-def test_an_attack_with_a_head_signed_by_somebody_else_is_refused(world: World) -> None:
+def test_attack_a_head_signed_by_another_key_is_refused(world: World) -> None:
     publish(world, "1.0.0")
     files = forge(world, entries_of(world), MALLORY)
     assert code_of(lambda: follow_log(files, None, FollowOptions())) == "SIGNATURE_INVALID"
@@ -217,7 +217,7 @@ def test_an_attack_with_a_head_signed_by_somebody_else_is_refused(world: World) 
     assert code_of(lambda: follow_log(world.files, followed(world).state, wanted)) == "REGISTRY_KEY_MISMATCH"
 
 
-def test_an_attack_with_tiles_or_a_signed_view_of_another_tree_is_refused(world: World) -> None:
+def test_attack_tiles_or_a_signed_checkpoint_of_another_tree_are_refused(world: World) -> None:
     publish(world, "1.0.0", "1.0.1")
     files = world.files
     files.instead["log/tile/0/000.p/2"] = lambda: b"x" * 64
@@ -233,7 +233,7 @@ def test_an_attack_with_tiles_or_a_signed_view_of_another_tree_is_refused(world:
     assert code_of(lambda: verify_log(forged, FollowOptions())) == "SIGNATURE_INVALID"
 
 
-def test_a_damaged_state_is_an_error_and_never_a_new_beginning(world: World, tmp_path: Path) -> None:
+def test_a_damaged_log_state_is_an_error_and_following_does_not_start_over(world: World, tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     publish(world, "1.0.0")
     save_log_state(path, followed(world).state)
@@ -245,7 +245,7 @@ def test_a_damaged_state_is_an_error_and_never_a_new_beginning(world: World, tmp
         assert path.read_bytes() == spoilt
 
 
-def test_a_witness_that_has_seen_the_head_is_told_and_one_that_has_not_is_missed(tmp_path: Path) -> None:
+def test_cosignatures_of_witnesses_are_reported_and_missing_ones_refused(tmp_path: Path) -> None:
     world = open_world(tmp_path / "registry", witnesses=(str(WITNESS_KEY),))
     publish(world, "1.0.0")
     wanted = FollowOptions(witnesses=(WITNESS_KEY,), quorum=1)
@@ -255,8 +255,8 @@ def test_a_witness_that_has_seen_the_head_is_told_and_one_that_has_not_is_missed
     brought = bytes(Note(text=note.text, signatures=(*note.signatures, line)))
     assert add_cosignatures(world.registry, brought) == 1
     assert verify_log(world.files, wanted).facts["witnesses"] == [{"name": "witness.example", "time": 1800000000}]
-    stranger = cosign(note, "stranger.example", MALLORY, 1800000000)
-    unknown = bytes(Note(text=note.text, signatures=(*note.signatures, stranger)))
+    unknown_witness = cosign(note, "stranger.example", MALLORY, 1800000000)
+    unknown = bytes(Note(text=note.text, signatures=(*note.signatures, unknown_witness)))
     assert code_of(lambda: add_cosignatures(world.registry, unknown)) == "SIGNATURE_INVALID"
     publish(world, "1.0.1")
     assert code_of(lambda: add_cosignatures(world.registry, brought)) == "REQUEST_STALE"

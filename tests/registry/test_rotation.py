@@ -36,22 +36,22 @@ def replace_key(world: World, key: PrivateKey) -> World:
     return World(registry=replace(registry, identity=identity, signer=key), clock=world.clock, token=world.token)
 
 
-def test_a_key_is_changed_while_others_publish_and_nothing_is_lost_or_signed_by_the_wrong_key(anywhere: World) -> None:
+def test_rotating_the_key_during_publishes_loses_nothing_and_signs_with_the_right_key(anywhere: World) -> None:
     with ThreadPoolExecutor(6) as pool:
         telling = [pool.submit(published, anywhere, number) for number in range(BEFORE)]
         wait(telling)
         telling += [pool.submit(published, anywhere, number) for number in range(BEFORE, ALL)]
         turning = pool.submit(rotate_key, anywhere.registry, NEW, "yearly")
-        told = [each.result() for each in telling]
+        report = [each.result() for each in telling]
         _, change, count = turning.result()
-    assert sorted([*told, change.seq]) == list(range(ALL + 1))
+    assert sorted([*report, change.seq]) == list(range(ALL + 1))
     assert count == min(3, change.seq)
     after = replace_key(anywhere, NEW)
     for known in (REGISTRY_KEY, NEW):
         followed = follow_log(after.files, None, FollowOptions(key=known.public_key))
         assert followed.state.keys == (REGISTRY_KEY.public_key, NEW.public_key)
         assert {event.seq: event.issuer_key_id for event in followed.events} == {
-            seq: (REGISTRY_KEY if seq < change.seq else NEW).public_key.did for seq in told
+            seq: (REGISTRY_KEY if seq < change.seq else NEW).public_key.did for seq in report
         }
     assert verify_log(after.files, FollowOptions(key=REGISTRY_KEY.public_key)).exit_code == 0
     for tool in as_json(after.files.get("tools.json"))["tools"]:
@@ -62,7 +62,7 @@ def test_a_key_is_changed_while_others_publish_and_nothing_is_lost_or_signed_by_
     assert caught.value.code == "REGISTRY_KEY_MISMATCH"
 
 
-def test_an_attack_with_two_changes_of_the_key_at_once_makes_one_of_them(anywhere: World) -> None:
+def test_attack_of_two_concurrent_key_rotations_one_succeeds(anywhere: World) -> None:
     """Two operators, or one and a thief of the key: the log has one line, so the second finds its key ended."""
     anywhere.publish(bundle())
 

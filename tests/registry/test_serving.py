@@ -62,7 +62,7 @@ def ask(request: Request) -> tuple[int, dict[str, str], bytes]:
 
 
 def run(*arguments: str) -> int:
-    """A command in this process: starting Python anew would be most of the time."""
+    """Run a command in this process: starting Python would take most of the time."""
     return main(arguments)
 
 
@@ -113,15 +113,15 @@ def packed(folder: Path, version: str, server: bytes = SERVER) -> str:
 @needs_registry
 @needs_bwrap
 @pytest.mark.usefixtures("token")
-def test_a_bundle_goes_from_its_folder_into_the_registry_and_everybody_can_check_it(
+def test_a_bundle_is_published_over_http_and_can_be_verified(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = packed(tmp_path, "1.0.0")
     key = str(site.folder / "acme.key")
     assert run("attest", archive, "--key", key, "--role", "maintainer", "--expires-in", "90d") == 0
     attestation = f"{archive}.maintainer.attestation.json"
-    told = answered(capsys, "publish", archive, "--attestation", attestation, *site.publisher)
-    published = told["published"]
+    output = answered(capsys, "publish", archive, "--attestation", attestation, *site.publisher)
+    published = output["published"]
     assert published["surface"]["api_surface"].startswith("sha256:")
     assert len(published["attestations"]) == 1
     status, headers, body = site.get(f"blobs/{published['archive']['cid']}")
@@ -205,7 +205,7 @@ def test_a_large_archive_is_sent_whole(site: Site, tmp_path: Path, capsys: pytes
 
 
 @needs_registry
-def test_a_refusal_is_told_with_its_code_and_without_a_token_nothing_is_read(
+def test_a_refusal_has_a_code_and_a_body_without_a_token_is_not_read(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = packed(tmp_path, "30.0.0")
@@ -246,9 +246,7 @@ def test_an_archive_that_is_too_large_is_refused_before_it_is_sent(site: Site, t
 
 
 @needs_registry
-def test_damage_on_the_registrys_own_disk_is_the_registrys_fault_and_is_mended_by_sending_again(
-    site: Site, token: str
-) -> None:
+def test_a_damaged_archive_on_disk_is_a_server_error_and_is_repaired_by_uploading_again(site: Site, token: str) -> None:
     data = b"an archive that is damaged later"
     path, headers = f"blobs/{blob_cid(data)}", {"authorization": f"Bearer {token}"}
     upload = Request(f"{site.replica.url}api/{path}", data=data, method="PUT", headers=headers)
@@ -266,7 +264,7 @@ def test_damage_on_the_registrys_own_disk_is_the_registrys_fault_and_is_mended_b
 
 
 @needs_registry
-def test_an_attack_by_strangers_who_send_slowly_keeps_no_publisher_waiting(site: Site, token: str) -> None:
+def test_attack_slow_unauthenticated_senders_do_not_delay_publishers(site: Site, token: str) -> None:
     """Cosignatures need no token; more of them than there are places for writers are begun and not finished."""
     place = urlsplit(site.replica.url)
     begun = b"POST /api/cosignatures HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nbegun"
@@ -300,12 +298,12 @@ def test_an_attack_by_strangers_who_send_slowly_keeps_no_publisher_waiting(site:
         "api/compare/acme.notes/0.0.1/0.0.2",
     ],
 )
-def test_what_is_not_there_is_not_found(site: Site, path: str) -> None:
+def test_an_unknown_path_is_404(site: Site, path: str) -> None:
     assert site.get(path)[0] == 404
 
 
 @needs_registry
-def test_what_changes_is_asked_for_again_and_answered_in_short_if_it_did_not(site: Site) -> None:
+def test_mutable_files_are_revalidated_with_an_etag(site: Site) -> None:
     status, headers, body = site.get("log/checkpoint")
     assert (status, headers["cache-control"], headers["x-content-type-options"]) == (200, "no-cache", "nosniff")
     assert site.get("log/checkpoint", **{"If-None-Match": headers["etag"]})[::2] == (304, b"")
@@ -326,12 +324,12 @@ def test_the_operator_sees_tokens_and_requests_without_secrets(
     assert [each["namespace"] for each in names] == ["acme"]
 
 
-def test_serving_without_what_it_needs_says_what_to_install(
+def test_serve_without_its_dependencies_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "pinwarden.registry.http.server", raising=False)
     assert run("registry", "serve") == 2
-    told = capsys.readouterr().err
-    assert "the package uvicorn, which is not installed" in told
-    assert 'pip install ".[registry]"' in told
+    output = capsys.readouterr().err
+    assert "the package uvicorn, which is not installed" in output
+    assert 'pip install ".[registry]"' in output

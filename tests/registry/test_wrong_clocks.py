@@ -26,18 +26,18 @@ def test_a_request_from_a_machine_whose_clock_is_wrong_is_refused_with_a_hint_ab
     assert (code, "clock" in hint) == ("REQUEST_STALE", True)
 
 
-def test_a_head_of_the_log_from_the_future_is_told_with_a_hint_about_the_clock() -> None:
+def test_a_log_head_from_the_future_is_refused_with_a_hint_about_the_clock() -> None:
     code, hint = _hint(check_head_age, "2030-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 7)
     assert (code, "clock" in hint) == ("LOG_FROZEN", True)
 
 
-def test_what_a_newer_registry_says_under_a_code_of_its_own_is_told() -> None:
+def test_an_unknown_error_code_of_a_newer_registry_is_reported() -> None:
     said = {"error": {"code": "NEWER_CODE", "message": "this namespace is frozen"}}
     err = _refusal(said, 422, "https://registry.example/")
     assert "NEWER_CODE: this namespace is frozen" in err.message
     assert "network" not in err.hint
 
 
-def test_the_hint_of_a_registry_reaches_whoever_published() -> None:
+def test_the_hint_of_a_registry_reaches_the_publisher() -> None:
     said = {"error": {"code": "REQUEST_STALE", "message": "signed in the past", "hint": "Check this machine's clock."}}
     assert _refusal(said, 409, "https://registry.example/").hint == "Check this machine's clock."

@@ -1,4 +1,4 @@
-"""The policy of the gateway: what it says for whom, and what is refused instead of being half understood."""
+"""The gateway policy: which rule applies, and which policies are refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pinwarden.lock.policy import parse_policy, policy_from_table
 GUIDE = Path(__file__).parents[2] / "docs/guides/gateway.md"
 
 
-def test_without_a_policy_everything_is_as_strict_as_it_can_be() -> None:
+def test_the_default_policy_is_the_strictest() -> None:
     assert DEFAULT_POLICY.for_item("s", "tool", "c") == DigestPolicy(
         enforcement="block", unknown="block", block_at="review", allowlist=()
     )
     assert DEFAULT_POLICY.for_requests("s", "c") == RequestPolicy(url_hosts=())
 
 
-def test_the_policies_of_the_guide_are_policies() -> None:
+def test_the_policies_in_the_guide_are_valid() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     policies = [parse_policy(block.encode()).gateway for block in blocks]
     assert all(policies)
@@ -32,7 +32,7 @@ def test_the_policies_of_the_guide_are_policies() -> None:
     assert [each.tool for each in policies[0].for_item("any", "search_notes", "x").allowlist] == ["search_notes"]
 
 
-def test_every_key_that_is_known_is_on_the_page_about_them() -> None:
+def test_every_policy_key_is_documented() -> None:
     tables: list[tuple[dict[str, Any], str]] = [
         ({"x": 1}, "policy.gateway.x"),
         ({"results": {"x": 1}}, "policy.gateway.results.x"),
@@ -48,7 +48,7 @@ def test_every_key_that_is_known_is_on_the_page_about_them() -> None:
             assert f"`{name}`" in page or f".{name}]" in page, f"{key}: {name}"
 
 
-def test_for_each_question_the_first_rule_that_answers_it_counts() -> None:
+def test_for_each_key_the_first_matching_rule_wins() -> None:
     rules: list[dict[str, Any]] = [
         {"item": "a*", "unknown": "warn"},
         {"server": "s", "enforcement": "audit", "unknown": "block"},
@@ -97,7 +97,7 @@ def test_for_each_question_the_first_rule_that_answers_it_counts() -> None:
         ({"allow": [{"tool": "t", "digest": "a" * 64, "profile": "x"}]}, "policy.gateway.allow[0].profile"),
     ],
 )
-def test_a_policy_that_is_not_understood_is_refused_with_the_key(table: dict[str, Any], key: str) -> None:
+def test_an_invalid_policy_is_refused_with_the_key(table: dict[str, Any], key: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         policy_from_table({"gateway": table})
     assert caught.value.code == "POLICY_INVALID"

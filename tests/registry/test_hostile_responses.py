@@ -90,11 +90,11 @@ ATTEST = ("registry", "attest", "attestation.json")
     "answer",
     [b"", b"null", b"[]", b"{}", b'{"surface": null}', b'{"changed": 1, "subject": []}', b'{"a":' * 5000, b"\xff"],
 )
-def test_attack_an_answer_that_is_none_is_told_as_such(
+def test_attack_an_invalid_response_is_an_error(
     ask: Callable[..., tuple[int, Any]], words: tuple[str, ...], answer: bytes
 ) -> None:
-    code, told = ask(answer, *words)
-    assert (code, told["error"]["code"]) == (3, "DOCUMENT_INVALID")
+    code, report = ask(answer, *words)
+    assert (code, report["error"]["code"]) == (3, "DOCUMENT_INVALID")
 
 
 def published(made: Bundle, folder: Path, **changes: Any) -> bytes:
@@ -105,7 +105,7 @@ def published(made: Bundle, folder: Path, **changes: Any) -> bytes:
     return document_bytes(version_to_json(version))
 
 
-def test_attack_a_registry_that_published_something_else_is_not_taken_at_its_word(
+def test_attack_a_registry_that_published_something_else_is_detected(
     ask: Callable[..., tuple[int, Any]], tmp_path: Path
 ) -> None:
     honest = published(MINE, tmp_path / "a")
@@ -116,5 +116,5 @@ def test_attack_a_registry_that_published_something_else_is_not_taken_at_its_wor
         for name, value in (("version", "6.6.6"), ("tool", "acme.other"), ("content_hash", "sha256:" + "0" * 64))
     ]
     for lie in lies:
-        code, told = ask(lie, *PUBLISH)
-        assert (code, told["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
+        code, report = ask(lie, *PUBLISH)
+        assert (code, report["error"]["code"]) == (1, "ARTIFACT_MISMATCH")
