@@ -1,4 +1,4 @@
-"""Checks that every descriptor has one owner: no number is closed by an object that does not own it any more."""
+"""Checks that every file descriptor has one owner: no object closes a descriptor that it does not own any more."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import uvloop
 
 
 class StrictLoop(uvloop.Loop):
-    """A uvloop that finds objects which close a pipe again after the loop closed it.
+    """A uvloop that detects objects that close a pipe again after the loop closed it.
 
-    When the loop has closed a number, a descriptor of this check takes the number, as another thread could. Then the
-    object is asked to close, as the loop does. If that closes the new descriptor, the number had two owners.
+    When the loop has closed a descriptor, this check opens another file under its number, as another thread could.
+    Then it closes the pipe object, as the loop does. If that closes the new file, the number had two owners.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StrictLoop(uvloop.Loop):
         self.pipes = 0
         self.closes = 0
         self.checked = 0
-        """Pipes whose number could be taken in time."""
+        """Pipes whose descriptor number this check could reuse in time."""
         self.closed_twice: list[int] = []
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class StrictLoop(uvloop.Loop):
 
 
 class _Checked:
-    """A pipe as the loop has it."""
+    """A pipe that the loop reads or writes."""
 
     def __init__(self, loop: StrictLoop, pipe: Any) -> None:
         loop.pipes += 1
@@ -75,7 +75,7 @@ class _Checked:
 
 
 def open_descriptors() -> dict[str, str]:
-    """What this process has open, by number."""
+    """Return the open files of this process, by descriptor."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -86,7 +86,7 @@ def open_descriptors() -> dict[str, str]:
 
 
 class Churn:
-    """Threads that open, write, read and close files and start processes, and notice if any of that is disturbed."""
+    """Threads that use files and start processes, and notice when another owner disturbs one of them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,7 +95,7 @@ class Churn:
         self.disturbed: list[str] = []
 
     def files(self, name: str) -> None:
-        """Each file must stay the same open file until it is closed here, with nothing in it but what was written."""
+        """Write and read files; each must stay open until it is closed here, and contain only what was written here."""
         path = self._folder / name
         turn = 0
         while not self._over.wait(0.001):
@@ -120,7 +120,7 @@ class Churn:
                 self.disturbed.append(f"{name}: {err}")
 
     def processes(self) -> None:
-        """Fork, execute, and read what the program printed."""
+        """Start programs, and read their output."""
         while not self._over.wait(0.02):
             self.turns += 1
             try:
@@ -137,7 +137,7 @@ class Churn:
 
 @contextmanager
 def churning(folder: Path) -> Iterator[Churn]:
-    """Files and processes come and go in threads of this process."""
+    """Open files and start processes in other threads until the block ends."""
     made = Churn(folder)
     work = [threading.Thread(target=made.files, args=(f"file-{number}",)) for number in range(3)]
     work.append(threading.Thread(target=made.processes))

@@ -12,14 +12,14 @@ _SPACE = re.compile(r"\s*")
 
 
 def replaced(frame: bytes, path: tuple[str, ...], value: Any) -> bytes:
-    """The message with another value in one place."""
+    """Return the message with the value at a path replaced."""
     text = frame.decode()
     start, end = place(text, path)
     return (text[:start] + compact(value).decode() + text[end:]).encode()
 
 
 def added(frame: bytes, member: str, what: bytes) -> bytes:
-    """The message with one more member in an object of its own."""
+    """Return the message with a member added to one of its objects."""
     text = frame.decode()
     start, end = place(text, (member,))
     comma = "," if text[start + 1 : end - 1].strip() else ""
@@ -27,7 +27,7 @@ def added(frame: bytes, member: str, what: bytes) -> bytes:
 
 
 def compact(value: Any) -> bytes:
-    """JSON without white space."""
+    """Serialize JSON without white space."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -38,7 +38,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def place(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    """Where the value at a path begins and ends."""
+    """Return start and end of the value at a path."""
     start, end = 0, len(text)
     for name in path:
         start, end = next((begin, stop) for member, begin, stop in members(text, start) if member == name)
@@ -46,7 +46,7 @@ def place(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """The name, start and end of each member of the object at a position."""
+    """Yield name, start and end of every member of the object at a position."""
 
     def one(at: int) -> tuple[str, int, int]:
         name, at = _DECODER.raw_decode(text, at)
@@ -57,7 +57,7 @@ def members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
 
 
 def elements(text: str, at: int) -> list[str]:
-    """The elements of the array at a position."""
+    """Yield the elements of the array at a position."""
 
     def one(at: int) -> tuple[str, int, int]:
         return "", at, _DECODER.raw_decode(text, at)[1]

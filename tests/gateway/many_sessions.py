@@ -1,7 +1,7 @@
-"""``python -m tests.gateway.many_sessions FOLDER COUNT``: so many short sessions with one gateway in this process.
+"""``python -m tests.gateway.many_sessions FOLDER COUNT``: COUNT short sessions with one gateway in this process.
 
-Files and processes come and go in other threads of the process, so that a descriptor that is closed twice is one that
-another thread has by then. It is a process of its own because such a mistake can end it. What it found is printed.
+Other threads of the process open and close files and start processes, so a descriptor that is closed twice belongs to
+another thread by then. This runs in a separate process because such an error can end it. It prints a JSON report.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Sessions:
         for number in range(count):
             self.todo.put(number)
         self.served: dict[str, str] = {}
-        """The nonce of the server, by the secret of the session."""
+        """The server's nonce by the session's secret."""
         self.wrong: list[str] = []
 
     def work(self, at: RunningGateway) -> None:
-        """Open sessions one after the other until all were opened."""
+        """Run one session after the other until none is left."""
         tokens = list(TOKENS)
         while True:
             try:
@@ -70,7 +70,7 @@ class Sessions:
 
 
 def hold_sessions(folder: Path, count: int) -> dict[str, Any]:
-    """So many sessions, 16 at once: what clients, servers, threads and the loop saw."""
+    """Run the sessions, 16 at a time, and report what clients, servers, threads and the loop saw."""
     report = folder / "report"
     report.touch()
     command = [sys.executable, "-I", "-S", str(Path(witness.__file__)), str(report)]

@@ -1,7 +1,7 @@
-"""What the client's side of the merged address must be, given the sides of the servers behind it.
+"""Computes the client's side of the merged endpoint from the sides of the servers behind it.
 
-The rewrites are the rows of ``docs/reference/gateway-rewrites.md`` that begin with ``merged``, each done here once more
-without a line of the gateway's code.
+The rewrites are the rows of ``docs/reference/gateway-rewrites.md`` that begin with ``merged``, implemented here
+independently of the gateway's code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATHS = {
     "resources/unsubscribe": ("params", "uri"),
 }
 ANSWERED = OPENINGS | LISTS.keys() | {"ping", "logging/setLevel", "notifications/initialized"}
-"""What the gateway answers itself, or keeps."""
+"""Messages that the gateway answers itself or does not forward."""
 _INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 _NONSENSE = (ValueError, KeyError, IndexError, AssertionError, AttributeError, StopIteration)
 _UNHEARD = "the client has no stream open"
@@ -40,7 +40,7 @@ _FRESH = b'"resultType":"complete","ttlMs":0,"cacheScope":"private"'
 
 
 def judge(servers: dict[str, Side], client: Side) -> str:
-    """Where the sides differ from what they have to be; nothing if they do not."""
+    """Describe how the sides differ from the expected ones; empty if they do not."""
     try:
         expected = Expected(servers, client)
         for slug, sent in expected.relayed.items():
@@ -53,7 +53,7 @@ def judge(servers: dict[str, Side], client: Side) -> str:
 
 
 def judge_down(expected: Expected, client: Side) -> str:
-    """Where what the client got differs from what it has to get."""
+    """Describe how the client's messages differ from the expected ones; empty if they do not."""
     try:
         got = [expected.with_own_id(frame) for stream in client.down for frame in stream]
     except _NONSENSE as err:
@@ -62,7 +62,7 @@ def judge_down(expected: Expected, client: Side) -> str:
 
 
 class Expected:
-    """What each side has to be."""
+    """The expected messages on all sides."""
 
     def __init__(self, servers: dict[str, Side], client: Side) -> None:
         self.rewrites: set[str] = set()
@@ -86,15 +86,15 @@ class Expected:
         servers = {slug: ids.side for slug, ids in shared.items()}
         self.rewrites.update(*(ids.rewrites for ids in shared.values()))
         self.relayed = {slug: [frame for frame in side.up if not self._is_own(frame)] for slug, side in servers.items()}
-        """What servers got that the gateway did not send of its own accord."""
+        """Messages to servers without the gateway's own requests."""
         self._notices: set[bytes] = set()
-        """Those that need not have arrived: nobody may have listened yet."""
+        """Notifications that may be missing because the client had no stream open yet."""
         self.down = [*self._own_answers(servers, client)]
         for slug, side in servers.items():
             self.down += [kept for stream in side.down for frame in stream if (kept := self._passed_down(slug, frame))]
 
     def _opened(self, servers: dict[str, Side]) -> dict[str, tuple[bool, dict[str, Any]]]:
-        """By server, whether it speaks the newest revision, and what it says of itself."""
+        """Return by server whether it uses the newest revision, and its description of itself."""
         about: dict[str, tuple[bool, dict[str, Any]]] = {}
         for slug, side in servers.items():
             for message in (json.loads(frame) for stream in side.down for frame in stream):
@@ -188,17 +188,17 @@ class Expected:
         return frame
 
     def is_notice(self, frame: bytes) -> bool:
-        """Whether this is a notice of a server that came at a time when it could be heard."""
+        """Whether this is a list-changed notification that reached the client."""
         return frame in self._notices
 
     def with_own_id(self, frame: bytes) -> bytes:
-        """A question as its server asked it."""
+        """Return a server request with the id that its server chose."""
         message = json.loads(frame)
         if "method" in message and "id" in message:
             return replaced(frame, ("id",), _asked_by(message["id"])[1])
         return frame
 
-    # What the gateway says itself
+    # From the gateway
 
     def _own_answers(self, servers: dict[str, Side], client: Side) -> Iterator[bytes]:
         listed = {slug: _lists_of(side) for slug, side in servers.items()}
@@ -235,17 +235,17 @@ class Expected:
                 capabilities[name] = {} if plain else {"listChanged": True}
                 if name == "resources" and not self._modern and not all(given):
                     capabilities[name]["subscribe"] = True
-        told = [f"{slug}: {self._about[slug][1]['instructions']}" for slug in self._slugs]
+        instructions = [f"{slug}: {self._about[slug][1]['instructions']}" for slug in self._slugs]
         info = {"name": "pinwarden", "title": "Pinwarden gateway", "version": __version__}
-        said = {"capabilities": capabilities, "instructions": "\n\n".join(told)}
+        about = {"capabilities": capabilities, "instructions": "\n\n".join(instructions)}
         if not self._modern:
-            return {"protocolVersion": message["params"]["protocolVersion"], "serverInfo": info, **said}
+            return {"protocolVersion": message["params"]["protocolVersion"], "serverInfo": info, **about}
         stamp = {"_meta": {f"{META}serverInfo": info}}
-        return {"supportedVersions": [NEWEST], **said, **stamp, **json.loads(b"{" + _FRESH + b"}")}
+        return {"supportedVersions": [NEWEST], **about, **stamp, **json.loads(b"{" + _FRESH + b"}")}
 
 
 def _without_meta(frame: bytes, message: Any) -> bytes:
-    """What a client of the newest revision says about itself is said in the handshake."""
+    """Remove the client's description of itself, which is part of the handshake in the older revision."""
     said = {f"{META}protocolVersion", f"{META}clientInfo", f"{META}clientCapabilities"}
     text, kept = frame.decode(), message["params"]["_meta"].keys() - said
     parent, gone = (("params", "_meta"), said) if kept else (("params",), {"_meta"})
@@ -261,14 +261,14 @@ def _path(message: Any) -> tuple[str, ...]:
 
 
 def _asked_by(number: str) -> tuple[str, Any]:
-    """The server that a question comes from, and its own id for it."""
+    """Return the server that sent a request, and the id that it chose."""
     slug, random, own = number.split(":")
     assert len(random) == 22
     return slug, int(own)
 
 
 def _lists_of(side: Side) -> dict[str, list[bytes]]:
-    """The answers to the lists that the gateway asked for because the client did."""
+    """Return the responses to the gateway's list requests on behalf of the client."""
     methods = {message.get("id"): message.get("method") for message in map(json.loads, side.up)}
     found: dict[str, list[bytes]] = {}
     for frame in (frame for stream in side.down for frame in stream):

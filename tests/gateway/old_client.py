@@ -1,4 +1,4 @@
-"""A client of the older SDK, run by its own Python: what it sees of each server, as JSON.
+"""A client of the older SDK, run by a Python that has it; prints what it sees of each server as JSON.
 
 ``python old_client.py '<JSON list of [kind, target…]>'``; a target is ``["http", address, token, tool, arguments]`` or
 ``["stdio", command, tool, arguments]``.

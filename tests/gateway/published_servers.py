@@ -1,7 +1,7 @@
-"""Published servers behind the gateway, and published clients before it.
+"""Published servers and clients, to be connected through the gateway.
 
-Every server stands behind a tap (`tests.servers.tap`), so that a test can tell what it was asked and what it said,
-whatever a client makes of that.
+Every server runs behind a tap (`tests.servers.tap`) that records its messages, so that tests do not depend on what a
+client shows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OLD_PYTHON = ROOT / ".venv-old-client/bin/python"
 SERVERS = Path(__file__).parent.parent / "servers"
 META_VERSION = "io.modelcontextprotocol/protocolVersion"
 OWN = "pinwarden/"
-"""How the ids of the gateway's own requests begin."""
+"""Prefix of the ids of the gateway's own requests."""
 
 
 class Real:
-    """A published server, and one call that says who answered."""
+    """A published server, and one call whose result identifies it."""
 
     def __init__(self, name: str, command: list[str], tool: str, arguments: dict[str, Any], says: str) -> None:
         self.name = name
@@ -39,11 +39,11 @@ class Real:
         self.arguments = arguments
         self.says = says
         self.modern = name in ("git", "fastmcp")
-        """Whether it speaks the revision without a handshake."""
+        """Whether it supports the revision without a handshake."""
         self.record = Path()
 
     def tapped(self, record: Path) -> Real:
-        """The same server behind a tap."""
+        """Record the server's messages under this path."""
         self.record = record
         return self
 
@@ -52,35 +52,35 @@ class Real:
         return tapped(self.record, self.bare)
 
     def mark(self) -> tuple[int, int]:
-        """Where the record ends now."""
+        """Return the current end of both recordings."""
         return size(self.record, "up"), size(self.record, "down")
 
     def asked(self, since: int = 0) -> list[Any]:
-        """What came to the server."""
+        """Return the messages that the server received."""
         return [json.loads(line) for line in lines(self.record, "up", since)]
 
     def said(self, since: int = 0) -> list[Any]:
-        """What the server said."""
+        """Return the messages that the server sent."""
         return [json.loads(line) for line in lines(self.record, "down", since)]
 
 
 def tapped(record: Path, command: list[str]) -> list[str]:
-    """A command behind a tap."""
+    """Return a command line that runs a command behind a tap."""
     return [sys.executable, str(Path(tap.__file__)), str(record), *command]
 
 
 def size(record: Path, way: str) -> int:
-    """How much a tap has kept, in whole messages."""
+    """Return the size of a tap's recording, without an unfinished message."""
     return len(_whole(Path(f"{record}.{way}"), 0))
 
 
 def lines(record: Path, way: str, since: int = 0) -> list[bytes]:
-    """The messages that a tap has kept."""
+    """Return the messages that a tap recorded."""
     return _whole(Path(f"{record}.{way}"), since).splitlines()
 
 
 def _whole(path: Path, since: int) -> bytes:
-    """What was kept, without a last message that is still being written."""
+    """Read a recording without a last message that is still being written."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
@@ -90,7 +90,7 @@ def _whole(path: Path, since: int) -> bytes:
 
 
 def real_servers(folder: Path) -> dict[str, Real]:
-    """The four servers, with a folder for them to look into."""
+    """Return the four servers, with a folder that they may read."""
     if not MODULES.exists():
         missing("tests/npm/node_modules", "tools/npm-packages.sh")
     files = folder / "files"
@@ -110,7 +110,7 @@ def real_servers(folder: Path) -> dict[str, Real]:
     return {each.name: each.tapped(folder / each.name) for each in made}
 
 
-# Clients. Each lists the tools of a server and calls one; a target is an address or a command.
+# Clients. Each lists the tools of a server and calls one; a target is a URL or a command.
 
 Target = str | list[str]
 Seen = tuple[list[str], str]
@@ -160,7 +160,7 @@ def by_fastmcp(real: Real, target: Target, mode: str, home: Path) -> Seen:
 
 
 def by_old_sdk(real: Real, target: Target, mode: str, home: Path) -> Seen:
-    """The official SDK 1.x, which knows the handshake alone."""
+    """The official SDK 1.x, which supports only the handshake."""
     if not OLD_PYTHON.exists():
         missing(str(OLD_PYTHON), "make .venv-old-client/.ready")
     place = ["http", target, TOKEN] if isinstance(target, str) else ["stdio", target]
@@ -193,7 +193,7 @@ CLIENTS: dict[str, See] = {"sdk2": by_sdk, "sdk1": by_old_sdk, "fastmcp": by_fas
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Of a gateway that a client starts: its state is the test's own."""
+    """Return the environment of a gateway that a client starts, with a state folder of its own."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), "PINWARDEN_STATE": str(home / "state")}
 
 

@@ -1,7 +1,7 @@
-"""What the client's side of a gateway must be, given the server's side: the same bytes, but for documented rewrites.
+"""Computes the client's side of a gateway from the server's side: the same bytes, except for documented rewrites.
 
-The rewrites are the rows of ``docs/reference/gateway-rewrites.md``. Of those, `UNCHANGED` are all that happen to a
-server that says what was approved; each is done here once more, without a line of the gateway's code.
+The rewrites are the rows of ``docs/reference/gateway-rewrites.md``. `UNCHANGED` are those that apply to a server whose
+surface is approved. They are implemented here independently of the gateway's code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.gateway.published_servers import OWN
 PAGE = Path(__file__).parent.parent.parent / "docs/reference/gateway-rewrites.md"
 UNCHANGED = frozenset({"own-requests", "cache-hints", "hang-up"})
 MERGED = "pinwarden-merged-"
-"""With which ids begin that the gateway uses to open a server, and to list at the address of all servers."""
+"""Prefix of the ids with which the gateway opens and lists servers for the merged endpoint."""
 KEPT_FOR = 30_000
-"""Milliseconds: the time after which the gateway asks for a list again."""
+"""Milliseconds after which the gateway refreshes a list."""
 _SHARED = re.compile(r"pinwarden-[0-9a-f]{16}-\d+")
 _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 _LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
@@ -36,12 +36,12 @@ _USES = frozenset(
 
 
 def documented() -> list[str]:
-    """The names of the rewrites that the page has."""
+    """Return the names of the rewrites on the reference page."""
     return re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.MULTILINE)
 
 
 class Side:
-    """Everything that passed one side of the gateway."""
+    """All messages on one side of the gateway."""
 
     def __init__(self, up: list[bytes], down: Streams) -> None:
         self.up = up
@@ -49,16 +49,16 @@ class Side:
 
 
 class SharedIds:
-    """The side of a process that clients share, with the ids and progress tokens that the client chose.
+    """The side of a shared process, with the ids and progress tokens that the client chose.
 
-    The request under an id of the gateway is the first of the client's that has the same bytes but for id and token.
+    A request with an id of the gateway corresponds to the client's first request that differs only in id and token.
     """
 
     def __init__(self, server: Side, requests: list[bytes], own: Container[str] = ()) -> None:
-        """``requests`` are those of the client as the server has to get them; ``own`` methods are the gateway's."""
+        """``requests``: the client's, as the server must receive them; ``own``: methods of the gateway's requests."""
         self._unmatched = [(_without_ids(frame), json.loads(frame)) for frame in requests if b'"id"' in frame]
         self._asked: dict[str, Any] = {}
-        """By an id of the gateway, the client's request."""
+        """The client's request by the id that the gateway gave it."""
         self.rewrites: set[str] = set()
         up = [self._up(frame, own) for frame in server.up]
         if self._asked:
@@ -111,13 +111,13 @@ def _without_ids(frame: bytes) -> bytes:
 
 
 class Expected:
-    """What has to be on the client's side."""
+    """The expected messages on the client's side."""
 
     _made: ClassVar[dict[tuple[int, bool], tuple[Side, Expected]]] = {}
 
     @classmethod
     def of(cls, server: Side, *, hanging_up: bool = False) -> Expected:
-        """What this side makes it, which is worked out once. ``hanging_up``: clients cancel by that."""
+        """Return the cached expectation for this side. ``hanging_up``: clients cancel by disconnecting."""
         known = cls._made.get((id(server), hanging_up))
         if known is None or known[0] is not server:
             cls._made.clear()
@@ -127,7 +127,7 @@ class Expected:
     def __init__(self, server: Side, *, hanging_up: bool) -> None:
         self.rewrites: set[str] = set()
         self.waiting: set[bytes] = set()
-        """Messages that may have waited for a list to be judged, and that others may have overtaken."""
+        """Messages that may have waited until a list was judged, so that others overtook them."""
         self._methods: dict[Any, str] = {}
         self.up = [frame for frame in server.up if self._passes_up(frame, hanging_up=hanging_up)]
         streams = ([self._passed_down(frame) for frame in stream] for stream in server.down)
@@ -144,9 +144,9 @@ class Expected:
             self._methods[number] = message["method"]
             if message["method"] in _USES:
                 self.waiting.add(frame)
-        # A client over HTTP cancels by hanging up; a process is told so.
-        told = message.get("method") == "notifications/cancelled"
-        if told and hanging_up and message["params"].keys() == {"requestId"}:
+        # An HTTP client cancels by disconnecting; the gateway sends its process a notification.
+        is_cancellation = message.get("method") == "notifications/cancelled"
+        if is_cancellation and hanging_up and message["params"].keys() == {"requestId"}:
             assert message["params"]["requestId"] in self._methods
             self.rewrites.add("hang-up")
             return False
@@ -177,7 +177,7 @@ class Expected:
 
 
 def difference(expected: list[bytes], found: list[bytes]) -> str:
-    """Where two lists of messages differ first, in few words; nothing if they do not."""
+    """Describe the first difference between two lists of messages; empty if there is none."""
     for number, (one, other) in enumerate(zip(expected, found, strict=False)):
         if one != other:
             near = _first_different(one, other)
@@ -190,7 +190,7 @@ def difference(expected: list[bytes], found: list[bytes]) -> str:
 
 
 def difference_in_order(expected: list[bytes], found: list[bytes], waiting: set[bytes]) -> str:
-    """The same, but that messages that wait for a list may be overtaken."""
+    """Like `difference`, but messages that wait for a list may be overtaken."""
     differs = difference(expected, found)
     if not differs or Counter(expected) != Counter(found):
         return differs
@@ -201,7 +201,7 @@ def difference_in_order(expected: list[bytes], found: list[bytes], waiting: set[
 
 def _first_different(one: bytes, other: bytes) -> int:
     same, longest = 0, min(len(one), len(other))
-    while same < longest:  # such messages have millions of bytes
+    while same < longest:  # messages can have millions of bytes
         middle = (same + longest + 1) // 2
         if one[same:middle] == other[same:middle]:
             same = middle
@@ -211,7 +211,7 @@ def _first_different(one: bytes, other: bytes) -> int:
 
 
 def difference_of_streams(expected: Streams, found: Streams, waiting: set[bytes]) -> str:
-    """The same for messages that came by several ways: each as often, and on each way in the order of the server."""
+    """Like `difference` for several streams: the same messages, and in each stream in the server's order."""
     ours, theirs = (Counter(frame for stream in streams for frame in stream) for streams in (expected, found))
     if ours != theirs:
         return difference(sorted((ours - theirs).elements()), sorted((theirs - ours).elements()))

@@ -59,7 +59,7 @@ from tests.support.ports import reserved_port
 
 pytestmark = [
     needs("node", install="sudo apt-get install nodejs npm"),
-    # Logging, roots and sampling are on their way out, and still part of the protocol.
+    # Logging, roots and sampling are deprecated but still part of the protocol.
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
 
@@ -68,11 +68,11 @@ OWN = frozenset({"own-requests"})
 POLICY: GatewayPolicy = policy(**{"url-hosts": list(HOSTS)})
 T = TypeVar("T")
 Judge = Callable[[Side, Side], str]
-"""Where the client's side is not what the server's side makes it."""
+"""Compares the two sides; describes a difference, or returns an empty string."""
 
 
 class Case:
-    """A server, what the client does with it, and the rewrites that this brings."""
+    """A server, the client's scenario, and the rewrites that it causes."""
 
     def __init__(self, server: str, size: int, rewrites: frozenset[str]) -> None:
         scenarios: dict[str, Callable[[Any, RecordingUser, int], Coroutine[Any, Any, None]]]
@@ -104,7 +104,7 @@ class Case:
         return ["node", str(MODULES / f"server-{self.server}/dist/index.js"), folder or transport]
 
     async def visit(self, place: Any, settled: Callable[[], T], folder: Path = Path()) -> T:
-        """Make the tour, and stay until everything has arrived; both sides by then."""
+        """Run the scenario, wait until all messages have arrived, and return both sides."""
         user = RecordingUser(folder)
         async with user.client(place, self.mode) as client:
             await self._scenario(client, user, self.size)
@@ -117,9 +117,9 @@ def case(server: str, size: int, rewrites: frozenset[str] = OWN) -> Any:
 
 
 def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) -> tuple[T, Side]:
-    """Wait until nothing is on its way any more, and the sides are the same.
+    """Wait until no message is in flight and the sides agree.
 
-    They are given as they are then: what a server says after its client has left reaches nobody.
+    Returns the sides as they are then; messages that a server sends after its client disconnected are not included.
     """
     end = time.monotonic() + 60
     while said := judge(*(sides := look())):
@@ -129,7 +129,7 @@ def settle(look: Callable[[], tuple[T, Side]], judge: Callable[[T, Side], str]) 
 
 
 def assert_same(judge: Judge, server: Side, client: Side) -> None:
-    """The sides are the same, and would not be if one byte of any message were another."""
+    """Assert that the sides agree, and that changing one byte of any message would be detected."""
     assert judge(server, client) == ""
     for number, frame in enumerate(client.up):
         up = [*client.up[:number], _other(frame), *client.up[number + 1 :]]
@@ -216,7 +216,7 @@ def test_other_clients_and_their_servers_exchange_the_same_bytes(
 
 
 def _but_for_unheard(judge: Judge) -> Judge:
-    """These clients leave when they want to. What a server asks then, which nobody answers, may have reached nobody."""
+    """Ignore unanswered server requests: these clients disconnect early, so such requests may not have reached them."""
 
     def judged(server: Side, client: Side) -> str:
         said = judge(server, client)
@@ -226,7 +226,7 @@ def _but_for_unheard(judge: Judge) -> Judge:
 
 
 def _without_unheard(server: Side, client: Side) -> Iterator[Side]:
-    """The server's side without questions that are missing on the client's, if as many were not answered."""
+    """Return the server's side without undelivered requests, if as many were not answered."""
     [down] = server.down
     heard = Counter(frame for stream in client.down for frame in stream)
     answered = Counter(json.dumps(each["id"]) for each in map(json.loads, server.up) if "method" not in each)
@@ -253,7 +253,7 @@ def test_the_comparison_ignores_only_unanswered_server_requests_of_a_disconnecte
 
 
 def test_stdio_relays_a_result_of_fifty_megabytes_unchanged(tmp_path: Path) -> None:
-    """The official client takes a minute for one, so this is a client of a few lines."""
+    """A minimal client, because the official one takes a minute for such a result."""
     file = tmp_path / "large.png"
     file.write_bytes(bytes(range(256)) * (FIFTY_MEGABYTES * 3 // 8 // 256 + 1))
     files = Case("filesystem", FIFTY_MEGABYTES, frozenset())
@@ -311,7 +311,7 @@ def test_http_relays_the_same_bytes_to_and_from_a_process(tmp_path: Path, case: 
             return ids.side, client
 
         _tour_over_http(tap.port, case, look, hanging_up=case.mode == "auto")
-    assert shared == ({"shared-ids"} if case.server == "full" else set())  # the other one wants a handshake
+    assert shared == ({"shared-ids"} if case.server == "full" else set())  # the other one needs a handshake
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def _tour_over_http(port: int, case: Case, look: Callable[[], tuple[Side, Side]]
     assert_same(judge, server, client)
 
 
-# At the address of all servers
+# At the merged endpoint
 
 
 MERGED = frozenset({"own-requests", "shared-ids", "merged-names", "merged-lists", "merged-opening", "merged-eras"})
@@ -388,13 +388,15 @@ def test_the_merged_endpoint_rewrites_only_what_is_documented(
     with gateway(servers) as made, http_tap(made.port) as tap:
         sides, client = asyncio.run(go())
     found = merged_rewrites.Expected(sides, client)
-    assert found.rewrites - {"merged-unheard"} == rewrites  # a server may ask before the client listens
+    assert (
+        found.rewrites - {"merged-unheard"} == rewrites
+    )  # a server may send a request before the client opens its stream
     assert set(documented()) >= found.rewrites
     _assert_same_at_all(sides, client)
 
 
 def _assert_same_at_all(sides: dict[str, Side], client: Side) -> None:
-    """The sides are what they have to be, and would not be if one byte of what is relayed were another."""
+    """Assert that the sides are as expected, and that changing one byte of a relayed message would be detected."""
     assert merged_rewrites.judge(sides, client) == ""
     expected = merged_rewrites.Expected(sides, client)
     for number, frame in enumerate(client.up):
@@ -410,7 +412,7 @@ def _assert_same_at_all(sides: dict[str, Side], client: Side) -> None:
 
 @contextmanager
 def _served(case: Case) -> Iterator[int]:
-    """The server on a port of loopback."""
+    """Run the server on a loopback port."""
     environment = {**os.environ}
     if case.server == "everything":
         environment["PORT"] = str(reserved_port())

@@ -1,7 +1,7 @@
-"""The fast path decides the same about a message wherever it is asked, and however the message is spelled.
+"""The fast path makes the same decision about a message on every transport and in every JSON formatting.
 
-It is asked with strictly parsed messages (the session, HTTP) and with messages that orjson read (both loops of stdio,
-which are run here over real pipes).
+The session and HTTP pass strictly parsed messages to it; the two stdio loops pass messages parsed by orjson and are
+run here over real pipes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ANSWER = {"jsonrpc": "2.0", "id": 7, "result": {"content": [{"type": "text", "te
 
 @some.composite
 def messages(draw: some.DrawFn, base: dict[str, Any], inside: str) -> bytes:
-    """A fast_path message with up to three deviations in what it has, and one in how it is written."""
+    """Generate a fast-path message with up to three deviations in its content and one in its formatting."""
     message: Any = json.loads(json.dumps(base))
     for _ in range(draw(some.integers(0, 3))):
         place = draw(some.sampled_from([message, message.get(inside)]))
@@ -80,7 +80,7 @@ def messages(draw: some.DrawFn, base: dict[str, Any], inside: str) -> bytes:
 
 
 class Log:
-    """What the loops note."""
+    """Keeps the events that the loops record."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[Any, int]] = []
@@ -93,11 +93,11 @@ class Log:
 
 
 class Loops:
-    """Both loops of the gateway, each between two pipes; what is not fast_path comes out as a word that says so."""
+    """Both stdio loops of the gateway, each between two pipes; messages for the session come out as a marker."""
 
     def __init__(self, harness: SessionHarness) -> None:
         self.fast_path, self.guard, self.log = harness.session.fast_path, harness.guard, Log()
-        self.fast_path.max_open = 3  # a loop looks at it once
+        self.fast_path.max_open = 3  # a loop reads it once
         self._in: dict[str, int] = {}
         self._out: dict[str, Any] = {}
         self._threads: list[Thread] = []
@@ -126,7 +126,7 @@ class Loops:
         return NO_OUTPUT
 
     def says(self, side: str, line: bytes, *, together: bool = False) -> bytes:
-        """Put a line in at one side, alone or behind another one, and take the line that comes out at the other."""
+        """Send a line at one side, alone or after another one, and return the line that arrives at the other side."""
         if together:
             os.write(self._in[side], b"[]\n" + line + b"\n")
             assert self._out[side].readline() == FROM_SESSION
@@ -250,7 +250,7 @@ def test_stdio_and_the_session_agree_on_which_progress_takes_the_fast_path(at: L
 
 
 def call(params: bytes, request_id: bytes = b"7") -> bytes:
-    """A call in compact spelling, of a tool whose name is left out."""
+    """A compact call; the tool's name is a placeholder."""
     return b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"%%b"%b}}' % (request_id, params)
 
 
@@ -333,7 +333,7 @@ def test_attack_a_server_message_that_needs_a_decision_does_not_take_the_fast_pa
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_carriage_return_between_two_members_is_not_forwarded(at: Loops, side: str) -> None:
-    """Some readers end a line there, and would read a nested object as a message of its own."""
+    """Attack: some line readers split there and would take a nested object for a message."""
     reset(at, "open" if side == "server" else "")
     line = json.dumps(CALL if side == "client" else ANSWER).encode().replace(b", ", b",\r")
     assert at.says(side, line) == line.replace(b"\r", b" ") + b"\n"

@@ -1,4 +1,4 @@
-"""What is quickly told to be no secret is none; and no name of a command depends on one."""
+"""The fast check for secrets in command lines never misses one, and command names do not depend on secrets."""
 
 from __future__ import annotations
 

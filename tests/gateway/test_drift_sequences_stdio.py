@@ -1,4 +1,4 @@
-"""The drift cases that are sequences, through ``pinwarden run`` as a process between a client and a real server."""
+"""Drift sequences through ``pinwarden run`` as a process between a client and a real server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVER = Path(turning.__file__)
 
 
 class Client:
-    """A client that speaks lines, and waits for each answer."""
+    """A line-based client that waits for each response."""
 
     def __init__(self, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self._in = stdin
@@ -67,7 +67,7 @@ class Client:
 def gateway(
     folder: Path, *command: str, options: tuple[str, ...] = (), handshake: bool = True
 ) -> Iterator[tuple[Client, Path]]:
-    """A client of a gateway that runs a command; what it says on standard error is in the file."""
+    """Start a gateway for a command, and return a client of it; the file gets its stderr."""
     said = folder / "stderr"
     with said.open("ab") as stderr:
         process = subprocess.Popen(
@@ -92,7 +92,7 @@ def gateway(
 
 
 class Stage:
-    """The face of a play through ``pinwarden run``: each conversation is a process of its own."""
+    """Plays a sequence through ``pinwarden run``; every session is a new process."""
 
     def __init__(self, play: Play, folder: Path, *, stack: ExitStack) -> None:
         self._folder = folder
@@ -120,7 +120,7 @@ class Stage:
 
 @pytest.mark.parametrize("case", sequences())
 def test_a_drift_sequence_is_blocked_on_stdio_exactly_as_expected(case: dict[str, Any], tmp_path: Path) -> None:
-    """What the first state shows is trusted as the first use."""
+    """Trust the server's first state on first use."""
     (tmp_path / "pinwarden.toml").write_text("[policy.gateway]\nrelist-calls = 1\n")
     play = play_of(case)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``pinwarden gateway`` as a process that is killed, or whose log is away: nothing that a client saw is lost."""
+"""A killed gateway, or one whose audit database is unavailable, loses no event whose effect a client saw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ = {"name": "read_note", "description": "Read a note.", "inputSchema": {"typ
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A server that was locked, and that shows something else from then on."""
+    """A locked server that changed a tool after the approval."""
     made = Project(tmp_path)
     script, place = tmp_path / "script.json", tmp_path / "place"
     script.write_text(
@@ -53,7 +53,7 @@ def test_attack_after_a_kill_the_audit_log_has_every_event_whose_effect_a_client
     project: Project,
 ) -> None:
     answers: list[dict[str, Any]] = []
-    for _ in range(2):  # the second one goes on with the chain that the first one left
+    for _ in range(2):  # the second gateway continues the chain of the first
         with running(project) as at:
             for _ in range(10):
                 answers += [call(at, "read_note"), call(at, "search_notes")]
@@ -90,7 +90,7 @@ def test_while_postgresql_is_stopped_the_gateway_refuses_or_spools_and_loses_not
             else:
                 assert all(reads() for _ in range(20))
                 poll(lambda: "the audit database is unavailable" in at.get("/readyz")[1])
-                assert at.get("/readyz")[0] == 200, "what is served is ready"
+                assert at.get("/readyz")[0] == 200, "the gateway is ready"
         finally:
             cluster.start()
         poll(reads)

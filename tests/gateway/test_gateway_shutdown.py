@@ -1,4 +1,4 @@
-"""A gateway that is asked to end does so in bounded time, whatever its servers, clients, threads and database do."""
+"""Shutdown takes bounded time, whatever servers, clients, threads and database do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def alive(pid: int) -> bool:
 
 
 def begin_call(at: Running, server: str, name: str, **arguments: Any) -> socket.socket:
-    """A call on a connection that nothing is read from."""
+    """Send a call on a connection whose responses are not read."""
     body, headers = stateless_request("tools/call", {"name": name, "arguments": arguments})
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {at.token}", "Content-Type": "application/json"}
     lines |= {**headers, "Content-Length": str(len(body))}
@@ -89,7 +89,7 @@ def test_shutdown_takes_bounded_time_despite_open_calls_slow_clients_and_stuck_s
             begun = monotonic()
             at.process.send_signal(signal.SIGTERM)
             at.process.wait(60)
-        assert monotonic() - begun < 0.5 + END_SECONDS + 10, "a slow machine has ten seconds more"
+        assert monotonic() - begun < 0.5 + END_SECONDS + 10, "ten more seconds for a slow machine"
         assert "some open requests were ended" in at.said or "did not end in time" in at.said
         poll(lambda: not any(map(alive, servers)))
 

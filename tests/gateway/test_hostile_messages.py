@@ -1,4 +1,4 @@
-"""Messages that mean one thing to the gateway and another behind it, or that cost it more than they should."""
+"""Messages that other parsers read differently than the gateway, or that are expensive to process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.gateway.test_drift_sequences_stdio import gateway
 HONEST: dict[str, Any] = {"tools": [SEARCH, DELETE]}
 ERAS = ("2025-11-25", "2026-07-28")
 POISON = json.dumps(POISONED)
-SECRET = b"id_rsa"  # only the poisoned tool speaks of it
+SECRET = b"id_rsa"  # only the poisoned tool mentions it
 EVIL_URL = {"mode": "url", "url": "https://evil.example/id_rsa", "message": "x", "elicitationId": "1"}
 
 
@@ -70,7 +70,7 @@ def poison_seen(harness: SessionHarness) -> bool:
     ],
 )
 def test_attack_a_second_list_that_a_lenient_parser_could_read_is_not_forwarded(era: str, body: str) -> None:
-    """Attack: JSON readers that do not tell upper from lower case, and take the last member."""
+    """Attack: a case-insensitive JSON parser, or one that uses the last duplicate, reads another list."""
     harness = open_list(era)
     harness.server_sends(f'{{"jsonrpc":"2.0","id":{harness._last},{body.replace("POISON", POISON)}}}'.encode())
     assert not poison_seen(harness)
@@ -79,7 +79,7 @@ def test_attack_a_second_list_that_a_lenient_parser_could_read_is_not_forwarded(
 
 
 def test_attack_the_gateways_own_list_request_rejects_ambiguous_lists_too() -> None:
-    """Attack: the private list is honest for one reader and not for another."""
+    """Attack: the list for the gateway differs from parser to parser."""
     double = {**HONEST, "hints": {"Tools": [POISONED]}}
     harness = SessionHarness(HONEST, double)
     harness.open()
@@ -90,7 +90,7 @@ def test_attack_the_gateways_own_list_request_rejects_ambiguous_lists_too() -> N
 
 @pytest.mark.parametrize("extra", ['"method":"ping"', '"method":"sampling/createMessage","params":{}'])
 def test_attack_a_result_disguised_as_a_server_request_is_not_forwarded(extra: str) -> None:
-    """Attack: a client that looks at ``result`` first takes it for the answer to its list."""
+    """Attack: a client that checks ``result`` first takes the message for the response to its list request."""
     harness = open_list()
     harness.server_sends(f'{{"jsonrpc":"2.0","id":{harness._last},{extra},"result":{{"tools":[{POISON}]}}}}'.encode())
     assert not poison_seen(harness)
@@ -123,7 +123,7 @@ SPELT = {"result": {"content": [], "ResultType": "input_required", "InputRequest
 
 @pytest.mark.parametrize("body", [BOTH, SPELT])
 def test_attack_a_result_that_also_requests_input_is_judged_as_a_server_request(body: dict[str, Any]) -> None:
-    """Attack: the policy looks at the one, and the client at the other."""
+    """Attack: the policy checks one reading, and the client acts on the other."""
     harness = open_call("prompts/get", {"name": "p"})
     harness.server_sends({"jsonrpc": "2.0", "id": harness._last, **body})
     assert not poison_seen(harness)
@@ -139,7 +139,7 @@ def test_attack_a_fast_path_result_that_also_requests_input_is_judged_as_a_serve
 
 @pytest.mark.parametrize("era", ERAS)
 def test_attack_a_server_cannot_request_input_in_its_discovery_response(era: str) -> None:
-    """Attack: ``input_required`` where nobody expects it."""
+    """Attack: ``input_required`` where the protocol does not allow it."""
     asks = {"a": {"method": "elicitation/create", "params": EVIL_URL}}
     greedy = {**HONEST, "server": {"resultType": "input_required", "inputRequests": asks}}
     harness = SessionHarness(HONEST, greedy, era=era)
@@ -158,7 +158,7 @@ def test_attack_a_url_under_a_misspelled_member_is_not_shown_to_the_user() -> No
 
 
 def test_attack_endless_requests_for_input_are_refused_after_the_limit() -> None:
-    """Attack: samples of the client's model without end, during one call."""
+    """Attack: endless sampling requests during one call."""
     harness = SessionHarness(HONEST, {**HONEST, "deaf": ["tools/call"]})
     harness.open()
     harness.list_names()
@@ -181,13 +181,13 @@ def test_the_limit_on_requests_for_input_restarts_after_a_result() -> None:
     assert sum(b"sampling/createMessage" in frame for frame in harness.to_client) == 30
 
 
-# What a server says of itself
+# The server's description of itself
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("value", [None, 5, True, 1.5, "tools", ["tools"]])
 def test_attack_malformed_capabilities_are_refused_and_the_session_continues(era: str, value: Any) -> None:
-    """Attack: a crash of the thread that reads from the client."""
+    """Attack: crash the thread that reads from the client."""
     harness = SessionHarness(HONEST, {**HONEST, "server": {"capabilities": value}}, era=era)
     harness.server.place = 1
     assert harness.open()["result"]["capabilities"] == {}
@@ -197,7 +197,7 @@ def test_attack_malformed_capabilities_are_refused_and_the_session_continues(era
 
 
 def test_attack_an_unapproved_interceptor_of_the_server_does_not_replace_the_gateways() -> None:
-    """Attack: an interceptor that nobody approved answers in the place of the gateway's own."""
+    """Attack: an unapproved interceptor of the server answers instead of the gateway's own."""
     own: dict[str, Any] = {"capabilities": {"tools": {}, "extensions": {EXTENSION: {}}}}
     greedy = {**HONEST, "server": own, "answers": {"interceptor/invoke": '{"valid":true}'}}
     harness = SessionHarness(HONEST, greedy)
@@ -219,7 +219,7 @@ CHANGED: dict[str, Any] = {"tools": [SEARCH, {**DELETE, "description": "Delete a
 
 
 def passed(harness: SessionHarness, frame: bytes) -> bool:
-    """Whether something of the client gets to the server."""
+    """Whether the frame reached the server."""
     before = len(harness.to_server)
     harness.client_sends(frame)
     return len(harness.to_server) > before
@@ -271,7 +271,7 @@ def test_attack_a_call_disguised_as_a_notification_is_not_forwarded() -> None:
 
 # Bytes
 
-# Reads lines as Windows, Java, C# and Node's readline do: a carriage return ends one.
+# Reads lines as Windows, Java, C# and Node's readline do: a carriage return ends a line.
 UNIVERSAL = """
 import json
 called = []
@@ -298,7 +298,7 @@ HIDDEN_CALL = (
 
 
 def test_attack_a_message_hidden_between_carriage_returns_is_not_forwarded(tmp_path: Path) -> None:
-    """Attack: what is white space to JSON ends a line for many readers."""
+    """Attack: JSON white space that ends a line for many readers."""
     with gateway(tmp_path, sys.executable, "-c", UNIVERSAL) as (client, _):
         assert client.names() == ["echo"]
         client._in.write(HIDDEN_CALL)
@@ -315,11 +315,11 @@ def test_empty_lines_are_ignored(line: bytes) -> None:
     assert (len(harness.events), harness.client_messages()[-1]["id"]) == (before, 1)
 
 
-# What it costs
+# Cost
 
 
 def test_attack_a_list_above_the_item_limit_is_refused_before_it_is_judged() -> None:
-    """Attack: three bytes of the server for a kilobyte of ours."""
+    """Attack: three bytes of the server cost the gateway a kilobyte."""
     many = {"tools": ["{}"] * 51}
     harness = SessionHarness(HONEST, many, limits=SessionLimits(max_items=50))
     harness.open()
@@ -346,7 +346,7 @@ def test_attack_a_list_above_the_total_size_limit_is_refused() -> None:
 
 
 def test_attack_a_long_malformed_list_is_not_parsed_item_by_item() -> None:
-    """Attack: nesting that makes every step of the taking apart slow."""
+    """Attack: deep nesting that makes parsing item by item slow."""
     deep = '{"name":"d","x":' + "[" * 3000 + "]" * 3000 + "}"
     harness = SessionHarness(HONEST, {"tools": [SEARCH, deep]}, limits=SessionLimits(max_unparsable=6000))
     harness.open()
@@ -359,7 +359,7 @@ def test_attack_a_long_malformed_list_is_not_parsed_item_by_item() -> None:
 
 
 def test_the_cache_of_list_pages_is_limited_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attack: another huge list each time."""
+    """Attack: a different huge list for every request."""
     from pinwarden.gateway import guard
 
     monkeypatch.setattr(guard, "_MAX_CACHED_BYTES", 100_000)
@@ -375,7 +375,7 @@ def test_the_cache_of_list_pages_is_limited_by_size(monkeypatch: pytest.MonkeyPa
 
 
 def conversation(limits: HttpLimits, recorder: InMemoryRecorder) -> Conversation:
-    """A conversation over HTTP with nobody at its ends."""
+    """Return an HTTP session without a client and a server."""
     harness = SessionHarness(HONEST)
     harness.open()
     return Conversation(harness.session, StepRecorder(recorder), limits, lambda: 0.0, lambda _: None)
@@ -406,7 +406,7 @@ def test_attack_messages_queued_for_a_notification_stream_stay_within_one_connec
 
 
 def test_attack_a_server_that_causes_refusals_faster_than_they_are_recorded_is_stopped() -> None:
-    """Attack: refused requests without end; the records of all servers wait in one line."""
+    """Attack: endless refused requests fill the recording queue that all servers share."""
     ended: list[bool] = []
 
     def work() -> None:

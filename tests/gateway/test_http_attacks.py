@@ -1,4 +1,4 @@
-"""Attacks of a client on the HTTP gateway itself: on what it writes to servers, what it remembers, whom it answers."""
+"""Attacks of a client on the HTTP gateway: request smuggling, caches, mixed-up responses, memory."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ APPROVED = approved_surface({"tools": [SEARCH, DELETE]})
 
 
 class Scene:
-    """A gateway, and a remote server behind it of which one tool is not approved."""
+    """A gateway with a remote server that has one unapproved tool."""
 
     def __init__(self, world: TurningWorld, gateway: RunningGateway, kept: InMemoryRecorder) -> None:
         self.world = world
         self.gateway = gateway
         self.kept = kept
 
-    def let_the_unknown_pass(self) -> None:
-        """Also methods that no revision knows."""
+    def allow_undefined_methods(self) -> None:
+        """Allows undefined methods too."""
         self.gateway.manager.upstreams["notes"].guard.set_policy(policy(unknown="allow_degraded"))
 
 
@@ -87,12 +87,15 @@ def at() -> Iterator[Scene]:
 
 
 def test_attack_request_smuggling_through_line_breaks_in_a_method_is_refused(at: Scene) -> None:
-    """Attack: in a session, a message that says that it is of the newest revision, whose method is a header now; behind
-    a line end it goes on with a length and a call of its own, which nobody judges and nobody writes down."""
+    """Attack: in a session, a message claims the newest revision, so that its method becomes a header.
+
+    After a line break in the method follow a content length and a second call, which would be neither judged nor
+    recorded.
+    """
     call = json.dumps(rpc("tools/call", {"name": "evil"}, 9), separators=(",", ":"))
     method = f"x\r\ncontent-length: {len(call)}\r\n\r\n{call}"
-    assert len(method) <= 100  # a longer one does not pass
-    at.let_the_unknown_pass()
+    assert len(method) <= 100  # a longer one is refused
+    at.allow_undefined_methods()
     with RawClient(at.gateway, "notes") as raw:
         raw.initialize()
         raw.send(json.dumps(rpc(method, {"_meta": {f"{META}protocolVersion": MODERN}}, 4)).encode())
@@ -104,7 +107,7 @@ def test_attack_request_smuggling_through_line_breaks_in_a_method_is_refused(at:
 
 
 def test_attack_a_call_without_a_name_is_refused_and_not_cached_for_the_fast_path(at: Scene) -> None:
-    """Attack: a head that names no tool is learned from such a call; behind it come bodies that it says nothing of."""
+    """Attack: a head without a tool name gets cached, and is then used for calls of any tool."""
     body, headers = stateless_request("tools/call", {"arguments": {}})
     unnamed = json.dumps(rpc("tools/call", {"name": "search_notes", "arguments": {}}, 7)).encode().ljust(len(body))
     with RawClient(at.gateway, "notes") as raw:
@@ -117,8 +120,8 @@ def test_attack_a_call_without_a_name_is_refused_and_not_cached_for_the_fast_pat
 
 
 def test_attack_long_names_are_not_cached(at: Scene) -> None:
-    """Attack: headers that were sent before are remembered, and the name of a prompt may be as long as a body."""
-    at.let_the_unknown_pass()
+    """Attack: request heads are cached, and the name of a prompt can be as long as a body."""
+    at.allow_undefined_methods()
     with RawClient(at.gateway, "notes") as raw:
         raw.initialize()
         for number in range(3):
@@ -131,14 +134,14 @@ def test_attack_long_names_are_not_cached(at: Scene) -> None:
 
 
 class Wire:
-    """The way to a server, as a list of what was sent."""
+    """An upstream transport that keeps what was sent."""
 
     evicted = False
     shared = False
     private = True
 
     def hangs(self, since: float) -> bool:
-        """Nothing else uses it."""
+        """Do nothing: no other session uses it."""
         del since
         return False
 
@@ -158,14 +161,14 @@ class Wire:
         self.cancelled.append(number)
 
     def expire(self, before: float, keep: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no buffer."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no stream."""
 
 
 class Waits:
-    """A client that waits."""
+    """A client that waits for a response."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []
@@ -189,7 +192,7 @@ class Waits:
 
 
 class Answered:
-    """The connection of a client that makes plain calls."""
+    """The connection of a client that uses the fast path."""
 
     def begin(self, reply: Any) -> None:
         """It waits."""
@@ -199,7 +202,7 @@ class Answered:
 
 
 class WhenTold(Executor):
-    """A thread that gets to its work when the test says so."""
+    """An executor that runs its work when the test says so."""
 
     def __init__(self) -> None:
         self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -216,7 +219,7 @@ class WhenTold(Executor):
 
 
 class Talk:
-    """A conversation that a test leads at both ends."""
+    """A session in which the test plays client and server."""
 
     def __init__(self, limits: HttpLimits, threads: Executor | None = None) -> None:
         self.kept = InMemoryRecorder()
@@ -251,7 +254,7 @@ class Talk:
 
 
 def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id() -> None:
-    """However many were hung up on before, and never answered."""
+    """Independent of how many abandoned requests were never answered."""
     talk = Talk(HttpLimits(max_in_flight=5))
     for number in range(20):
         talk.conversation.give_up(talk.ping(number)[1])
@@ -267,13 +270,13 @@ def test_attack_a_late_response_does_not_answer_a_newer_request_with_the_same_id
 
 
 def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
-    """A request that is given up is over; the log has no answer that nobody asked for, whatever comes when."""
+    """An abandoned request is closed; the log gets no unmatched response, in whatever order messages arrive."""
     talk = Talk(HttpLimits())
     _, number = talk.ping(1)
     talk.conversation.give_up(number)
     talk.say(id=1, result={})
     assert number is not None
-    talk.conversation._cancel(number)  # as after a turn in which the answer was judged
+    talk.conversation._cancel(number)  # as after the response was judged
     assert talk.kept.events == []
     assert talk.conversation._abandoned == {}
     assert talk.wire.cancelled == [number]
@@ -281,7 +284,7 @@ def test_a_client_that_disconnects_does_not_count_as_a_server_failure() -> None:
 
 
 def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
-    """Attack: the server sends something long, then says that its tools changed; a call comes while that is read."""
+    """Attack: the server sends a long message and then list-changed; a call arrives while the long one is parsed."""
 
     async def scene() -> Talk:
         threads = WhenTold()
@@ -291,7 +294,7 @@ def test_attack_a_call_does_not_overtake_a_list_changed_notification() -> None:
         talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE]})
         talk.say(id=1, result={"content": []})
         talk.call(2)
-        assert talk.noted == [2]  # the short way is open
+        assert talk.noted == [2]  # the fast path is open
         talk.say(method="notifications/message", params={"level": "info", "data": "x" * 2000})
         talk.say(method="notifications/tools/list_changed")
         talk.call(3)
@@ -313,7 +316,7 @@ MANY = 1 << 17
 
 
 def weight_of(feed: Callable[[bytes], Any], part: bytes) -> int:
-    """What is in memory after so many bytes came in small parts."""
+    """Return the memory used after receiving many small parts."""
     tracemalloc.start()
     try:
         for _ in range(MANY // len(part)):
@@ -324,7 +327,7 @@ def weight_of(feed: Callable[[bytes], Any], part: bytes) -> int:
 
 
 def test_attack_a_body_in_tiny_parts_uses_no_more_memory_than_its_size() -> None:
-    """Attack: what is counted against the bounds are bytes; each part of two of them would take fifty."""
+    """Attack: limits count bytes, but a part of two bytes would occupy fifty."""
     reader = RequestReader(HttpLimits())
     reader.feed(b"POST /mcp HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
     assert weight_of(reader.feed, b"2\r\n{}\r\n" * 100) < 2 * MANY
@@ -345,7 +348,7 @@ def test_attack_a_line_or_event_in_tiny_parts_uses_no_more_memory_than_its_size(
 
 
 class Pipe:
-    """The transport of a process's output."""
+    """The asyncio transport of a process's output."""
 
     def __init__(self) -> None:
         self.paused: list[bool] = []
@@ -359,7 +362,7 @@ class Pipe:
 
 @pytest.mark.parametrize("line", [b"[]", b"", b"noise", b'{"jsonrpc":"2.0","method":"notifications/message"}'])
 def test_attack_a_flood_of_lines_is_processed_in_batches_while_reading_is_paused(line: bytes) -> None:
-    """Attack: a process prints tens of thousands of lines at once, and everybody else waits until all are judged."""
+    """Attack: a process prints tens of thousands of lines at once, so that other clients wait until all are judged."""
 
     async def flood() -> None:
         taken: list[bytes] = []
@@ -407,7 +410,7 @@ def test_unprocessed_output_is_dropped_when_its_process_ends() -> None:
 
 
 def test_attack_a_server_cannot_take_another_servers_path_by_its_name() -> None:
-    """Attack: a server is named as another one is called where its name is not plain."""
+    """Attack: a server's name equals the slug that another server's name is converted to."""
     shared = slugs_of(["x.y", "x-y"])["x.y"]
     for planted in (shared, shared.upper()):
         slugs = slugs_of(["x.y", "x-y", planted, "plain"])
@@ -416,7 +419,7 @@ def test_attack_a_server_cannot_take_another_servers_path_by_its_name() -> None:
 
 
 def test_attack_many_slow_shutdowns_do_not_delay_the_recording_of_refusals() -> None:
-    """Attack: a client ends many sessions at once, with servers that take all the time they get to end."""
+    """Attack: a client ends many sessions at once whose servers shut down slowly."""
     end, limits = threading.Event(), HttpLimits(max_children=40, reload_seconds=0.05)
     with (
         turning_http({"states": [STATE]}) as world,
@@ -434,7 +437,7 @@ def test_attack_many_slow_shutdowns_do_not_delay_the_recording_of_refusals() -> 
 
 
 def test_attack_requests_of_a_disconnected_client_count_toward_the_body_budget_until_they_end(tmp_path: Path) -> None:
-    """Attack: in a session who hangs up cancels nothing, so the request stays in memory; and the next, and the next."""
+    """Attack: disconnecting cancels nothing in a session, so abandoned requests pile up in memory."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
     surface = surface_from_listing({"serverInfo": INFO, "capabilities": CAPABILITIES, "tools": TOOLS})
     command = [sys.executable, str(Path(talking.__file__)), str(tmp_path / "record")]
@@ -465,7 +468,7 @@ def _ask_in_vain(raw: RawClient, body: bytes) -> None:
 
 
 def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memory_fills() -> None:
-    """Attack: a client tells and tells, and each notification waits for a server that does not answer."""
+    """Attack: a client sends endless notifications to a server that does not answer."""
 
     lost: list[str] = []
 
@@ -498,7 +501,7 @@ def test_attack_a_server_that_does_not_read_notifications_is_dropped_before_memo
 
 
 class Broken:
-    """A conversation that cannot even keep its own time."""
+    """A session whose timer raises."""
 
     closed = False
     idle = False
@@ -518,7 +521,7 @@ class Broken:
 
 
 def test_attack_a_session_that_raises_does_not_stop_the_timers_of_other_sessions(at: Scene) -> None:
-    """Attack: who is shut out stays in, because nobody looks at the tokens any more."""
+    """Attack: a revoked client stays connected because the timer that checks tokens stopped."""
     broken, told = Broken(), []
     at.gateway.call_on_loop(
         lambda: at.gateway.loop.set_exception_handler(lambda _, about: told.append(about["exception"]))
@@ -549,7 +552,7 @@ class Asking:
 
 
 def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate() -> None:
-    """Attack: on the merged endpoint a server asks and asks, and each question is remembered for ever."""
+    """Attack: on the merged endpoint a server sends endless requests, and each is remembered."""
     manager = SessionManager({}, HttpLimits(max_in_flight=5), lambda: 0.0)
     merged, server, stream = MergedConversation(manager, Client(name="tester")), Asking(), RecordingStream()
     hear = partial(merged._on_server_message, cast(Backend, server))
@@ -570,7 +573,7 @@ def test_attack_undeliverable_and_unanswered_server_requests_do_not_accumulate()
 
 @pytest.mark.parametrize("params", [{}, {"_meta": {"progressToken": "pinwarden-talk-1"}}])
 def test_attack_malformed_progress_does_not_complete_a_pending_request(params: dict[str, Any]) -> None:
-    """Attack: a server tells of the progress of a request that has another id for it, and leaves the token out."""
+    """Attack: a server sends progress without a token for a request whose id was rewritten."""
     talk = Talk(HttpLimits())
     talk.ping(1)
     waits, sent = talk.ping(1)

@@ -1,4 +1,4 @@
-"""A refusal over HTTP is answered when it is on disk, each time, and nobody else waits for that."""
+"""A refusal over HTTP is sent once it is on disk, and does not delay other requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.waiting import poll
 
 
 class Slow(InMemoryRecorder):
-    """A disk that takes as long as the test wants."""
+    """A recorder that blocks as long as the test wants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def test_a_refusal_is_on_disk_before_its_response_and_does_not_delay_other_reque
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
     disk.ready.set()
     with RawClient(at, "notes") as raw:
-        assert "error" in raw.request("tools/call", {"name": "search_notes", "arguments": {}}), "it was refused before"
+        assert "error" in raw.request("tools/call", {"name": "search_notes", "arguments": {}}), "a repeated refusal"
         disk.ready.clear()
         before = disk.asked
         with socket.create_connection((at.host, at.port), timeout=60) as waiting:
@@ -71,7 +71,7 @@ def test_a_refusal_is_on_disk_before_its_response_and_does_not_delay_other_reque
             poll(lambda: disk.asked > before)
             for number in range(3):
                 assert "result" in raw.request("tools/call", {"name": "delete_note", "arguments": {}}, number)
-            assert select.select([waiting], [], [], 0)[0] == [], "no byte of an answer"
+            assert select.select([waiting], [], [], 0)[0] == [], "no byte of a response"
             disk.ready.set()
             assert b"new_exfiltration" in waiting.recv(1 << 16)
     refusals = [fact for fact in disk.events if (fact.kind, fact.method) == ("blocked", "tools/call")]

@@ -1,4 +1,4 @@
-"""What was not approved does not pass over HTTP, whether the server is a process or an address, in either era."""
+"""Unapproved items are blocked over HTTP, for processes and remote servers, in both protocol eras."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FAST = policy(**{"relist-calls": 1})
 
 
 class Scene:
-    """A client in one era, a gateway, and a server that turns."""
+    """A client in one era, a gateway, and a server that changes its surface."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Scene:
 def scene(
     wire: str, script: dict[str, Any], surface: Surface, tmp_path: Path, rules: GatewayPolicy = DEFAULT_POLICY
 ) -> Iterator[Scene]:
-    """``stdio`` speaks the handshake to a process; ``json``, ``events`` and ``sessions`` are addresses."""
+    """``stdio`` uses a process with the handshake; ``json``, ``events`` and ``sessions`` use remote servers."""
     kept = InMemoryRecorder()
     judge = guard("notes", surface, rules)
     if wire == "stdio":
@@ -111,7 +111,7 @@ WIRES = ["stdio", "json", "events", "sessions"]
 
 
 class Stage:
-    """The face of a play over HTTP: its server is a process, or an address in one era."""
+    """Plays a sequence over HTTP, with a process or a remote server."""
 
     def __init__(self, wire: str, play: Play, folder: Path, *, stack: ExitStack) -> None:
         self.kept = InMemoryRecorder()
@@ -266,7 +266,7 @@ def test_an_encoded_name_in_a_header_is_decoded_before_the_comparison(
     body, headers = stateless_request("tools/call", {"name": "snö", "arguments": {}})
     with RawClient(here, "notes") as raw:
         status, _, answer = raw.send(body, {**headers, "Mcp-Name": "=?base64?c27Dtg==?="})
-    assert status == 400  # a refusal is an invalid parameter
+    assert status == 400  # a refusal has the error code of an invalid parameter
     assert json.loads(answer)["error"]["data"]["pinwarden"]["name"] == "snö"
     assert world.calls("snö") == 0
 
@@ -305,7 +305,7 @@ def test_the_server_gets_headers_that_match_the_body_and_never_the_clients_token
         "mcp-protocol-version": "2026-07-28",
     }
     assert not {"authorization", "cookie", "x-forwarded-for", "origin"} & head.keys()
-    assert "mcp-param-query" not in head, "the tool does not declare it, so nobody can say what it stands for"
+    assert "mcp-param-query" not in head, "the tool does not declare this header"
 
 
 DECLARING = {
@@ -325,7 +325,7 @@ ARGUMENTS = {"region": "eu", "dry": True, "to": {"count": 7}}
 
 @pytest.fixture(params=["far", ""])
 def declaring(request: pytest.FixtureRequest) -> Iterator[tuple[Led, RawClient, str]]:
-    """A server with a tool that wants headers, a client at an address that leads to it, and the tool's name there."""
+    """Return a server whose tool declares argument headers, a client of the gateway, and the tool's name there."""
     with (
         led_http(tools=[DECLARING]) as led,
         gateway({"far": UpstreamServer(guard("far", led.surface), url=led.url)}) as made,
@@ -371,14 +371,14 @@ def test_argument_headers_that_match_the_arguments_are_forwarded(
 def test_attack_an_argument_header_that_contradicts_the_argument_is_refused(
     declaring: tuple[Led, RawClient, str], headers: dict[str, str], arguments: Any
 ) -> None:
-    """Attack: a proxy lets the call pass by the header, and the server follows the argument."""
+    """Attack: a proxy allows the call because of the header, and the server uses the argument."""
     for number in (1, 2):  # before and after the tool is known
         assert called(declaring, number, arguments, headers) == (400, -32020)
     assert "tools/call" not in declaring[0].methods
     assert called(declaring, 3, ARGUMENTS, {}) == (200, None)
 
 
-# Who may ask
+# Access
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_a_method_that_is_not_a_string_is_refused_in_both_eras(here: RunningGate
 
 @pytest.mark.parametrize("address", ["old", ""])
 def test_attack_a_session_ends_when_its_token_is_revoked(address: str) -> None:
-    """Attack: a client opens a stream before its token is revoked, and goes on listening."""
+    """Attack: a client opens a stream before its token is revoked, and keeps listening."""
     mine, others = Client(name="tester", token="a"), Client(name="tester", token="b")
     with led_http(newest=False) as led:
         servers = {"old": UpstreamServer(guard("old", led.surface), url=led.url)}
@@ -479,11 +479,9 @@ def test_attack_a_session_ends_when_its_token_is_revoked(address: str) -> None:
             second.initialize()
             with EventStream(made, raw.session, address) as stream:
                 made.call_on_loop(lambda: made.endpoint.access.set_clients({token_digest(OTHER_TOKEN): others}))
-                assert stream.next() is None, "it is at its end"
+                assert stream.next() is None, "the stream ended"
             assert raw.send(b"{}")[0] == 401
-            assert "result" in second.session_request("tools/list"), (
-                "another token of the same client is another matter"
-            )
+            assert "result" in second.session_request("tools/list"), "another token of the same client still works"
             second.session = raw.session
             second.session_request("tools/list")
             assert second.status == 404

@@ -1,4 +1,4 @@
-"""The short way of a call does what the general way does: what is known about a head never counts for a body."""
+"""The HTTP fast path decides like the general path: a cached head is never trusted for another body."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ APPROVED = approved_surface({"tools": [SEARCH, DELETE]})
 
 
 class Scene:
-    """A gateway, a remote server behind it, and how many requests went the general way."""
+    """A gateway with a remote server, and a count of requests that took the general path."""
 
     def __init__(self, world: TurningWorld, gateway: RunningGateway, kept: InMemoryRecorder) -> None:
         self.world = world
@@ -72,7 +72,7 @@ CALL, HEADERS = stateless_request("tools/call", {"name": "search_notes", "argume
 
 
 def known(raw: RawClient) -> None:
-    """Send the head until it is known: the first request asks the server for its era."""
+    """Send the head until it is cached; the first request detects the server's protocol era."""
     for _ in range(2):
         assert raw.send(CALL, HEADERS)[0] == 200
 
@@ -234,7 +234,7 @@ def test_a_sessions_fast_path_ends_with_the_session(at: Scene) -> None:
         assert raw.send(body)[0] == 404
         with RawClient(at.gateway, "notes", OTHER_TOKEN) as other:
             other.session = raw.session
-            assert other.send(body)[0] == 404, "nor is it another client's"
+            assert other.send(body)[0] == 404, "the stream is not shared with another client"
 
 
 def test_a_notification_of_the_same_length_does_not_take_the_fast_path(at: Scene) -> None:
@@ -267,7 +267,7 @@ def test_rewriting_an_id_in_place_changes_the_id_of_the_message(
     made = replace_id(data, number, instead)
     assert made is None or made == replace_value(data, ("id",), orjson.dumps(instead))
     if not before or not rest:
-        assert made is not None, "at either end it is found"
+        assert made is not None, "at either end of the message"
 
 
 def test_rewriting_an_id_leaves_ids_in_strings_and_nested_objects_unchanged() -> None:

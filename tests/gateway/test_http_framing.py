@@ -1,4 +1,4 @@
-"""Requests that two readers would understand differently end the connection, and never become a request."""
+"""Ambiguous HTTP requests close the connection and are never processed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = b"POST /mcp HTTP/1.1\r\nHost: gateway\r\n"
 
 
 class Short:
-    """A short way to the same answer."""
+    """A fast path to the same response."""
 
     def __init__(self, echo: Echo, request: Request) -> None:
         self.length = len(request.body)
@@ -38,7 +38,7 @@ class Short:
 
 
 class Echo:
-    """Answers each request with its body, and keeps what it was asked."""
+    """Responds to every request with its body, and keeps the requests."""
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
@@ -63,7 +63,7 @@ class Echo:
 
 
 class Jumping(asyncio.SelectorEventLoop):
-    """A loop whose time the test moves on: a real wait that is short is over too early on a busy machine."""
+    """An event loop whose clock the test advances, because a short real wait can end too early on a busy machine."""
 
     ahead = 0.0
 
@@ -72,7 +72,7 @@ class Jumping(asyncio.SelectorEventLoop):
 
 
 Wait = tuple[Callable[[ClientConnection], bool], float]
-"""How far a connection has to have come, and how many seconds pass then with nothing happening on it."""
+"""A state that a connection must reach, and how many seconds pass then without traffic."""
 
 
 async def _talk(
@@ -96,13 +96,13 @@ async def _talk(
             loop.ahead += seconds * 0.9
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert connections.open, "its time is not over yet"
+            assert connections.open, "the timeout has not passed yet"
             loop.ahead += seconds * 0.1
         async with asyncio.timeout(60):
             while not until(got) and (more := await reader.read(65536)):
                 got += more
     except ConnectionError:
-        pass  # it hung up on what was still being sent
+        pass  # it closed the connection while the test was still sending
     finally:
         writer.close()
         server.close()
@@ -116,7 +116,7 @@ def talk(
     until: Callable[[bytes], bool] | None = None,
     wait: Wait | None = None,
 ) -> tuple[bytes, list[Request]]:
-    """What the server answers to these bytes until it hangs up, and the requests that it took."""
+    """Send bytes; return the response until the connection closes, and the accepted requests."""
     echo = echo or Echo()
     with asyncio.Runner(loop_factory=Jumping) as runner:
         got = runner.run(_talk(list(data), limits or HttpLimits(), echo, until or (lambda _: False), wait))
@@ -196,7 +196,7 @@ def test_attack_a_request_body_that_never_ends_times_out() -> None:
 
 @pytest.mark.parametrize("rest", [b"0\r\nX-A: ", b"0\r\n", b"1;x=", b"2\r\n{}\r\n0\r\nX-A"])
 def test_attack_an_endless_trailer_or_chunk_header_is_refused_after_32_kib(rest: bytes) -> None:
-    """Attack: a trailer that never ends, which no bound for bodies counts, and which is joined anew with each part."""
+    """Attack: an endless trailer, which no body limit counts and which is copied again with every part."""
     reader = RequestReader(HttpLimits())
     reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + rest)
     sent = told = 0
@@ -267,7 +267,7 @@ def test_a_cached_request_head_is_parsed_the_same_and_never_consumes_more_than_i
     assert bodies == [b"aaaa", b"bbbb", b"cccc", b"dddd", b"eeee", b"ffff"]
     assert got.count(b"HTTP/1.1 200 ") == 6
     assert got.count(b"HTTP/1.1 400 ") == 1
-    assert echo.short == 2, "only what came in one piece, whole"
+    assert echo.short == 2, "only heads that arrived complete in one read"
 
 
 def test_a_long_body_in_one_read_with_its_head_is_accepted() -> None:
@@ -295,7 +295,7 @@ def test_a_connection_above_the_limit_gets_status_503() -> None:
 
 
 class Door(Echo):
-    """Knows clients by a header, and answers them when it is told to."""
+    """Identifies clients by a header, and responds when the test says so."""
 
     def answer(self, request: Request, reply: Reply) -> None:
         if client := request.header(b"authorization"):
@@ -315,7 +315,7 @@ class Visitor:
         self.writer = writer
 
     async def asks(self, client: str = "") -> int:
-        """The status of the answer; 0 if the connection was closed."""
+        """Send a request; return the status, or 0 if the connection was closed."""
         try:
             self.writer.write(ask(client))
             head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)
@@ -355,7 +355,7 @@ def at_the_door(
 
 
 def test_attack_unauthenticated_connections_cannot_lock_out_clients() -> None:
-    """Attack: without any token, open as many connections as there may be, and keep them."""
+    """Attack: without a token, open as many connections as allowed, and keep them."""
 
     async def scene(door: Door, connections: ClientConnections, visitor: Callable[[], Awaitable[Visitor]]) -> None:
         first = await visitor()
@@ -365,7 +365,7 @@ def test_attack_unauthenticated_connections_cannot_lock_out_clients() -> None:
             assert await each.asks() == 200
         late = await visitor()
         assert await late.asks("bob") == 200
-        assert await strangers[0].gone(), "the oldest one"
+        assert await strangers[0].gone(), "the oldest connection"
         assert [await each.asks() for each in (first, *strangers[1:], late)] == [200] * 4
         assert (connections.evicted, connections.refused, len(connections.open)) == (1, 0, 4)
         assert len(door.asked) == 9
@@ -382,7 +382,7 @@ def test_attack_a_client_that_holds_every_connection_loses_one_to_another_client
             assert await each.asks("alice") == 200
         late = await visitor()
         assert await late.asks("carl") == 200
-        assert await own[0].gone(), "the one that it has not used for longest"
+        assert await own[0].gone(), "its least recently used connection"
         assert [await each.asks("alice") for each in own[1:]] == [200, 200]
         assert await other.asks("bob") == 200
 
@@ -409,7 +409,7 @@ def test_a_connection_with_a_request_in_flight_is_never_closed_for_another() -> 
 def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Attack: connect as often as files can be opened, and never begin the handshake."""
+    """Attack: open as many connections as files can be opened, and never start the TLS handshake."""
     authority = Authority(tmp_path)
     authority.server("127.0.0.1")
     certificate = Certificate(tmp_path / "server-127.0.0.1.pem", None)
@@ -443,7 +443,7 @@ def test_attack_unfinished_tls_handshakes_count_and_the_oldest_is_closed_first(
 def test_an_unauthenticated_connection_has_a_shorter_idle_timeout() -> None:
     limits = HttpLimits(head_seconds=100, idle_seconds=1000)
     answer, asked = talk(ask(), limits=limits, wait=(_answered, 100))
-    assert (status(answer), len(asked)) == (200, 1), "and it was closed, or this would still wait"
+    assert (status(answer), len(asked)) == (200, 1), "the connection was closed; otherwise this would still wait"
 
 
 def test_during_shutdown_open_requests_finish_and_new_ones_are_not_accepted() -> None:

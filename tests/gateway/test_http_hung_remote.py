@@ -1,4 +1,4 @@
-"""A remote server that takes a call and says nothing."""
+"""A remote server that accepts a call and never responds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Many clients at once while servers are killed: no wrong answer, no refusal that is not in the log, bounded memory.
+"""Many clients while servers are killed: correct responses, every refusal in the log, bounded memory.
 
-The whole of it (200 clients, a minute) is ``make soak``; here is a short form of the same.
+The full load (200 clients, one minute) is part of ``make soak``; this is a short form.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class Load:
         self.lost = 0
         self.killed = 0
         self.resident: list[int] = []
-        """Bytes that this process, with the gateway in it, has at each killing once every client was heard."""
+        """Memory of this process, which includes the gateway, at each kill after every client had a response."""
         self.heard: set[int] = set()
-        """The clients that had an answer."""
+        """The clients that received a response."""
         self.refused: list[str] = []
         self.wrong: list[Any] = []
 
     @property
     def grown(self) -> int:
-        """How many bytes more than at first it ever had, once every client had its connection."""
+        """Return how far memory grew after every client was connected."""
         return max(self.resident) - self.resident[0]
 
     def enough(self, right: int, killed: int) -> bool:
-        """Whether so much happened; or something that should not, which is enough too."""
+        """Whether enough happened, or an error occurred."""
         return bool((self.right > right and self.killed >= killed and self.refused) or self.wrong)
 
 
 async def _client(at: RunningGateway, number: int, token: str, load: Load, over: Callable[[], bool]) -> None:
-    """Call an approved tool and now and then a poisoned one, on a connection that is opened again if it is cut."""
+    """Call an approved tool and sometimes a poisoned one; reconnect if the connection is closed."""
     turn = 0
     while not over():
         reader, writer = await asyncio.open_connection(at.host, at.port)
@@ -92,7 +92,7 @@ def _judge(answer: Any, bad: bool, mark: str, number: int, load: Load) -> None:
     if answer.get("id") != number:
         load.wrong.append(answer)
     elif code == -32000:
-        load.lost += 1  # the server was killed, and the client is told so
+        load.lost += 1  # the server was killed, and the client gets an error
     elif bad:
         if code == -32602 and "pinwarden" in answer["error"].get("data", {}):
             load.refused.append(answer["error"]["data"]["pinwarden"].get("call", ""))
@@ -115,7 +115,7 @@ async def _call(reader: Any, writer: Any, token: str, asked: tuple[bytes, dict[s
 
 
 async def _kill(behind: UpstreamServer, clients: int, every: float, load: Load, over: Callable[[], bool]) -> None:
-    """Kill all servers again and again, each time after some right answers: they take their time to start."""
+    """Kill all servers repeatedly, each time after some correct responses, because servers start slowly."""
     answered = 0
     while not over():
         await asyncio.sleep(every)
@@ -131,7 +131,7 @@ async def _kill(behind: UpstreamServer, clients: int, every: float, load: Load, 
 
 
 def _resident() -> int:
-    """The memory that is in use now; what the process once had at most says nothing of what it keeps."""
+    """Return the memory in use now; the peak says nothing about leaks."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -139,9 +139,9 @@ def _resident() -> int:
 def _bear(
     tmp_path: Path, clients: int, seconds: float, every: float, *, right: int, killed: int
 ) -> tuple[Load, set[str]]:
-    """The load, and the calls that the log has as blocked.
+    """Run the load; return it with the calls that the log has as blocked.
 
-    It takes so many seconds; or longer, up to a minute, on a machine on which too little happened in that time.
+    Takes ``seconds``, or up to a minute on a machine that is too slow for enough calls in that time.
     """
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     behind = UpstreamServer(guard("echo", APPROVED), command=command)

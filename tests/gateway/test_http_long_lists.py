@@ -1,4 +1,4 @@
-"""Long lists are judged beside the event loop: whoever asks other servers goes on being answered, and order is kept."""
+"""Long lists are judged on an executor: other requests are answered meanwhile, and the order is kept."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ for line in sys.stdin:
 
 
 class Watched(Guard):
-    """Judges until somebody else came so far, if others are there; and notes how far they came."""
+    """Judges until other clients made some progress, and records their progress."""
 
     def __init__(self, progress: list[Any], tools: int, others: int = 0) -> None:
         listing = {**SHOWN, "tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(tools)]}
-        seldom = gateway_policy({"relist-seconds": 3600})  # it may take longer than until the next list
+        seldom = gateway_policy({"relist-seconds": 3600})  # it may take longer than the relist interval
         super().__init__(
             "long", FixedApprovals("long", surface_from_listing(listing)), seldom, SessionLimits(max_items=MANY)
         )
         self.progress = progress
         self._others = others
         self.judged: list[tuple[int, int]] = []
-        """How many others were answered when judging began, and when it ended."""
+        """How many other requests were answered when judging began and when it ended."""
         self.on: list[str] = []
-        """And where."""
+        """The thread of each judgement."""
 
     def judge_list(
         self, kind: ItemKind, items: tuple[Item, ...], client: str, server: Mapping[str, Any] | None
@@ -86,7 +86,7 @@ class Watched(Guard):
         before = len(self.progress)
         verdicts = super().judge_list(kind, items, client, server)
         if self._others:
-            # How long it takes by itself depends on the machine. Where it keeps others from going on, that is in vain.
+            # How long it takes depends on the machine. If it blocks other clients, it waits in vain and fails.
             poll(lambda: len(self.progress) - before >= self._others)
         self.judged.append((before, len(self.progress)))
         self.on.append("judging" if threading.current_thread().name.startswith("judging") else "loop")
@@ -109,7 +109,7 @@ def _other(tmp_path: Path) -> UpstreamServer:
 
 @contextmanager
 def _calling(at: RunningGateway, progress: list[Any]) -> Iterator[None]:
-    """Somebody who calls another server again and again, and has begun."""
+    """Start a client that calls another server repeatedly, and wait until it has begun."""
     begun, end = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -131,7 +131,7 @@ def _calling(at: RunningGateway, progress: list[Any]) -> Iterator[None]:
 
 
 def test_while_a_list_of_20_000_tools_is_judged_other_requests_are_answered(tmp_path: Path) -> None:
-    """Attack: a server keeps everybody else waiting with a list that takes long to judge."""
+    """Attack: a server delays other clients with a list that takes long to judge."""
     progress: list[Any] = []
     judge, behind = _long(progress, approved=MANY - 1, listed=MANY, others=10)
     with (
@@ -141,7 +141,7 @@ def test_while_a_list_of_20_000_tools_is_judged_other_requests_are_answered(tmp_
     ):
         client.initialize()
         names = [tool["name"] for tool in client.session_request("tools/list")["result"]["tools"]]
-    assert names == [f"t{n}" for n in range(MANY - 1)], "what nobody approved is withheld"
+    assert names == [f"t{n}" for n in range(MANY - 1)], "unapproved items are hidden"
     assert [after - before >= 10 for before, after in judge.judged] == [True]
     assert judge.on == ["judging"]
     assert progress == list(range(len(progress)))
@@ -153,10 +153,10 @@ def test_a_short_list_is_judged_on_the_event_loop_and_a_long_one_on_the_executor
     with gateway({"long": behind}) as at, RawClient(at, "long") as client:
         client.initialize()
         assert "result" in client.session_request("tools/call", {"name": "t7"}, 1)
-        assert judge.on == [where], "what came"
+        assert judge.on == [where], "a new list"
         judge.set_policy(gateway_policy({"relist-seconds": 29}))
         assert "result" in client.session_request("tools/call", {"name": "t7"}, 2)
-        assert judge.on == [where, where], "and what is known, under another policy"
+        assert judge.on == [where, where], "a cached list under another policy"
 
 
 def test_a_long_list_reaches_the_client_even_if_the_server_ends_while_it_is_judged() -> None:
@@ -189,7 +189,7 @@ def test_messages_queued_behind_a_long_one_keep_their_order() -> None:
                 size = limits.max_bytes_at_once if number % 3 == 0 else 1
                 params = {"n": number, "data": "x" * size}
                 made.from_server(json.dumps(rpc("notifications/message", params, None)).encode())
-            assert stream.messages == [], "everything waits for the first one"
+            assert stream.messages == [], "all messages wait for the first one"
             async with asyncio.timeout(60):
                 while len(stream.messages) < 9:
                     await asyncio.sleep(0.001)
@@ -243,7 +243,7 @@ def test_a_long_message_instead_of_the_response_fails_the_request(
 
 
 def test_attack_parsing_a_long_message_of_one_client_does_not_block_other_clients() -> None:
-    """Attack: bodies that take a second to read, one after the other."""
+    """Attack: consecutive bodies that take a second to parse."""
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     read = threading.Event()
     with (

@@ -1,4 +1,4 @@
-"""What clients can make the gateway keep in memory is bounded for all of them together, whoever they are."""
+"""The memory that clients can make the gateway use is limited for all clients together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _until(true: Callable[[], Any]) -> None:
 
 
 class Reader:
-    """A client that reads only when it is told to."""
+    """A client that reads only when the test says so."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.socket()
@@ -47,7 +47,7 @@ class Reader:
         self.socket.sendall(data)
 
     def read(self, size: int) -> bool:
-        """Whether so much was there to be read."""
+        """Read; return whether that many bytes were available."""
         try:
             while size > 0:
                 data = self.socket.recv(min(size, 1 << 16))
@@ -115,7 +115,7 @@ def test_attack_slow_readers_share_a_budget_and_the_one_with_the_largest_backlog
         await _until(lambda: len(connections.open) == 5 - connections.cut)
         assert all("127.0.0.1 was disconnected: " in each and "the slowest" in each for each in told)
         loop = asyncio.get_running_loop()
-        assert await loop.run_in_executor(None, reads.read, 12 * MB), "whoever reads gets everything"
+        assert await loop.run_in_executor(None, reads.read, 12 * MB), "a client that reads gets everything"
 
     echo = Echo()
     _serve(new_loop, limits, echo, work)
@@ -145,7 +145,7 @@ def test_attack_a_client_that_reads_nothing_is_disconnected_after_a_timeout(new_
 
 
 def test_attack_the_gateway_stops_reading_from_a_client_that_does_not_read_its_responses(new_loop: NewLoop) -> None:
-    """Answers to requests that are sent ahead would pile up without end, and need no token."""
+    """Attack: responses to pipelined requests pile up, without a token."""
 
     async def work(connections: ClientConnections, reader: Callable[[], Reader]) -> None:
         body = b"y" * 60_000
@@ -221,7 +221,7 @@ def test_large_requests_share_a_memory_budget_and_release_it() -> None:
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"retry-after: 1" in answer
             first.sendall(body[150_000:])
-            assert _answer(first).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
+            assert _answer(first).startswith(b"HTTP/1.1 400 "), "the body was read and is not a message"
             assert bodies() == 0
             first.sendall(_head(250_000, TOKEN) + body[:1000])
             while bodies() != 1000:
@@ -231,7 +231,7 @@ def test_large_requests_share_a_memory_budget_and_release_it() -> None:
 
 
 def test_attack_announced_but_unsent_bodies_use_no_memory_budget() -> None:
-    """Attack: the heads of many large requests, and nothing behind them."""
+    """Attack: the heads of many large requests without their bodies."""
     limits = HttpLimits(max_all_body_bytes=300_000, reload_seconds=0.05)
     with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         for _ in range(20):
@@ -241,11 +241,11 @@ def test_attack_announced_but_unsent_bodies_use_no_memory_budget() -> None:
             pass
         with socket.create_connection((at.host, at.port), timeout=60) as other:
             other.sendall(_head(200_000, OTHER_TOKEN) + b'"' + b"x" * 199_998 + b'"')
-            assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
+            assert _answer(other).startswith(b"HTTP/1.1 400 "), "the body was read and is not a message"
 
 
 def test_attack_large_requests_of_one_client_leave_memory_budget_for_others() -> None:
-    """Attack: large requests of which only the last byte is missing."""
+    """Attack: large requests that lack only the last byte."""
     limits = HttpLimits(max_all_body_bytes=500_000, max_client_body_bytes=250_000, reload_seconds=0.05)
     with ExitStack() as held, gateway({"none": UpstreamServer(guard("none"), command=["false"])}, limits=limits) as at:
         made = held.enter_context(socket.create_connection((at.host, at.port), timeout=60))
@@ -261,7 +261,7 @@ def test_attack_large_requests_of_one_client_leave_memory_budget_for_others() ->
             assert _answer(chunked).startswith(b"HTTP/1.1 503 ")
         with socket.create_connection((at.host, at.port), timeout=60) as other:
             other.sendall(_head(200_000, OTHER_TOKEN) + b'"' + b"x" * 199_998 + b'"')
-            assert _answer(other).startswith(b"HTTP/1.1 400 "), "it is no message, and was read"
+            assert _answer(other).startswith(b"HTTP/1.1 400 "), "the body was read and is not a message"
 
 
 def test_attack_a_client_that_opens_too_many_sessions_loses_only_its_own() -> None:
@@ -282,7 +282,7 @@ def test_attack_a_client_that_opens_too_many_sessions_loses_only_its_own() -> No
 
 
 def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_without_one() -> None:
-    """Attack: as many sessions as processes may run, so that nobody else gets one."""
+    """Attack: use all process slots, so that other clients get none."""
     limits = HttpLimits(max_children=4, reload_seconds=0.05, grace_seconds=0.05, slot_seconds=60)
     command = [sys.executable, str(Path(talking.__file__)), os.devnull]
     behind = UpstreamServer(guard("talking"), command=command)
@@ -297,7 +297,7 @@ def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_w
         assert behind.supervisor is not None
         assert behind.supervisor.slots.taken == 4
         alive = [each.send(json.dumps(rpc("ping", {}, 1)).encode())[0] for each in greedy]
-        assert alive == [200, 404, 200, 200], "the one that was not used for longest"
+        assert alive == [200, 404, 200, 200], "the least recently used session"
         with RawClient(at, "talking") as again:
             hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             refusal = again.session_request("initialize", hello)["error"]
@@ -306,7 +306,7 @@ def test_attack_a_client_that_holds_every_process_loses_its_oldest_to_a_client_w
 
 
 class Process:
-    """A process that ends when it is told to."""
+    """A process that ends when the test says so."""
 
     def __init__(self, client: str, used: float, *, idle: bool = True) -> None:
         self.client = client
@@ -325,13 +325,13 @@ def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_onl
         idle = [Process("bob", 7), Process("bob", 6)]
         for each in (*busy, *idle):
             assert await places.take(each, 0)
-        assert not await places.take(Process("alice", 0), 0), "nobody has more than alice"
+        assert not await places.take(Process("alice", 0), 0), "alice has the most"
         carl = asyncio.ensure_future(places.take(Process("carl", 0), 60))
         await asyncio.sleep(0)
         assert [each.told for each in (*busy, *idle)] == [1, 0, 0, 0, 0]
         places.give_back(busy[0])
         assert await carl
-        assert not await places.take(Process("dora", 0, idle=False), 0), "bob's was told, and takes its time"
+        assert not await places.take(Process("dora", 0, idle=False), 0), "bob's process is ending slowly"
         assert [each.told for each in (*busy, *idle)] == [1, 0, 0, 0, 1]
         places.give_back(idle[1])
         assert places.taken == 4
@@ -340,7 +340,7 @@ def test_process_slots_are_taken_from_the_client_with_the_most_and_busy_ones_onl
 
 
 def test_a_request_with_a_huge_integer_id_is_answered_even_if_the_server_is_gone() -> None:
-    """Attack: an error that cannot be written would leave everybody else in the conversation waiting."""
+    """Attack: an error that cannot be serialized leaves other requests of the session waiting."""
     number = 10**40
     with gateway({"none": UpstreamServer(guard("none"), command=["false"])}) as at, RawClient(at, "none") as client:
         for method in ("server/discover", "tools/list"):

@@ -1,4 +1,4 @@
-"""What waits for servers, and for lists to be judged, is bounded for all conversations together."""
+"""Messages that wait for servers or for lists to be judged share a memory budget over all sessions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def new_loop(request: pytest.FixtureRequest) -> NewLoop:
 
 
 class Owner:
-    """Who has a link."""
+    """The owner of a transport."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
@@ -78,7 +78,7 @@ async def until(true: Callable[[], Any]) -> None:
 def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_is_dropped(
     new_loop: NewLoop, started: bool
 ) -> None:
-    """Attack: a client opens many sessions with a server that does not read, and fills each below its own bound."""
+    """Attack: many sessions with a server that does not read, each filled to just below its own limit."""
     limits = HttpLimits(max_all_waiting_bytes=20 * MB, grace_seconds=0.05)
 
     async def scene() -> None:
@@ -105,7 +105,7 @@ def test_attack_servers_that_do_not_read_share_a_budget_and_the_largest_backlog_
 
 
 def test_attack_the_backlog_of_an_ending_process_counts_until_it_is_gone(new_loop: NewLoop) -> None:
-    """Attack: fill a session, end it, and begin the next, faster than processes end."""
+    """Attack: fill a session, end it and start the next, faster than processes end."""
     limits = HttpLimits(grace_seconds=0.3)
 
     async def scene() -> None:
@@ -149,7 +149,7 @@ def test_attack_notifications_to_unresponsive_remotes_share_a_budget() -> None:
 
 
 def test_attack_messages_of_an_ended_session_to_a_remote_count_until_they_are_released() -> None:
-    """Attack: fill a session, end it, and begin the next; or let all connections hang, so that nothing leaves."""
+    """Attack: fill a session, end it and start the next; or let all connections hang, so that nothing is sent."""
     limits = HttpLimits(max_all_waiting_bytes=100_000, max_upstream_connections=1, grace_seconds=0.05)
 
     async def scene() -> None:
@@ -182,7 +182,7 @@ def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream
         pool = UpstreamPool(address, NetworkRules(allow_private=True), limits)
         owner = Owner(MemoryBudget(limits.max_all_waiting_bytes))
         link = RemoteTransport(RemoteServer.of(pool, address, {}), cast(TransportOwner, owner), limits)
-        owner.on_lost = link.close  # as a conversation does
+        owner.on_lost = link.close  # as a session does
         message = rpc("notifications/initialized", None, None)
         link.send(Frame(json.dumps(message).encode(), message), b"")
         sent = [each.data[:4] for each in pool._queue]
@@ -193,7 +193,7 @@ def test_a_session_that_ends_with_its_first_message_to_a_remote_leaves_no_stream
 
 
 def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sessions() -> None:
-    """Attack: many sessions of slow lists, in each of which a little less waits than one may keep."""
+    """Attack: many sessions with slow lists, each with a queue just below its own limit."""
     closed: list[tuple[str, str]] = []
     limits = HttpLimits(max_all_waiting_bytes=400_000)
 
@@ -201,7 +201,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
         budget, judged = MemoryBudget(limits.max_all_waiting_bytes), Event()
         with ThreadPoolExecutor(1) as threads:
             executor = FairExecutor(pool=threads)
-            threads.submit(judged.wait, 60)  # so that everything behind it waits
+            threads.submit(judged.wait, 60)  # so that all later messages wait
             made: dict[str, Conversation] = {}
             for name in ("greedy", "modest"):
                 harness = SessionHarness(HONEST)
@@ -216,7 +216,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
             note = json.dumps(rpc("notifications/message", {"data": "x" * 70_000}, None)).encode()
             asks = Waits()
             for _ in range(5):
-                made["greedy"].from_server(note)  # the first is on the thread, the others are in line
+                made["greedy"].from_server(note)  # the first is on the thread, the others are queued
             ping = rpc("ping", None, 77)
             made["greedy"].request(Frame(json.dumps(ping).encode(), ping), asks)
             made["modest"].from_server(note)
@@ -236,7 +236,7 @@ def test_attack_messages_queued_behind_list_judging_share_a_budget_over_all_sess
 
 
 def test_attack_unfinished_messages_of_processes_share_a_budget_and_the_longest_is_dropped() -> None:
-    """Attack: many processes that each print a little less than one message may have, and no end of the line."""
+    """Attack: many processes print a line just below the size limit and never end it."""
     budget = MemoryBudget(2 * MB)
     told: list[tuple[str, str]] = []
     lines = {
@@ -271,7 +271,7 @@ def test_attack_unfinished_messages_of_processes_share_a_budget_and_the_longest_
     ],
 )
 def test_attack_unfinished_responses_of_remotes_share_a_budget_and_the_longest_is_dropped(head: bytes) -> None:
-    """Attack: calls whose answers come nearly to their end, a hundred megabytes each."""
+    """Attack: responses of a hundred megabytes that lack only their end."""
 
     async def scene() -> None:
         budget = MemoryBudget(2 * MB)

@@ -1,4 +1,4 @@
-"""One endpoint for all servers: names that cannot collide, requests that reach the server they name, in both eras."""
+"""The merged endpoint: names do not collide, and requests reach the server they name, in both protocol eras."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def remote() -> Iterator[TurningWorld]:
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the talking server got and sent."""
+    """The recorded messages of the talking server."""
     return tmp_path_factory.mktemp("merged") / "record"
 
 
 @pytest.fixture(scope="module")
 def here(remote: TurningWorld, record: Path) -> Iterator[RunningGateway]:
-    """A remote of the newest revision, a process of the handshake era with the same names, and a talking one."""
+    """A stateless remote, a handshake process with the same names, and a talking process."""
     old = record.with_name("old.json")
     old.write_text(json.dumps({"states": [STATE], "eras": ["initialize"]}))
     servers = {
@@ -176,7 +176,7 @@ def test_a_name_that_gets_too_long_is_shortened_and_still_works() -> None:
 
 
 def test_attack_a_tool_named_like_anothers_shortened_name_gets_a_different_name() -> None:
-    """Attack: a call of the one reaches the other."""
+    """Attack: a call of one tool reaches the other."""
     long = "n" * 140
     short = split_name(merged_name("far", long))[1]
     tools = [{**SEARCH, "name": name} for name in (long, short)]
@@ -198,7 +198,7 @@ def test_an_empty_method_gets_a_readable_error(ask: Any) -> None:
 
 @pytest.fixture
 def hanging() -> Iterator[tuple[RunningGateway, threading.Event]]:
-    """Two servers, of which one does not list until the test lets it."""
+    """Two servers; one does not list until the test allows it."""
     listing = threading.Event()
 
     def lead(exchange: Exchange) -> bool:
@@ -219,7 +219,7 @@ def hanging() -> Iterator[tuple[RunningGateway, threading.Event]]:
 def test_attack_a_server_that_never_lists_does_not_block_the_other_servers(
     hanging: tuple[RunningGateway, threading.Event],
 ) -> None:
-    """Attack: everybody's list waits for it."""
+    """Attack: all merged lists wait for this server."""
     made, listing = hanging
     with RawClient(made) as raw:
         raw.initialize()
@@ -248,13 +248,13 @@ def test_servers_with_similar_names_get_different_slugs() -> None:
 
 
 def _begun(here: RunningGateway, record: Path, text: str) -> socket.socket:
-    """A call that the server does not answer, under an id that everybody uses, once the server has it."""
+    """Send an unanswered call under a common id, and wait until the server has it."""
     body, headers = stateless_request("tools/call", {"name": "talking__slow", "arguments": {"mark": text}}, 5)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", **headers, "Content-Type": "application/json"}
     head = "".join(f"{name}: {value}\r\n" for name, value in {**lines, "Content-Length": str(len(body))}.items())
     made = socket.create_connection((here.host, here.port), timeout=60)
     made.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
-    # With its end, so that what is written of it is not taken for the whole.
+    # With the end of the line, so that a partly written line does not match.
     poll(lambda: any(text.encode() in line for line in record.read_bytes().split(b"\n")[:-1] if line[:1] == b"<"))
     return made
 
@@ -300,7 +300,7 @@ def test_cancelling_a_call_in_a_merged_session_reaches_the_server(here: RunningG
         thread = threading.Thread(target=cancel)
         thread.start()
         call = rpc("tools/call", {"name": "talking__slow", "arguments": {"mark": "mark-three"}}, 31)
-        assert raw.send(json.dumps(call).encode())[::2] == (200, b"")  # whoever cancels is owed no answer
+        assert raw.send(json.dumps(call).encode())[::2] == (200, b"")  # a cancelled request gets no response
         thread.join()
     poll(lambda: record.read_bytes()[before:].count(b"notifications/cancelled") == 1)
 

@@ -1,4 +1,4 @@
-"""Questions of servers on the merged endpoint: the user's answer reaches the server that asked, and no other."""
+"""Server requests on the merged endpoint: the user's answer reaches only the server that sent the request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCEPT = {"action": "accept", "content": {}}
 
 
 class Scene:
-    """A client with a session on the merged endpoint, and two servers of the handshake era."""
+    """A client with a session on the merged endpoint, and two handshake servers."""
 
     def __init__(self, here: RunningGateway, raw: RawClient, evil: Led, bank: Led) -> None:
         self.here = here
@@ -48,7 +48,7 @@ def answers_to(server: Led) -> list[Any]:
 
 @contextmanager
 def asking(number: Any, then: threading.Event, more: Any = None) -> Iterator[Any]:
-    """A server that asks on the stream of a call, and answers the call when the test lets it."""
+    """A server that sends a request on the stream of a call, and answers the call when the test says so."""
 
     def lead(exchange: Exchange) -> bool:
         if exchange.method != "tools/call":
@@ -95,7 +95,7 @@ def test_the_answer_to_a_server_request_reaches_its_server_under_the_original_id
 
 
 def test_attack_a_server_that_reuses_anothers_request_id_gets_only_its_own_answer(at: Scene) -> None:
-    """Attack: evil asks something harmless under the id that the client sees of bank's open question."""
+    """Attack: evil sends a harmless request with the id under which the client knows bank's open request."""
     at.bank.streams[-1].event(question(41, "Transfer 1000?"))
     transfer = at.on_stream.next()
     assert transfer["params"]["message"] == "Transfer 1000?"
@@ -114,7 +114,7 @@ def test_attack_a_server_that_reuses_anothers_request_id_gets_only_its_own_answe
 
 
 def test_attack_a_server_cannot_cancel_another_servers_request(at: Scene) -> None:
-    """Attack: evil takes back bank's question, under the id that the client sees."""
+    """Attack: evil cancels bank's request under the id that the client sees."""
     at.bank.streams[-1].event(question(41, "Transfer 1000?"))
     transfer = at.on_stream.next()
     note = "notifications/cancelled"
@@ -122,7 +122,7 @@ def test_attack_a_server_cannot_cancel_another_servers_request(at: Scene) -> Non
         at.evil.streams[-1].event(rpc(note, {"requestId": number}, None))
     at.evil.streams[-1].event(question(1, "Still there?"))
     own = at.on_stream.next()
-    assert own["params"]["message"] == "Still there?", "neither wish to cancel went to the client"
+    assert own["params"]["message"] == "Still there?", "neither cancellation was forwarded"
     at.evil.streams[-1].event(rpc(note, {"requestId": 1, "reason": "late"}, None))
     assert at.on_stream.next()["params"] == {"requestId": own["id"], "reason": "late"}
     at.answer(own["id"])
@@ -154,7 +154,7 @@ def test_a_server_request_to_a_stateless_client_is_refused_at_once(at: Scene) ->
 
 
 def test_attack_a_server_cannot_send_progress_for_another_servers_call(at: Scene) -> None:
-    """Attack: evil guesses the token of a call to bank, and tells the user that the transfer failed."""
+    """Attack: evil guesses the progress token of a call to bank, and reports that the transfer failed."""
 
     def progress(message: str) -> dict[str, Any]:
         return rpc("notifications/progress", {"progressToken": "b", "progress": 1, "message": message}, None)

@@ -1,4 +1,4 @@
-"""A web page may use the gateway if its origin was named, and any other page learns nothing."""
+"""Web pages of allowed origins can use the gateway; other pages learn nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cors(headers: dict[str, str]) -> dict[str, str]:
 
 
 class Stranger(RawClient):
-    """A browser that asks for a page, without the page's token."""
+    """A browser that sends a page's requests without the page's token."""
 
     def preflight(self, origin: str, **more: str) -> tuple[int, dict[str, str], bytes]:
         self._connection.request("OPTIONS", self._path, None, {"Origin": origin, **PREFLIGHT, **more})
@@ -80,7 +80,7 @@ def test_a_preflight_of_an_allowed_origin_lists_the_allowed_headers(
 def test_attack_a_preflight_does_not_reveal_which_servers_exist(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
-    """Attack: a page without a token finds out which servers there are."""
+    """Attack: a page without a token probes which servers exist."""
     answers = []
     for path in ("notes", "nothing", "", "../healthz"):
         with Stranger(at[1], path) as browser:
@@ -115,7 +115,7 @@ def test_a_preflight_allows_declared_argument_headers_and_no_others(
 def test_attack_a_page_of_a_foreign_origin_is_rejected(
     origin: str, at: tuple[TurningWorld, RunningGateway, InMemoryRecorder]
 ) -> None:
-    """Attack: an origin that begins or ends like an allowed one, or that is none, is reflected."""
+    """Attack: an origin that only resembles an allowed one, or an invalid one, is reflected."""
     asked = len(at[0].bodies)
     with Stranger(at[1], "notes") as browser:
         status, headers, _ = browser.preflight(origin)
@@ -133,7 +133,7 @@ def _from(origin: str, method: str, params: dict[str, Any] | None = None) -> tup
 def test_attack_dns_rebinding_is_rejected(
     at: tuple[TurningWorld, RunningGateway, InMemoryRecorder],
 ) -> None:
-    """Attack: DNS rebinding; the page's own name leads to the gateway."""
+    """Attack: DNS rebinding; the page's host name resolves to the gateway."""
     with Stranger(at[1], "notes") as browser:
         status, headers, _ = browser.preflight(PAGE, Host="evil.example")
     assert (status, cors(headers)) == (421, {})

@@ -1,4 +1,4 @@
-"""How many processes the gateway over HTTP runs, how long, and what a client gets to know at the limit."""
+"""Process limits of the HTTP gateway: how many run, how long, and the error at the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes over HTTP while a step of the gateway is on its way to the disk: nothing is lost, or overtakes another."""
+"""Messages that arrive over HTTP while an event is being written to disk are neither lost nor reordered."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEW = {**DELETE, "name": "new_note"}
 
 
 class Disk(Talk):
-    """A conversation whose disk takes as long as the test wants."""
+    """A session whose recorder blocks as long as the test wants."""
 
     def __init__(self) -> None:
         super().__init__(HttpLimits())
@@ -62,7 +62,7 @@ class Disk(Talk):
         self.conversation.tell(read_client(json.dumps(message).encode(), self.conversation._json))
 
     async def written(self) -> None:
-        """Let the disk have its way, and what waits for it too."""
+        """Let the recorder continue, and deliver what waited for it."""
         self.ready.set()
         async with asyncio.timeout(60):
             while self.conversation._recording._tasks:
@@ -84,7 +84,7 @@ def test_a_call_cancelled_while_it_is_recorded_is_not_forwarded(cancel: Callable
         waits = talk.ask("tools/call", {"name": "search_notes", "arguments": {}}, 1)
         talk.say(id=talk.wire.sent[-1]["id"], result={"tools": [SEARCH, DELETE, NEW]})
         assert [each["method"] for each in talk.wire.sent] == ["tools/list"], (
-            "that the new one is refused is not on disk"
+            "the refusal of the new call is not on disk"
         )
         cancel(talk)
         await talk.written()
@@ -116,7 +116,7 @@ def test_a_response_being_recorded_when_its_server_ends_is_not_lost() -> None:
 def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lock is read on another thread, which must not touch them."""
+    """Another thread reads the lock and must not touch the connections."""
     ended_on: list[int] = []
     monkeypatch.setattr(UpstreamPool, "close", lambda _: ended_on.append(get_ident()))
 
@@ -135,7 +135,7 @@ def test_connections_to_a_server_with_a_new_url_are_closed_on_their_event_loop(
 
 
 def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The conversation that lost its place to the other one would stay, and its process, until the gateway ends."""
+    """Otherwise the duplicate session and its process would stay until the gateway ends."""
     begun: list[str] = []
     now = 0.0
 
@@ -167,7 +167,7 @@ def test_a_slowly_starting_server_is_opened_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cancellation_does_not_overtake_its_long_call(tmp_path: Path) -> None:
-    """The server answers when it is cancelled, and never if it does not know yet what that is about."""
+    """The server answers when the call is cancelled, but only if it received the call before."""
     record, free = tmp_path / "record", Event()
     behind = UpstreamServer(guard("talking"), command=[sys.executable, str(Path(talking.__file__)), str(record)])
     cancelled = json.dumps(rpc("notifications/cancelled", {"requestId": 7}, None)).encode()
@@ -192,7 +192,7 @@ def test_a_cancellation_does_not_overtake_its_long_call(tmp_path: Path) -> None:
 def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with_the_same_id(
     monkeypatch: pytest.MonkeyPatch, *, short: bool
 ) -> None:
-    """Programs of one client share a conversation, and may choose the same ids."""
+    """Programs of one client share a session and can choose the same ids."""
     called = Waits()
     monkeypatch.setattr(ToolCall, "answered", lambda _, frame, status: called.answered(frame, status))
     talk = Disk()
@@ -204,7 +204,7 @@ def test_attack_a_page_of_an_abandoned_list_does_not_answer_another_request_with
     talk.say(id=7, result={"prompts": [], "nextCursor": "2"})
     rest = talk.wire.sent[-1]
     assert rest["method"] == "prompts/list"
-    assert rest["id"] != 7, "the gateway asks for the rest itself, and the page waits for that"
+    assert rest["id"] != 7, "the gateway requests the other pages itself, and the first page waits for them"
     talk.conversation.give_up((int, 7))
     if short:
         talk.call(7)
@@ -226,7 +226,7 @@ def test_attack_a_response_to_an_abandoned_call_does_not_answer_another_request_
         assert other.got == []
         talk.say(id=talk.wire.sent[-1]["id"], result={})
         last = talk.ask("ping", {}, 7)
-        assert talk.wire.sent[-1]["id"] == 7, "by now it is free again"
+        assert talk.wire.sent[-1]["id"] == 7, "the id is free again"
         talk.say(id=7, result={})
         return other, last
 

@@ -1,4 +1,4 @@
-"""An unchanged server is relayed byte for byte over HTTP: both ends are written down and compared."""
+"""An unchanged server is relayed byte for byte over HTTP: recordings of both ends are compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMITS = HttpLimits(reload_seconds=0.05, first_backoff_seconds=0.05)
 
 
 class Scene:
-    """A gateway with one process behind it that writes down every line."""
+    """A gateway with one process that records every line."""
 
     def __init__(self, gateway: RunningGateway, behind: UpstreamServer, record: Path) -> None:
         self.gateway = gateway
@@ -45,7 +45,7 @@ class Scene:
         self._record = record
 
     def lines(self, mark: bytes) -> list[bytes]:
-        """What the server got (``<``) or sent (``>``)."""
+        """Return the lines that the server received (``<``) or sent (``>``)."""
         return [line[2:] for line in self._record.read_bytes().splitlines() if line[:1] == mark]
 
     def client(self, token: str = "") -> RawClient:
@@ -69,7 +69,7 @@ def call(name: str, arguments: dict[str, Any] | None = None, number: Any = 1, **
 
 
 def data_of(headers: dict[str, str], body: bytes) -> list[bytes]:
-    """The messages of an answer as bytes."""
+    """Return the messages of a response as bytes."""
     if not headers["content-type"].startswith("text/event-stream"):
         return [body]
     return [line[6:] for line in body.split(b"\r\n") if line.startswith(b"data: ")]
@@ -144,7 +144,7 @@ def test_a_server_request_reaches_the_client_and_its_response_the_server(
 
 @contextmanager
 def listening(at: Scene, session: str) -> Iterator[socket.socket]:
-    """The stream of a session, opened."""
+    """Open the stream of a session."""
     with socket.create_connection((at.gateway.host, at.gateway.port), timeout=60) as stream:
         head = f"GET /mcp/talking HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
         stream.sendall(f"{head}Mcp-Session-Id: {session}\r\nAccept: text/event-stream\r\n\r\n".encode())
@@ -164,7 +164,7 @@ def test_messages_without_a_request_use_the_sessions_stream(at: Scene, raw: RawC
 
 
 def posting(at: Scene, session: str, body: bytes) -> socket.socket:
-    """A client that posts a message and does not wait for the answer."""
+    """Post a message without waiting for the response."""
     client = socket.create_connection((at.gateway.host, at.gateway.port), timeout=60)
     lines = {"Host": "127.0.0.1", "Authorization": f"Bearer {TOKEN}", "Mcp-Session-Id": session}
     lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -174,7 +174,7 @@ def posting(at: Scene, session: str, body: bytes) -> socket.socket:
 
 
 def hang_up(at: Scene, client: socket.socket) -> None:
-    """Break a connection, and wait until the gateway knows."""
+    """Close a connection, and wait until the gateway notices."""
     connections = at.gateway.serving.connections
     before = len(connections.open)
     client.close()
@@ -182,7 +182,7 @@ def hang_up(at: Scene, client: socket.socket) -> None:
 
 
 def says(at: Scene, session: str, frame: bytes) -> None:
-    """The server of a session says something by itself."""
+    """Make the server of a session send an unsolicited message."""
     conversation = at.gateway.manager._sessions[session].conversation
     assert isinstance(conversation, Conversation)
     at.gateway.call_on_loop(lambda: conversation.from_server(frame))
@@ -193,7 +193,7 @@ def says(at: Scene, session: str, frame: bytes) -> None:
 def test_server_requests_skip_the_streams_of_abandoned_requests(
     at: Scene, raw: RawClient, how: str, *, token: bool
 ) -> None:
-    """No stream is open, and the oldest request is one whose client would never see the question."""
+    """No stream is open, and the client of the oldest request would never see the server request."""
     raw.session_request("tools/call", {"name": "echo", "arguments": {}}, 80)
     meta = {"progressToken": f"{how}-81"} if token else {}
     hanging = posting(at, raw.session, call("hang", {"how": how, "token": token}, 81, **meta))
@@ -302,7 +302,7 @@ def test_disconnecting_cancels_the_call_in_the_newest_revision(at: Scene) -> Non
 
 
 def test_two_programs_of_one_client_can_use_the_same_id_and_token_at_once(at: Scene) -> None:
-    """In the newest revision requests stand for themselves, and one process serves them all."""
+    """In the newest revision requests are independent, and one process serves them all."""
     got: dict[int, list[Any]] = {}
 
     def one(number: int) -> None:
@@ -402,7 +402,7 @@ def test_a_server_that_dies_at_start_is_restarted_with_increasing_delays(tmp_pat
         for number in range(3):
             assert raw.request("tools/list", request_id=number)["error"]["code"] == -32000
         assert behind.supervisor is not None
-        # The first time it is tried with a handshake, too: some servers end when they are asked anything before it.
+        # The first start is tried with a handshake too: some servers exit if another request comes first.
         assert behind.supervisor.starts == behind.supervisor.early_ends == 4
     unknown = UpstreamServer(guard("none"), command=[str(tmp_path / "no-such-program")])
     with gateway({"none": unknown}, limits=limits) as made, RawClient(made, "none") as raw:
@@ -428,7 +428,7 @@ def test_a_hanging_server_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("token", [{}, {"progressToken": "t"}], ids=["plain", "with-progress"])
 def test_a_cancelled_and_unanswered_call_does_not_end_the_session(tmp_path: Path, token: dict[str, Any]) -> None:
-    """A server that is told to cancel has nothing more to say about the call, for as long as nobody asks anything."""
+    """A server sends nothing more about a cancelled call until it gets another request."""
     with scene(tmp_path) as at, at.client() as raw:
         raw.initialize()
         pid = raw.session_request("tools/call", {"name": "pid", "arguments": {}}, 2)["result"]

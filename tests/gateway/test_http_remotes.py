@@ -1,4 +1,4 @@
-"""Remote servers behind the gateway: bytes pass as they came, and nobody is sent anywhere else."""
+"""Remote servers behind the gateway: bytes are relayed unchanged, and redirects are not followed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HINTS = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 class World:
-    """A server of a few lines that writes exactly the bytes that the test wants, and keeps those that it got."""
+    """A minimal server that sends exactly the bytes that the test gives, and keeps those that it received."""
 
     def __init__(self, wrap: Callable[[bytes], list[bytes]]) -> None:
         self._wrap = wrap
@@ -63,7 +63,11 @@ class World:
             threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
-        with suppress(OSError), connection, connection.makefile("rb") as reader:  # the gateway may hang up at any time
+        with (
+            suppress(OSError),
+            connection,
+            connection.makefile("rb") as reader,
+        ):  # the gateway may disconnect at any time
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while line := reader.readline():
                 length = 0
@@ -93,7 +97,7 @@ def as_json(body: bytes) -> list[bytes]:
 
 
 def in_parts(body: bytes) -> list[bytes]:
-    """Chunks that end in the middle of everything."""
+    """Split bytes into chunks at unfavourable positions."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
     return [head, b"7\r\n" + body[:7] + b"\r\n", b"%x\r\n" % len(body[7:]) + body[7:] + b"\r\n0\r\n", b"\r\n"]
 
@@ -144,7 +148,7 @@ def test_a_queued_request_gets_a_new_connection_if_the_server_closes_each_one() 
     ):
         for number in (1, 2, 3):
             assert "result" in raw.request("tools/call", {"name": "odd", "arguments": {}}, number)
-    assert there.connections == len(there.got) + 2  # one more for who it is, and one for its list
+    assert there.connections == len(there.got) + 2  # one more to discover the server, and one for its list
 
 
 def test_a_queued_request_fails_if_no_connection_can_be_opened() -> None:
@@ -154,7 +158,7 @@ def test_a_queued_request_fails_if_no_connection_can_be_opened() -> None:
         behind = UpstreamServer(guard("odd"), url=f"http://127.0.0.1:{held.getsockname()[1]}/mcp")
         with gateway({"odd": behind}, limits=limits) as made, RawClient(made, "odd") as raw:
             message = raw.request("tools/call", {"name": "odd", "arguments": {}})["error"]["message"]
-    assert "could not be reached" in message, "and not: in time"
+    assert "could not be reached" in message, "not a timeout"
 
 
 def _behind(url: str, rules: NetworkRules) -> UpstreamServer:
@@ -200,7 +204,7 @@ def test_attack_a_remote_that_resolves_to_a_private_address_is_not_contacted(hos
 
 
 class Slow:
-    """A server that answers a request when it is told to, and one address for it."""
+    """A server that answers a request when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -223,7 +227,7 @@ class Slow:
         self._writers[name].write(b"HTTP/1.1 200 OK\r\n" + more + b"content-length: 2\r\n\r\n{}")
 
     async def has(self, *names: bytes) -> None:
-        """Wait until it was asked just this, in whatever order."""
+        """Wait until it received exactly these requests, in any order."""
         async with asyncio.timeout(60):
             while sorted(self.asked) != sorted(names):
                 await asyncio.sleep(0.002)
@@ -249,7 +253,7 @@ def with_a_slow_one(limits: HttpLimits, scene: Callable[[Slow, UpstreamPool], Aw
 
 @pytest.mark.parametrize("close", [False, True])
 def test_attack_requests_of_one_client_leave_connections_for_others(close: bool) -> None:
-    """Attack: call what never answers until every connection to a server waits for that."""
+    """Attack: make calls that are never answered until they use every connection to a server."""
 
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         own = [b"a%d" % number for number in range(6)]
@@ -262,7 +266,7 @@ def test_attack_requests_of_one_client_leave_connections_for_others(close: bool)
         slow.answer(b"b0", close=close)
         pool.send(b"GET b1 HTTP/1.1\r\n\r\n", NULL_LISTENER, "bob")
         await slow.has(*own[:3], b"b0", b"b1")
-        slow.answer(b"a1", close=close)  # and now it is the turn of one of alice's that wait
+        slow.answer(b"a1", close=close)  # now one of alice's queued requests is next
         await slow.has(*own[:4], b"b0", b"b1")
 
     with_a_slow_one(HttpLimits(max_upstream_connections=4, max_client_upstream_connections=3), scene)
@@ -281,7 +285,7 @@ def test_a_queued_request_that_is_cancelled_is_never_sent() -> None:
 
 
 def test_attack_streams_of_one_client_leave_streams_for_others_and_connections_for_requests() -> None:
-    """Attack: subscribe until every connection to a server is a stream that never ends."""
+    """Attack: subscribe until every connection to a server is an endless stream."""
 
     async def scene(slow: Slow, pool: UpstreamPool) -> None:
         first = pool.send(b"GET s0 HTTP/1.1\r\n\r\n", NULL_LISTENER, "alice", stream=True)
@@ -317,7 +321,7 @@ def test_a_stream_above_the_limit_is_refused_and_the_session_works_without_it() 
 
 
 class Line:
-    """Connections of which the test sees what is sent, and answers it."""
+    """A connection pool that shows the test what is sent, and lets it respond."""
 
     budget: MemoryBudget | None = None
 
@@ -344,7 +348,7 @@ class Line:
 
 @pytest.mark.parametrize("how", ["answered", "begins to answer", "lost", "given up", "waited for"])
 def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
-    """Servers refuse requests that come before it, or list fewer tools than they have. Connections have no order."""
+    """Servers refuse earlier requests or list fewer tools, and parallel connections guarantee no order."""
     begins = "notifications/initialized"
 
     async def scene() -> None:
@@ -363,7 +367,7 @@ def test_no_message_overtakes_the_initialized_notification(how: str) -> None:
         assert line.methods == [begins]
         answer = {"jsonrpc": "2.0", "id": 5, "result": {}}
         link.send(Frame(json.dumps(answer).encode(), answer), b"")
-        assert b'"id": 5' in line.sent.pop().data, "at once, as a server may wait for it with all else"
+        assert b'"id": 5' in line.sent.pop().data, "at once, because a server may wait for it"
         first = line.sent[0].listener
         if how == "answered":
             first.on_whole(202, "", b"")
@@ -434,4 +438,4 @@ def test_a_malformed_response_produces_exactly_one_error_at_once(body: bytes, ki
                     -32603,
                 )
     if b"NUMBER" in body:
-        assert "answer_unasked" not in {fact.code for fact in kept.events}, "as it would be if it were answered twice"
+        assert "answer_unasked" not in {fact.code for fact in kept.events}, "otherwise it was answered twice"

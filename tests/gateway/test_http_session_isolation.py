@@ -1,4 +1,4 @@
-"""Many short sessions at once never get, or execute, anything of another session."""
+"""Many short concurrent sessions never receive or execute messages of another session."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def assert_sessions_stayed_apart(folder: Path, count: int, seconds: float) -> No
     found = hold_sessions(folder, count, seconds)
     assert found["wrong"] == []
     assert len(found["served"]) == count
-    assert Counter(noise for *_, noise in found["reports"]) == {"0": count}, "servers read nothing but messages"
+    assert Counter(noise for *_, noise in found["reports"]) == {"0": count}, "servers received only messages"
     assert {(secret, nonce, calls) for nonce, calls, secret, _ in found["reports"]} == {
         (secret, nonce, str(CALLS)) for secret, nonce in found["served"].items()
-    }, "each server executed the calls of its own session, and no others"
-    assert found["disturbed"] == [], "files and pipes of other threads are left alone"
-    assert found["turns"] > count / 10, "there were such files and pipes"
+    }, "every server executed only the calls of its session"
+    assert found["disturbed"] == [], "files and pipes of other threads are untouched"
+    assert found["turns"] > count / 10, "other threads used files and pipes"
     assert found["closed_twice"] == []
     assert found["pipes"] == 3 * count
     assert found["checked"] > count / 10

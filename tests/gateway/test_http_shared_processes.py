@@ -1,4 +1,4 @@
-"""All clients share one process of a stateless server, and none gets anything of another client."""
+"""All clients share one process of a stateless server, and none receives messages of another."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WITNESS = [sys.executable, "-I", "-S", str(Path(stateless_witness.__file__))]
 
 
 class Scene:
-    """A gateway before one server, and a client for each token."""
+    """A gateway with one server, and one client per token."""
 
     def __init__(self, at: RunningGateway, behind: UpstreamServer) -> None:
         self.at = at
@@ -54,14 +54,14 @@ class Scene:
 
     @property
     def processes(self) -> tuple[int, int]:
-        """How many processes were started, and how many run."""
+        """Return how many processes were started, and how many are running."""
         assert self.behind.supervisor is not None
         return self.behind.supervisor.starts, len(self.behind.supervisor.running)
 
     def call(
         self, token: str, tool: str, number: Any = 7, progress: Any = None, path: str = "witness", **arguments: Any
     ) -> list[Any]:
-        """All messages that answer a call."""
+        """Return all messages in response to a call."""
         meta = {} if progress is None else {"_meta": {"progressToken": progress}}
         name = tool if path else f"witness__{tool}"
         with RawClient(self.at, path, token=token) as raw:
@@ -70,7 +70,7 @@ class Scene:
             return messages(given, answer)
 
     def said(self, token: str, tool: str, **arguments: Any) -> Any:
-        """What a call answers."""
+        """Return the result of a call."""
         return json.loads(self.call(token, tool, **arguments)[-1]["result"]["content"][0]["text"])
 
 
@@ -87,7 +87,7 @@ def serving(
 
 
 def in_parallel(scene: Scene, tool: str, **arguments: Any) -> list[list[Any]]:
-    """Every client makes the same call at once, with a secret of its own."""
+    """Let all clients make the same call at once, each with its own secret."""
     with ThreadPoolExecutor(len(TOKENS)) as pool:
         calls = [pool.submit(scene.call, token, tool, secret=token, **arguments) for token in TOKENS]
         return [call.result(60) for call in calls]
@@ -242,7 +242,7 @@ def test_a_shared_process_that_does_not_answer_a_ping_is_replaced() -> None:
 def test_a_client_that_disconnects_cancels_only_its_own_call_under_a_shared_id(
     leaver: str, progress: Any, path: str
 ) -> None:
-    """The other call is of another client, or of another program with the same token."""
+    """The other call comes from another client, or from another program with the same token."""
     with serving() as scene:
         scene.said(TOKENS[0], "echo", secret="first")
         with ThreadPoolExecutor(1) as pool:
@@ -287,7 +287,7 @@ def test_a_handshake_client_cancels_only_its_own_call_under_a_shared_id() -> Non
             number: pool.submit(meet, client(TOKENS[0], first.session), f"call-{number}", number) for number in (7, 8)
         }
         poll(lambda: {"call-7", "call-8"} <= {*scene.said(TOKENS[3], "seen")["calls"]})
-        for request_id in (7, "7", 1 << 40, "pinwarden-0-1"):  # of a session in which no call is open
+        for request_id in (7, "7", 1 << 40, "pinwarden-0-1"):  # of a session without open calls
             cancel(last.session, TOKENS[1], request_id)
         assert scene.said(TOKENS[3], "seen")["cancelled"] == []
         for number, cancelled in ((7, ["call-7"]), (8, ["call-7", "call-8"])):

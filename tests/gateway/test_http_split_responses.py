@@ -1,4 +1,4 @@
-"""Answers of remote servers mean the same in whatever pieces they come, whether their head was seen before or not."""
+"""Responses of remote servers are parsed the same however they are split, with and without a cached head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encodi
 
 
 class Wire:
-    """The server's end of one connection, and what the gateway is told of its answers."""
+    """The server's end of one connection, and what the gateway gets of its responses."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self.address = HttpAddress.parse("https://mcp.example/mcp")
@@ -66,7 +66,7 @@ class Wire:
     def resume_reading(self) -> None:
         self.paused = False
 
-    # Whoever asked.
+    # The request.
     def on_whole(self, status: int, session: str, body: bytes) -> None:
         self.ways.append("short")
         self.told += [(status, session), body, ("end",)]
@@ -126,7 +126,7 @@ SURPLUS = ("lost", "the server sent data after its response", True)
 def test_attack_a_response_with_surplus_data_is_refused_and_its_connection_is_not_reused(
     wire: Wire, known: bool, surplus: bytes, answer: bytes
 ) -> None:
-    """Attack: answer one client twice, so that the second answer is taken for that of the next client."""
+    """Attack: answer one client twice, so that the next client gets the second response."""
     if known:
         wire.answer(HEAD, BODY)
     before = wire.freed
@@ -168,7 +168,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_attack_an_endless_header_trailer_or_chunk_is_refused_after_64_kib(wire: Wire, kind: str) -> None:
-    """Attack: a header of a hundred megabytes, which is joined anew with each part of it that comes."""
+    """Attack: a header of a hundred megabytes, which is copied again with every part."""
     first, more = ENDLESS[kind]
     wire.answer(first)
     sent = len(first)
@@ -189,7 +189,7 @@ def test_attack_a_long_head_in_one_read_with_its_body_is_refused() -> None:
 
 
 def test_attack_a_flood_of_events_is_processed_in_batches_while_reading_is_paused() -> None:
-    """Attack: thousands of tiny events in one piece, each of which has to be judged while everybody else waits."""
+    """Attack: thousands of tiny events in one read, which are judged while other clients wait."""
 
     async def talk() -> None:
         wire = Wire(HttpLimits(max_frames_at_once=4))

@@ -1,4 +1,4 @@
-"""Traces with the real OpenTelemetry SDK: one span for each relayed call, joined to the audit log."""
+"""Traces with the real OpenTelemetry SDK: one span per relayed call, linked to the audit log."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_without_an_endpoint_no_traces_are_recorded(variables: dict[str, str], s
 
 
 def test_opentelemetry_variables_set_where_traces_are_sent(tmp_path: Path) -> None:
-    """The console exporter takes the standard output of its process as it is when it is loaded."""
+    """The console exporter writes to the stdout that its process has when it is imported."""
     (tmp_path / "one_call.py").write_text(ONE_CALL)
     variables = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -140,4 +140,4 @@ def test_opentelemetry_variables_set_where_traces_are_sent(tmp_path: Path) -> No
         spans.append(span)
         text = text[end:].strip()
     named = [each["attributes"].get("gen_ai.tool.name") for each in spans]
-    assert named == [None, "echo"], "the gateway asks for the server's era first"
+    assert named == [None, "echo"], "the gateway detects the server's protocol era first"

@@ -1,4 +1,4 @@
-"""What others (MCP Hangar 2.34, mcpseal, mcp-integrity) were seen to get wrong, and what ours does instead."""
+"""Flaws observed in MCP Hangar 2.34, mcpseal and mcp-integrity, and what this gateway does instead."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_hangar_1_one_undigestable_tool_does_not_disable_enforcement(bad: str, a
     harness.open()
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
-    harness.now += 31  # by then a silent change is looked for before the next call
+    harness.now += 31  # by then the list is refreshed before the next call
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
     assert harness.call_tool("delete_note")["result"]
     assert harness.list_names() == ["delete_note"]
@@ -179,7 +179,7 @@ def test_hangar_7_and_8_a_refusal_states_its_reason_and_its_audit_event() -> Non
     assert told["observed"] == str(tool_digest(POISONED))
     for words in ("search_notes", str(tool_digest(SEARCH)), str(tool_digest(POISONED)), "pinwarden review"):
         assert words in error["message"]
-    assert POISONED["description"] not in json.dumps(error), "the refusal itself would carry the attack"
+    assert POISONED["description"] not in json.dumps(error), "otherwise the refusal itself would carry the attack"
     facts = [fact for fact in harness.events if fact.call == told["call"]]
     assert [(fact.kind, fact.item, fact.code) for fact in facts] == [("blocked", "search_notes", "new_exfiltration")]
     assert all(step.durable for step in harness.steps if any(fact.kind == "blocked" for fact in step.events))
@@ -298,7 +298,7 @@ def test_mcp_integrity_unreadable_approvals_block_everything() -> None:
     assert refusal_code(harness.request("tools/list")) == "LOCK_TAMPERED"
     harness.approvals.failure = None
     harness.now += 1
-    assert harness.call_tool("search_notes")["result"], "and when it is whole again, everything goes on"
+    assert harness.call_tool("search_notes")["result"], "calls work again once the approvals are readable"
     assert len(harness.calls_received("search_notes")) == 2
 
 

@@ -1,4 +1,4 @@
-"""What the gateway asked of its own is answered late, when the client has opened the conversation another way."""
+"""Responses to the gateway's own requests that arrive after the client opened the session with a handshake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 
 
 def test_a_late_discovery_response_is_ignored_after_the_handshake() -> None:
-    """A client tries the newest revision first, and the handshake before the gateway's own question is sent."""
+    """A client tries the newest revision first, and then the handshake before the gateway's discovery is sent."""
     server = Turning({"states": [{"tools": [SEARCH]}], "eras": ["initialize"]})
     measure = InMemoryApprovals(None)
     session = Session(Guard("notes", measure), name="late")

@@ -1,4 +1,4 @@
-"""In the stateless era the gateway listens for itself, behind the client's back."""
+"""In the stateless era the gateway opens its own subscription to list-changed notifications."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ TURNED: dict[str, Any] = {**HONEST, "tools": [POISONED, DELETE]}
 
 
 def listens(harness: SessionHarness) -> list[dict[str, Any]]:
-    """The subscriptions that the server was asked for by us."""
+    """Return the gateway's own subscription requests."""
     own = [each for each in harness.server.received if str(each.get("id")).startswith("pinwarden/")]
     return [each for each in own if each["method"] == LISTEN]
 
 
 def tell(harness: SessionHarness, method: str, number: Any, **params: Any) -> None:
-    """Something that the server says on a subscription."""
+    """Send a notification on a subscription as the server."""
     harness.server_sends({"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": {SUBSCRIPTION: number}}})
 
 
 def opened(*states: dict[str, Any], **more: Any) -> tuple[SessionHarness, str]:
-    """A conversation, and the id of our subscription in it."""
+    """Return a session and the id of the gateway's subscription in it."""
     harness = SessionHarness(*states, era=MODERN, **more)
     harness.open()
     (asked,) = listens(harness)
@@ -52,7 +52,7 @@ def test_the_gateway_subscribes_to_the_offered_list_changed_notifications() -> N
 
 
 def test_a_notification_on_the_gateways_subscription_makes_the_next_call_wait_for_the_new_list() -> None:
-    """Attack: rug pull behind a client that never asked to be told."""
+    """Attack: rug pull behind a client that did not subscribe."""
     harness, number = opened(HONEST, TURNED)
     assert harness.call_tool("search_notes")["result"]
     harness.switch_server_state()
@@ -97,7 +97,7 @@ def test_the_gateway_does_not_subscribe_if_the_client_already_did() -> None:
     harness.open()
     assert harness.call_tool("search_notes")["result"]
     assert listens(harness) == []
-    harness.server_sends({"jsonrpc": "2.0", "id": 1, "result": {}})  # the client's is over
+    harness.server_sends({"jsonrpc": "2.0", "id": 1, "result": {}})  # the client's subscription ended
     harness.tick(1)
     assert len(listens(harness)) == 1
 
@@ -135,7 +135,7 @@ def test_the_gateway_does_not_subscribe_to_a_refused_server() -> None:
 
 
 def test_no_session_subscribes_again_after_method_not_found() -> None:
-    harness = SessionHarness({**HONEST, "deaf": []}, era=MODERN)  # does not know the method
+    harness = SessionHarness({**HONEST, "deaf": []}, era=MODERN)  # method not found
     harness.open()
     assert len(listens(harness)) == 1
     assert harness.call_tool("search_notes")["result"]
@@ -161,7 +161,7 @@ def test_a_lost_subscription_is_reopened_after_a_delay() -> None:
 
 
 def test_lists_are_refreshed_once_the_subscription_is_acknowledged() -> None:
-    """Attack: the list changes between our reading it and our being told of changes."""
+    """Attack: the list changes after the gateway read it and before its subscription is open."""
     harness = SessionHarness(HONEST, TURNED, era=MODERN)
     assert harness.list_names() == ["search_notes", "delete_note"]
     harness.switch_server_state()
@@ -178,7 +178,7 @@ def test_repeated_subscription_failures_increase_the_retry_delay() -> None:
     for _ in range(9):
         harness.server_sends({"jsonrpc": "2.0", "id": listens(harness)[-1]["id"], "result": {}})
         harness.tick(31)
-    assert len(listens(harness)) == 4  # at 0, 31, 93 and 217 seconds: each time it waits twice as long
+    assert len(listens(harness)) == 4  # at 0, 31, 93 and 217 seconds: the delay doubles
 
 
 def test_an_unparsable_response_ends_the_gateways_subscription() -> None:
@@ -191,7 +191,7 @@ def test_an_unparsable_response_ends_the_gateways_subscription() -> None:
 
 
 def test_lists_are_refreshed_at_the_interval_despite_a_subscription() -> None:
-    """Attack: a server that acknowledges the subscription, and says nothing when it turns."""
+    """Attack: a server acknowledges the subscription, and sends nothing when its list changes."""
     harness, number = opened(HONEST, TURNED)
     tell(harness, ACKNOWLEDGED, number)
     assert harness.call_tool("search_notes")["result"]

@@ -1,4 +1,4 @@
-"""The gateway's own subscription with a real server of the newest revision, behind both faces."""
+"""The gateway's own subscription with a real server of the newest revision, on stdio and over HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.servers import sdk_turning
 from tests.servers.turning_http import turning_http
 
 SERVER = [sys.executable, str(Path(sdk_turning.__file__))]
-SECONDS = 60  # far less than until the lists are asked for again anyway
+SECONDS = 60  # far less than the relist interval
 SELDOM = 3600
 ABOUT = {
     "_meta": {
@@ -57,7 +57,7 @@ def remote() -> Iterator[str]:
 
 
 def refused_in_time(ask: Ask) -> str:
-    """Turn the server, and wait until its tool is refused; the code."""
+    """Change the server, wait until its tool is refused, and return the code."""
     call = {"name": "weather", "arguments": {"city": "Ulm"}}
     assert "fine in Ulm" in json.dumps(ask("tools/call", call))
     assert "turned" in json.dumps(ask("tools/call", {"name": "turn", "arguments": {}}))
@@ -69,7 +69,7 @@ def refused_in_time(ask: Ask) -> str:
 
 
 def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_stdio(tmp_path: Path) -> None:
-    """Attack: rug pull that keeps to the protocol, behind a client that never subscribed."""
+    """Attack: rug pull within the protocol, behind a client that did not subscribe."""
     (tmp_path / "pinwarden.toml").write_text(f"[policy.gateway]\nrelist-seconds = {SELDOM}\n")
     with gateway(tmp_path, *SERVER, "stdio", handshake=False) as (client, _):
         code = refused_in_time(lambda method, params: client.ask(method, {**params, **ABOUT}))
@@ -88,7 +88,7 @@ def test_a_change_announced_only_to_subscribers_is_detected_at_once_over_http(re
 
 
 def test_an_idle_subscription_stays_open() -> None:
-    """Neither the client's nor our own: it is answered when it ends."""
+    """Applies to the client's and the gateway's subscription: the response comes when it ends."""
     tells = {"capabilities": {"tools": {"listChanged": True}}}
     state = {"tools": [SEARCH], "server": tells, "deaf": ["subscriptions/listen"]}
     with turning_http({"states": [state], "version": "2026-07-28"}) as there:

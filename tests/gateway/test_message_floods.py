@@ -1,4 +1,4 @@
-"""Attacks by repetition: what comes again and again fills neither the log nor standard error, and holds up nobody."""
+"""Attacks by repetition: floods of messages fill neither the log nor stderr, and delay no client."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_attack_a_flood_of_server_requests_is_logged_singly_at_first_and_then_on
     for number in range(3000):
         harness.server_sends(json.dumps({"jsonrpc": "2.0", "id": number, "method": "no/such/method"}).encode())
     told = harness.events[before:]
-    assert len(harness.to_server) - sent == 3000, "each is answered"
+    assert len(harness.to_server) - sent == 3000, "every request is answered"
     assert [fact.call.rpartition("/")[2] for fact in told[:100]] == [str(number) for number in range(100)]
     counted = [" 10 times", " 100 times", " 1000 times"]
     assert [fact.reason.partition(told[0].reason)[2] for fact in told[100:]] == [
@@ -118,7 +118,7 @@ def test_json_log_lines_have_time_level_and_message_and_lower_levels_are_omitted
 
 
 def fill(pipe: int) -> None:
-    """Let whoever writes next wait."""
+    """Fill a pipe, so that the next write blocks."""
     os.set_blocking(pipe, False)
     with suppress(BlockingIOError):
         while True:

@@ -1,4 +1,4 @@
-"""Every descriptor of a pipe or socket has one owner: it is closed once, also when something fails on the way."""
+"""Every descriptor of a pipe or socket has one owner and is closed once, even after failures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def started() -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _global_descriptors() -> None:
-    """libuv keeps some for all loops of a process, from the first one on."""
+    """Open the descriptors that libuv keeps for all loops of a process."""
     uvloop.run(asyncio.sleep(0))
 
 
@@ -54,7 +54,7 @@ def same_descriptors_as_before() -> Iterator[None]:
 
 @contextmanager
 def number_taken(number: int) -> Iterator[None]:
-    """Another file gets a number that is free, and must still have it at the end."""
+    """Open another file under a free descriptor number; it must still be open at the end."""
     made = []
     while (taken := os.open(os.devnull, os.O_RDONLY)) < number:
         made.append(taken)
@@ -169,7 +169,7 @@ def test_a_gateway_on_uvloop_closes_every_pipe_once(tmp_path: Path) -> None:
 
 @BOTH
 def test_an_abandoned_connection_to_a_remote_closes_its_socket_once(new_loop: NewLoop) -> None:
-    """It takes connections and says nothing, so that TLS never begins."""
+    """A server that accepts connections and never starts TLS."""
 
     async def try_it(port: int) -> None:
         pool = UpstreamPool(
@@ -189,6 +189,6 @@ def test_an_abandoned_connection_to_a_remote_closes_its_socket_once(new_loop: Ne
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(try_it(listener.getsockname()[1]))
 
-        run()  # whatever is loaded once
+        run()  # warm up: some things are loaded once
         with same_descriptors_as_before():
             run()

@@ -1,7 +1,7 @@
 """Clients of one protocol era and servers of the other, with the gateway between them, and servers that restart.
 
-The servers with a handshake are real ones: one of the older Python SDK, which answers 404 for a session that it does
-not know, and the reference server of the TypeScript SDK, which answers 400.
+The handshake servers are real: one of the older Python SDK, which answers 404 for an unknown session, and the reference
+server of the TypeScript SDK, which answers 400.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OLD_SERVER = Path(__file__).parent.parent / "servers/old_sdk_server.py"
 
 
 class Restarting:
-    """A real server with a handshake, on a port that stays its own."""
+    """A real handshake server on a fixed port that can be restarted."""
 
     def __init__(self, kind: str, calls: Path) -> None:
         self.kind = kind
@@ -104,7 +104,7 @@ def here(server: Restarting) -> Iterator[RunningGateway]:
 
 
 def by_sdk(url: str, tool: str, arguments: dict[str, Any]) -> tuple[list[str], str]:
-    """The tools and the answer that a client of the official SDK gets which knows the stateless era alone."""
+    """Return the tools and the result that a stateless-only client of the official SDK gets."""
 
     async def see() -> tuple[list[str], str]:
         import httpx2
@@ -191,11 +191,11 @@ def test_after_a_restart_every_clients_call_is_answered_and_executed_once(
         assert sorted(made) == [f"letter {number}" for number in range(len(clients))]
 
 
-# What no real server does by request
+# Behaviour that real servers do not show on demand
 
 
 def named_session(exchange: Exchange, world: Led, session: str) -> bool:
-    """Answer initialize with a session."""
+    """Answer ``initialize`` with a session."""
     handler = exchange._handler
     result = {"protocolVersion": "2025-11-25", "capabilities": world.capabilities}
     info = {"serverInfo": {"name": world.name, "version": "1"}}
@@ -211,7 +211,7 @@ def named_session(exchange: Exchange, world: Led, session: str) -> bool:
 
 
 def refused(exchange: Exchange, status: int = 400) -> bool:
-    """Refuse a message in the way of a server that has not read it."""
+    """Refuse a message like a server that has not read it."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Bad Request: go away"}}
     exchange.send(json.dumps(error).encode(), status=status)
     return True
@@ -260,7 +260,7 @@ def test_a_call_that_may_have_been_executed_is_not_repeated() -> None:
             if exchange.method == "initialize":
                 return named_session(exchange, world, "one")
             if exchange.method == "tools/call":
-                exchange._handler.connection.shutdown(socket.SHUT_RDWR)  # as a server that dies with the call
+                exchange._handler.connection.shutdown(socket.SHUT_RDWR)  # like a server that dies with the call
                 return True
             return False
 
@@ -317,7 +317,7 @@ def test_a_stateless_client_that_disconnects_cancels_its_call_at_a_handshake_ser
 
 
 def test_a_server_that_goes_back_to_the_handshake_is_detected() -> None:
-    """Its era was known, and the requests went straight to it."""
+    """The server's era was cached, and requests were sent directly."""
     with (
         led_http() as world,
         gateway({"far": UpstreamServer(guard("far"), url=world.url)}) as made,

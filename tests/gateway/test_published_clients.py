@@ -1,8 +1,8 @@
-"""Real clients and real servers with the gateway between them, over HTTP and stdio, in both eras.
+"""Published clients and servers through the gateway, over HTTP and stdio, in both protocol eras.
 
-Four clients, four servers, both ways, and both eras where the client can choose. A client sees what the server said,
-and its call is answered. Every client meets every server here over HTTP, and every client and every server stdio; the
-rest of the combinations is ``make soak``.
+Four clients, four servers, both transports, and both eras where the client can choose. The client's list and call
+result must match the server's messages. Here every client uses every server over HTTP, and every client and every
+server are used over stdio; the other combinations are part of ``make soak``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MODES = {
 }
 SERVERS = ("everything", "filesystem", "git", "fastmcp")
 OFTEN = {
-    # Each client and each server over HTTP. A server that has only the handshake is asked by it in either mode.
+    # Every client with every server over HTTP. A handshake-only server gets a handshake in either mode.
     *(("sdk2", "auto", server, "http") for server in SERVERS),
     *(("sdk1", "legacy", server, "http") for server in SERVERS),
     *(("fastmcp", "auto", server, "http") for server in ("filesystem", "git", "fastmcp")),
     ("fastmcp", "legacy", "everything", "http"),
     *(("inspector", "auto", server, "http") for server in ("everything", "git", "fastmcp")),
     ("inspector", "legacy", "filesystem", "http"),
-    # Each client and each server over stdio.
+    # Every client and every server over stdio.
     ("sdk2", "auto", "git", "stdio"),
     ("sdk1", "legacy", "everything", "stdio"),
     ("fastmcp", "auto", "fastmcp", "stdio"),
@@ -65,7 +65,7 @@ def here(servers: dict[str, Real]) -> Iterator[RunningGateway]:
 
 
 def place(client: str, server: str) -> str:
-    """Where a client finds a server. One shows other tools to clients that can do more, and each is held to its own."""
+    """Return the target for a client; one server lists more tools for capable clients, each approved separately."""
     return f"everything-{client}" if server == "everything" else server
 
 

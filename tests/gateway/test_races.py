@@ -1,4 +1,4 @@
-"""Where another thread, or another message, comes between two steps of the gateway: nothing is lost or let through."""
+"""Another thread or message between two steps of the gateway: nothing is lost or wrongly forwarded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_attack_a_list_changed_notification_during_fast_path_setup_is_not_missed
 
 
 def told(harness: SessionHarness) -> int:
-    """Let the server tell something; how much of that the client got so far."""
+    """Let the server send a notification; return how many the client received so far."""
     harness.server_sends(
         {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
     )
@@ -96,7 +96,7 @@ def test_attack_nothing_is_forwarded_once_the_approvals_cannot_be_read(
 
 
 def test_a_call_that_a_server_did_not_read_before_it_ended_gets_one_response(harness: SessionHarness) -> None:
-    """One thread finds that the server ended while another one is about to write a call to it."""
+    """One thread notices that the server ended while another is about to write a call to it."""
     harness.call_tool("search_notes")
     call = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "search_notes"}}
     sent = harness.session.on_client_message(json.dumps(call).encode(), harness.now)

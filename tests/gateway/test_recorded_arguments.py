@@ -1,4 +1,4 @@
-"""What the log keeps of arguments: enough to see what was asked for, no key, and no more than there is room for."""
+"""The log records arguments without secrets and within a size limit."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_call_that_cannot_be_recorded_is_not_forwarded_and_not_pending(era: st
     harness.client_sends(
         {"jsonrpc": "2.0", "id": harness._last, "method": "tools/call", "params": {"name": "search_notes"}}
     )
-    assert len(harness.calls_received("search_notes")) == 2  # its id is free
+    assert len(harness.calls_received("search_notes")) == 2  # the id can be reused
 
 
 def test_a_call_that_waits_for_a_list_fails_if_the_list_request_cannot_be_recorded() -> None:
@@ -94,7 +94,7 @@ def test_first_use_trusts_nothing_while_recording_fails() -> None:
 
 
 def test_an_unrecordable_server_request_is_answered_to_the_server_and_not_to_the_client() -> None:
-    """A question of the server has an id of the server's; the client may have asked something under the same."""
+    """The server chooses the id of its request, and the client may have an open request with the same id."""
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()
     harness.call_tool("search_notes")

@@ -1,4 +1,4 @@
-"""A silent change is found by looking again at the interval of the policy, while the client uses nothing."""
+"""A silent change is detected at the relist interval of the policy while the client is idle."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_attack_a_silent_change_is_detected_at_the_relist_interval_on_stdio_and_
         client.tell(turning.TURN)
 
         def told() -> bool:
-            assert "result" in client.ask("ping")  # somebody is there, and uses nothing
+            assert "result" in client.ask("ping")  # the client is connected and idle
             return any(CHANGED in line for line in client.lines)
 
         poll(told)
-        poll(lambda: "blocked tool 'search_notes'" in said.read_text())  # which nobody waits for
+        poll(lambda: "blocked tool 'search_notes'" in said.read_text())  # an unmatched response
         assert refusal_code(client.ask("tools/call", {"name": "search_notes"})) == "new_exfiltration"
         assert client.names() == ["delete_note"]
 

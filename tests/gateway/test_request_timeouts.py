@@ -1,4 +1,4 @@
-"""A call that the server does not answer gets an error, and the server a cancellation, on stdio and over HTTP."""
+"""A call that the server does not answer in time gets an error and is cancelled, on stdio and over HTTP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_unanswered_stdio_call_times_out_with_an_error_and_is_cancelled_at_th
     assert cancelled(harness) == [number]
     facts = len(harness.events)
     harness.server_sends({"jsonrpc": "2.0", "id": number, "result": {"content": []}})
-    assert "error" in harness.response_to(number), "an answer that comes after all goes nowhere"
+    assert "error" in harness.response_to(number), "a late response is not forwarded"
     assert len(harness.events) == facts
 
 
@@ -149,7 +149,7 @@ def test_an_unanswered_http_call_times_out_with_an_error_and_is_cancelled_at_the
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(ask, "tools/call", {"name": f"{prefix}hang", "arguments": {}}, 7)
             poll(lambda: any(b'"hang"' in line for line in made.lines(b"<")))
-            # It says something else meanwhile, so it does not hang as a whole.
+            # It answers something else meanwhile, so it does not count as hanging.
             assert "result" in ask_other("tools/call", {"name": f"{prefix}echo", "arguments": {}}, 8)
             made.gateway.advance_clock(LIMITS.answer_seconds + 1)
             answer = waiting.result(60)

@@ -1,4 +1,4 @@
-"""``pinwarden run`` as a process: the streams, the signals, the first use, and what must not be silent."""
+"""``pinwarden run`` as a process: streams, signals, first use and warnings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.gateway.test_drift_sequences_stdio import SERVER, Client, gateway
 
 HONEST = {"states": [{"tools": [SEARCH, DELETE]}]}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
-# Prints a log line where only messages belong, then answers each call with its environment, or with as many bytes as
-# are asked for; ends with the exit code 7.
+# Prints a log line to stdout, then answers each call with its environment, or with as many bytes as requested; exits
+# with code 7.
 PLAYER = """
 import json, os, sys
 print("listening", flush=True)
@@ -102,11 +102,11 @@ def test_an_unlocked_server_is_refused_where_a_lock_is_required(tmp_path: Path, 
 
 
 def test_a_damaged_store_is_not_a_first_use(tmp_path: Path, script: str) -> None:
-    """Attack: who can damage the store gets everything trusted again, if damage is read as emptiness."""
+    """Attack: damage the store, so that everything is trusted on first use again."""
     with gateway(tmp_path, sys.executable, str(SERVER), script) as (client, _):
         assert client.names() == ["search_notes", "delete_note"]
     database = tmp_path / "state" / "gateway.sqlite"
-    for beside in ("-wal", "-shm"):  # what SQLite has not merged yet would heal the file
+    for beside in ("-wal", "-shm"):  # otherwise SQLite would repair the file from its write-ahead log
         database.with_name(database.name + beside).unlink(missing_ok=True)
     database.write_bytes(b"garbage" * 1000)
     with gateway(tmp_path, sys.executable, str(SERVER), script) as (client, stderr):

@@ -1,4 +1,4 @@
-"""The log tells when a server was started, why it ended, and what waits for review since when."""
+"""The log records when a server started, why it ended, and which reviews became pending."""
 
 from __future__ import annotations
 

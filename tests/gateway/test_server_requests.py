@@ -1,4 +1,4 @@
-"""Requests of a server to the client: what they carry is judged like anything the server says, and all are recorded."""
+"""Requests from a server to the client: their content is judged, and all of them are recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sampling(**more: Any) -> dict[str, Any]:
 
 
 def ask(harness: SessionHarness, params: Any, method: str = SAMPLING, number: Any = "s1") -> dict[str, Any]:
-    """The server asks the client; what the gateway answers the server, if it does."""
+    """Send a server request; return the gateway's response to the server, if there is one."""
     before = len(harness.to_server)
     harness.server_sends({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
     answers = [json.loads(frame) for frame in harness.to_server[before:]]
@@ -158,7 +158,7 @@ def test_attack_instructions_to_the_model_in_a_server_request_are_blocked(
     ],
 )
 def test_attack_instructions_to_the_model_in_an_encoded_file_are_blocked(content: dict[str, Any]) -> None:
-    """What stood beside a ``mimeType`` was not read, whether it was encoded or not."""
+    """Attack: data beside a ``mimeType`` was not scanned, encoded or not."""
     answer = ask(opened(), {"messages": [{"role": "user", "content": content}]})
     assert answer["error"]["data"]["pinwarden"]["code"] == "concealment"
 
@@ -221,7 +221,7 @@ def test_attack_endless_pings_of_a_server_do_not_fill_the_log() -> None:
     assert harness.events[-1].reason == "1000 times in this session."
 
 
-# Requests inside of other messages
+# Requests inside other messages
 
 
 def in_result(params: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def test_polling_a_task_records_every_server_request_in_it_once() -> None:
 
 @pytest.mark.parametrize("era", ["2025-11-25", NEW])
 def test_attack_tool_definitions_in_a_result_other_than_a_list_are_blocked(era: str) -> None:
-    """A client that takes any ``tools`` for a list would offer them to its model."""
+    """A client that treats any ``tools`` as a list would offer them to its model."""
     loaded = {"content": [], "tools": [STEAL]}
     harness = SessionHarness({**HONEST, "answers": {"tools/call": json.dumps(loaded)}}, era=era)
     harness.open()

@@ -1,4 +1,4 @@
-"""A session between a client and a server: what is held, what is refused, and what is passed on as it came."""
+"""A session between a client and a server: which messages are forwarded, deferred and refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ URL = {"mode": "url", "url": "https://pay.example.com/x", "message": "Pay", "eli
 
 
 def ask_client(harness: SessionHarness, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The server asks the client something; what comes back to the server at once, if anything."""
+    """Send a server request; return the immediate response to the server, if there is one."""
     before = len(harness.to_server)
     harness.server_sends({"jsonrpc": "2.0", "id": "s1", "method": method, "params": params})
     sent = [json.loads(frame) for frame in harness.to_server[before:]]
@@ -41,7 +41,7 @@ def test_a_refusal_names_the_command_that_shows_the_review(name: str, where: str
     assert harness.call_tool(name)["error"]["message"].endswith(f" A person can look at it with: pinwarden {where}")
 
 
-# What is passed on
+# Forwarded
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -84,7 +84,7 @@ def test_cache_hints_are_limited_to_the_relist_interval() -> None:
     assert (result["ttlMs"], result["cacheScope"]) == (30_000, "private")
 
 
-# What is held
+# Deferred
 
 
 def test_a_call_after_a_list_changed_notification_waits_for_the_new_list() -> None:
@@ -157,14 +157,14 @@ def test_a_change_that_the_gateway_detects_is_announced_to_the_client() -> None:
 
 
 def test_attack_a_different_list_for_the_client_than_for_the_probe_is_blocked() -> None:
-    """Attack: another list for another client; the lock was written from the list for the probe."""
+    """Attack: the server lists other tools for the client than for the probe that wrote the lock."""
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     assert harness.list_names() == ["delete_note"]
 
 
 def test_attack_an_item_that_is_only_in_the_clients_page_is_hidden() -> None:
-    """Attack: the gateway's own reading of the list is honest, the client's page is not."""
+    """Attack: the list for the gateway is as approved, the client's page is not."""
     harness = SessionHarness({**HONEST, "page": 1, "deaf": ["tools/list"]})
     harness.open()
     harness.request("tools/list")
@@ -209,7 +209,7 @@ def test_first_use_trusts_the_first_lists_and_nothing_later() -> None:
     ("failing", "told"), [(("resources/templates/list",), ""), (tuple(MEMBERS), "list_failed")], ids=["last", "all"]
 )
 def test_first_use_completes_even_if_the_last_list_fails(era: str, failing: tuple[str, ...], told: str) -> None:
-    """Nothing else comes that the call could wait for."""
+    """No other message comes that could release the call."""
     answers = {method: f'{{"{MEMBERS[method]}":7}}' for method in failing}
     state = {**HONEST, "prompts": [], "resources": [], "resourceTemplates": [], "answers": answers}
     harness = SessionHarness(state, first_use=True, era=era)
@@ -241,7 +241,7 @@ def test_a_rejected_first_use_blocks_everything() -> None:
     assert refusal_code(harness.call_tool("search_notes")) == "SERVER_NOT_LOCKED"
 
 
-# The server as such
+# The server's identity
 
 
 def test_a_server_with_a_changed_name_is_refused_entirely() -> None:
@@ -288,7 +288,7 @@ def test_an_approval_applies_in_both_protocol_eras() -> None:
 
 
 def test_a_changed_published_digest_alone_is_reported_and_blocked() -> None:
-    """SEP-1766: the contract is the same, and the server says that the code behind it is not."""
+    """SEP-1766: the definition is unchanged, but the server states that the code behind it changed."""
     pinned = {**SEARCH, "digest": "sha256:" + "a" * 64}
     harness = SessionHarness(
         {"tools": [{**SEARCH, "digest": "sha256:" + "b" * 64}]}, lock=approved_surface({"tools": [pinned]})
@@ -300,7 +300,7 @@ def test_a_changed_published_digest_alone_is_reported_and_blocked() -> None:
     assert same.call_tool("search_notes")["result"]
 
 
-# What the server asks of the client
+# Server requests
 
 
 def test_sampling_elicitation_and_roots_are_allowed_unless_the_policy_denies_them() -> None:
@@ -357,7 +357,7 @@ def test_an_undefined_server_request_is_not_forwarded() -> None:
 
 
 def test_requests_in_an_input_required_result_follow_the_request_policy() -> None:
-    """Attack: elicitation as a result, which a gateway that looks at requests only does not see."""
+    """Attack: elicitation in a result, which a gateway that checks only requests misses."""
     wants = {"resultType": "input_required", "inputRequests": {"a": {"method": "elicitation/create", "params": URL}}}
     state = {**HONEST, "answers": {"tools/call": json.dumps(wants)}}
     harness = SessionHarness(state, era="2026-07-28")
@@ -368,7 +368,7 @@ def test_requests_in_an_input_required_result_follow_the_request_policy() -> Non
 
 
 def test_elicitation_urls_in_an_error_follow_the_request_policy() -> None:
-    """Attack: the address is in an error (-32042), where nobody looks for a question."""
+    """Attack: the URL is in an error (-32042), which a gateway that checks only requests misses."""
     error = {"code": -32042, "message": "Pay first", "data": {"elicitations": [URL]}}
     for rules, passes in ((policy(**{"max-rounds": 1}), False), (policy(**{"url-hosts": ["pay.example.com"]}), True)):
         harness = SessionHarness({**HONEST, "deaf": ["tools/call"]}, rules=rules)
@@ -411,7 +411,7 @@ def test_a_result_above_the_policys_size_limit_is_refused() -> None:
     assert refusal_code(harness.call_tool("search_notes")) == "result_too_large"
 
 
-# Text that two readers could understand differently
+# Ambiguous messages
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_a_result_above_the_policys_size_limit_is_refused() -> None:
     ],
 )
 def test_an_ambiguous_client_message_is_refused(text: bytes) -> None:
-    """Attack: parser differential. The gateway reads one name, the server another."""
+    """Attack: parser differential. The gateway parses one name, the server another."""
     harness = SessionHarness(HONEST)
     harness.open()
     sent = len(harness.to_server)
@@ -438,7 +438,7 @@ def test_an_ambiguous_client_message_is_refused(text: bytes) -> None:
 
 
 def test_a_call_without_an_id_is_not_forwarded() -> None:
-    """Attack: nobody waits for an answer, and a careless server calls the tool all the same."""
+    """Attack: a call without an id expects no response, but a lenient server executes it."""
     harness = SessionHarness({"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST))
     harness.open()
     sent, got = len(harness.to_server), len(harness.to_client)
@@ -481,7 +481,7 @@ def test_batches_are_split_in_the_revision_that_has_them() -> None:
 
 
 def test_attack_ids_cannot_impersonate_the_gateways_own_requests() -> None:
-    """Attack: a client that answers for us, a server that answers what nobody asked, an id used twice."""
+    """Attack: a client uses ids of the gateway, a server sends unmatched responses, an id is used twice."""
     harness = SessionHarness({**HONEST, "deaf": ["tools/call"]})
     harness.open()
     own = "pinwarden/test/1"
@@ -549,7 +549,7 @@ def test_rules_for_one_tool_or_client_override_the_general_policy() -> None:
 
 
 def test_errors_are_checked_like_results() -> None:
-    """Attack: the text for the model is in an error, where nobody looks for a result."""
+    """Attack: the text for the model is in an error instead of a result."""
     text = "a\u001b[2Jb\u200bc"
     rules = policy(results={"hidden-characters": "strip", "max-bytes": 300})
     for words, passes in ((text, True), ("x" * 300, False)):
@@ -570,7 +570,7 @@ def test_errors_are_checked_like_results() -> None:
 )
 @pytest.mark.parametrize("odd", ["", ',{"name":"b","name":"b"}'])
 def test_a_list_that_requests_input_is_refused(more: str, odd: str) -> None:
-    """Attack: elicitation in the answer to a list, which is judged by its items alone; also where one is unreadable."""
+    """Attack: elicitation in a list response, of which only the items are judged; also beside an unreadable item."""
     text = f'{{"tools":[{json.dumps(SEARCH)}{odd}],{more}}}'
     harness = SessionHarness(
         {**HONEST, "answers": {"tools/list": text}}, lock=approved_surface(HONEST), era="2026-07-28"
@@ -607,7 +607,7 @@ def test_a_response_with_a_method_is_not_a_response() -> None:
 
 
 def test_notifications_and_server_requests_are_checked_like_results() -> None:
-    """Attack: control characters in a log line, in the text of a progress bar, in a question to the user."""
+    """Attack: control characters in log messages, progress texts and elicitations."""
     text = "a\u001b[2Jb\u200bc"
     harness = SessionHarness(HONEST, rules=policy(results={"hidden-characters": "strip", "max-bytes": 500}))
     harness.open()
@@ -631,7 +631,7 @@ def test_notifications_and_server_requests_are_checked_like_results() -> None:
 
 @pytest.mark.parametrize("name", ["Search_Notes", "ｓearch_notes", "SEARCH_NOTES"])
 def test_a_blocked_uri_is_blocked_in_every_spelling_even_if_unknown_uris_are_allowed(name: str) -> None:
-    """Attack: the server's text leads the model to another spelling, which the server takes for the same tool."""
+    """Attack: the server makes the model use another spelling, which it accepts for the same resource."""
     harness = SessionHarness(
         {"tools": [POISONED, DELETE]}, lock=approved_surface(HONEST), rules=policy(unknown="allow_degraded")
     )
@@ -653,14 +653,14 @@ def test_a_warning_is_added_to_any_existing_meta() -> None:
 
 
 class TestArguments:
-    """The log keeps what is called with only where the policy asks for it."""
+    """The log records arguments only where the policy says so."""
 
     CALL: ClassVar[dict[str, Any]] = {"name": "search_notes", "arguments": {"query": "march", "token": "hunter2"}}
 
     def called(self, **table: Any) -> list[bytes | None]:
         harness = SessionHarness(HONEST, rules=policy(**table)) if table else SessionHarness(HONEST)
         harness.open()
-        for _ in range(2):  # the second goes the short way, if there is one for it
+        for _ in range(2):  # the second takes the fast path, if possible
             harness.request("tools/call", self.CALL)
         return [fact.arguments for fact in harness.events if fact.kind == "called"]
 

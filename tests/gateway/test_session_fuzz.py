@@ -1,4 +1,4 @@
-"""Whatever either side sends, a session neither fails nor lets a blocked tool be called."""
+"""Whatever either side sends, a session neither raises nor forwards a call of a blocked tool."""
 
 from __future__ import annotations
 
@@ -94,13 +94,15 @@ def test_no_sequence_of_messages_makes_a_session_raise_or_call_a_blocked_tool(se
         answers = [
             frame for frame in harness.to_client if b'"id":"pinwarden/test/' in frame and b'"method"' not in frame
         ]
-        to_itself = (b"cannot be used", b"the method of a message is a text")  # a client that used an id of ours
-        assert all(any(each in frame for each in to_itself) for frame in answers), "what we asked is told to nobody"
+        to_itself = (b"cannot be used", b"the method of a message is a text")  # a client that used an id of the gateway
+        assert all(any(each in frame for each in to_itself) for frame in answers), (
+            "responses to the gateway's own requests are not forwarded"
+        )
         calls = [each for each in harness.server.received if each.get("method") == "tools/call"]
         assert first_use or all(each["params"]["name"] in listed_as_approved(harness) for each in calls)
 
 
 def listed_as_approved(harness: SessionHarness) -> set[str]:
-    """What may have been called: fuzzed answers to our own requests can show the approved text of the other tool."""
+    """Return the tools that may be called: fuzzed lists can contain the approved text of the other tool."""
     forged = any(fact.item == "search_notes" and fact.kind == "observed" for fact in harness.events)
     return {"delete_note", "search_notes"} if forged else {"delete_note"}

@@ -1,4 +1,4 @@
-"""What a policy lets pass, tells and keeps in one session, where two of something are there at once."""
+"""Policies in one session: allowlisted digests, rules per client and tool, warnings and recorded decisions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_attack_unapproved_instructions_are_removed_in_both_eras(era: str) -> No
     harness = SessionHarness(TOLD_OTHERWISE, lock=approved_surface(BRIEF), era=era)
     result = harness.open()["result"]
     assert "instructions" not in result
-    assert result["ttlMs"] == 30_000, "nor can it be kept for longer than the gateway looks away"
+    assert result["ttlMs"] == 30_000, "and its cache hints are limited to the relist interval"
     assert b"Ignore all previous" not in b"".join(harness.to_client)
     assert harness.event_kinds("instructions") == ["blocked"]
     honest = SessionHarness(BRIEF, era=era)
@@ -112,7 +112,7 @@ def test_a_client_gets_warnings_about_unknown_tools_under_a_warn_policy() -> Non
 
 
 class Log:
-    """Keeps by which way facts came."""
+    """Records which events were written durably."""
 
     def __init__(self) -> None:
         self.durable: list[Any] = []
@@ -142,7 +142,7 @@ def test_every_refusal_is_durable_before_its_response_even_if_repeated() -> None
     assert len(log.durable) >= 3
     assert "result" in harness.call_tool("delete_note")
     recorder.record(harness.steps[-2])
-    assert [fact.item for fact in log.soon] == ["delete_note"], "a call that passes waits for no disk"
+    assert [fact.item for fact in log.soon] == ["delete_note"], "an allowed call does not wait for the disk"
 
 
 def test_a_decision_is_recorded_with_the_digest_of_its_policy() -> None:
@@ -166,7 +166,7 @@ def test_attack_a_silent_change_is_detected_after_a_number_of_calls() -> None:
     served = 0
     while "result" in harness.call_tool("search_notes"):
         served += 1
-        assert served <= 6, "other messages begin no new count"
+        assert served <= 6, "other messages do not restart the count"
         harness.request("ping")
     assert refusal_code(harness.call_tool("search_notes")) == "new_exfiltration"
 
@@ -192,7 +192,7 @@ def test_attack_a_uri_that_matches_a_blocked_template_is_refused_even_if_it_matc
 
 
 def test_a_removed_published_digest_is_reported_as_changed() -> None:
-    """SEP-1766: a server that states no digest any more says as much about its code as one that states another."""
+    """SEP-1766: a removed digest means as much as a changed one."""
     pinned = {**SEARCH, "digest": "sha256:" + "a" * 64}
     harness = SessionHarness({"tools": [SEARCH]}, lock=approved_surface({"tools": [pinned]}))
     harness.open()

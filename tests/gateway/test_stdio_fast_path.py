@@ -1,4 +1,4 @@
-"""The fast path over stdio: as strict as the session, and in the audit log before the client sees an answer."""
+"""The stdio fast path is as strict as the session, and records a call before the client gets its response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"na
 
 
 class Running:
-    """A gateway with a client that writes as most clients do: without spaces."""
+    """A gateway with a client that writes compact JSON, as most clients do."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -42,7 +42,7 @@ class Running:
         return self._out.readline()
 
     def warm(self) -> int:
-        """Call until the fast path is open for sure; the last id."""
+        """Call until the fast path is certainly open; return the last id."""
         number, end = 1, monotonic() + 0.7
         while monotonic() < end:
             number += 1
@@ -78,7 +78,7 @@ def running(folder: Path) -> Iterator[Running]:
 
 
 def called(folder: Path) -> list[str]:
-    """The request ids of the calls in the log, after what killed gateways left was brought in."""
+    """Return the request ids of the calls in the log, after importing the journals of killed gateways."""
     (url,) = (folder / "state").glob("**/*.sqlite")
     database = open_database(url, audit_schema())
     for journals in {path.parent for path in (folder / "state").glob("**/*.journal")}:
@@ -104,7 +104,7 @@ def test_every_call_answered_before_the_gateway_was_killed_is_in_the_log(tmp_pat
 
 @pytest.mark.parametrize("beside", [b'"Params":{"name":"evil"}', b'"Method":"tools/list"', b'"result":{}'])
 def test_attack_a_call_with_a_case_variant_member_does_not_take_the_fast_path(tmp_path: Path, beside: bytes) -> None:
-    """Some readers take ``Params`` for ``params``; what they would call is not what is judged here."""
+    """Attack: case-insensitive parsers read ``Params`` as ``params`` and would call a tool that was not judged."""
     with running(tmp_path) as gateway:
         last = gateway.warm()
         gateway.send((CALL % (last + 1)).replace(b'"method"', beside + b',"method"'))

@@ -1,4 +1,4 @@
-"""Streams of a stdio gateway of which a side does not read, closes one, or ends: nobody waits for ever."""
+"""A stdio gateway whose client or server stops reading, closes a stream or exits never blocks for ever."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support.waiting import poll
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t"}}
 LARGE = 8_000_000
-# A server with one thread. `late` speaks only when its input is full, and reads again only when all of it is taken;
-# `deaf` closes its input and stays until nobody reads its output; `leave`, `detach` and `last` end and leave somebody
-# behind who holds the output, the last one with an answer; `flood` asks what is refused, for ever, and does not read
-# the answers.
+# A single-threaded server. `late` writes only when its input is full, and reads again only when all output is read;
+# `deaf` closes its input and stays until its output is closed; `leave`, `detach` and `last` exit and leave a child that
+# keeps the output open, `last` after a response; `flood` sends endless requests that are refused, and does not read the
+# responses.
 SERVER = """
 import array, fcntl, json, os, select, subprocess, sys, termios, time
 
@@ -80,12 +80,12 @@ for line in iter(sys.stdin.buffer.readline, b""):
     elif method == "tools/call":
         call(number, message["params"]["name"], line)
 """.replace("LARGE", str(LARGE))
-# The same, with its tools on two pages, and so slow that a client is gone before it lists them.
+# The same, with its tools on two pages, and so slow that a client disconnects before the second page.
 PAGED = SERVER.replace(
     '{"tools": TOOLS}',
     '{"tools": TOOLS[1:]} if "cursor" in message.get("params", {}) else {"tools": TOOLS[:1], "nextCursor": "2"}',
 ).replace('method == "tools/list":', 'method == "tools/list" and not time.sleep(0.5):')
-# A gateway whose bound on what waits is small, so that little has to be sent to reach it.
+# A gateway with a small backlog limit.
 NARROW = """
 import sys
 from pinwarden.core.record import replace
@@ -107,7 +107,7 @@ process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = GatewayLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Session(guard, name="narrow"), Recorder(None, None, say), process, log).run())
 """
-# A gateway that takes its time between the judgement that lets a call pass and the call's being written.
+# A gateway that pauses between allowing a call and writing it.
 SLOW = """
 import sys
 from time import sleep
@@ -136,7 +136,7 @@ process = start_server(ServerCommand(words=tuple(sys.argv[1:]), environment={}))
 log = GatewayLog(say, max_per_second=10**6)
 sys.exit(StdioRelay(Slow(guard, name="slow"), Recorder(None, None, say), process, log).run())
 """
-# A gateway whose disk takes longer for an answer than its clock waits for the end of a server that ended.
+# A gateway whose recorder takes longer for a response than the gateway waits after its server exited.
 BUSY = """
 import sys
 from time import sleep
@@ -167,7 +167,7 @@ sys.exit(stdio.StdioRelay(Busy(guard, name="busy"), Recorder(None, None, say), p
 
 
 class Client:
-    """Writes from a thread of its own, so that it always reads."""
+    """Writes from a separate thread, so that it can always read."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
         assert process.stdin is not None
@@ -238,7 +238,7 @@ def running(folder: Path, *before: str, greet: bool = True, server: str = SERVER
 
 
 def test_a_server_that_writes_before_it_reads_a_large_call_causes_no_deadlock(tmp_path: Path) -> None:
-    """It tells that its list changed, for which the gateway has a question of its own, while its input is full."""
+    """The server sends list-changed while its input is full, and the gateway wants to request the list."""
     with running(tmp_path) as client:
         late = client.call("late")
         large = client.call("echo", LARGE)
@@ -250,7 +250,7 @@ def test_a_server_that_writes_before_it_reads_a_large_call_causes_no_deadlock(tm
 def test_queueing_a_line_does_not_wait_for_a_blocked_write() -> None:
     reads, writes = os.pipe()
     outlet = LineWriter(writes, 1000, lambda: None)
-    with outlet.lock:  # as somebody has it whose write is not taken
+    with outlet.lock:  # as during a blocked write
         outlet.write_later((b"one", b"two"))
         outlet.close_later()
     with os.fdopen(reads, "rb") as stream:
@@ -302,7 +302,7 @@ def test_attack_a_server_that_floods_requests_and_reads_nothing_is_stopped_and_i
 
 def test_a_call_released_just_as_the_client_disconnects_is_answered(tmp_path: Path) -> None:
     with running(tmp_path, "-c", SLOW, greet=False) as client:
-        call = client.call("echo")  # the first that anybody hears of a list, so that it is held
+        call = client.call("echo")  # the list is unknown, so the call is deferred
         poll(lambda: "released" in client.said)
         client.stdin.close()
         assert "result" in client.answer(call)
@@ -320,7 +320,7 @@ def test_a_list_page_is_answered_although_the_client_disconnected_before_the_oth
 @pytest.mark.parametrize("short", [False, True], ids=["long way", "short way"])
 def test_a_call_that_the_server_no_longer_reads_gets_an_error(tmp_path: Path, *, short: bool) -> None:
     with running(tmp_path) as client:
-        end = monotonic() + (0.7 if short else 0)  # by then it is open for sure
+        end = monotonic() + (0.7 if short else 0)  # by then it is certainly open
         while monotonic() < end:
             client.ask("echo")
         assert client.ask("deaf")["result"]["content"][0]["text"] == "deaf"
@@ -329,7 +329,7 @@ def test_a_call_that_the_server_no_longer_reads_gets_an_error(tmp_path: Path, *,
             assert (error["code"], error["message"]) == (-32000, "pinwarden: the server accepts no more messages")
         assert client.answer(client.request("ping"))["error"]["code"] == -32000
         assert client.process.poll() is None
-        poll(lambda: "the server takes no more messages" in client.said)  # which is told by a thread of its own
+        poll(lambda: "the server takes no more messages" in client.said)  # reported by a separate thread
         assert client.said.count("the server takes no more messages") == 1
 
 

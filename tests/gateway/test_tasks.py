@@ -1,4 +1,4 @@
-"""Results that come later are held to the same rules as results that come at once."""
+"""Task results follow the same rules as immediate results."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ FETCH = {OLD: "tasks/result", NEW: "tasks/get"}
 
 
 def finished(era: str, result: Any = TEXT) -> dict[str, Any]:
-    """The answer that brings the result of a task."""
+    """Return a response that contains the result of a task."""
     return result if era == OLD else {"resultType": "complete", "taskId": TASK, "status": "completed", "result": result}
 
 
 def harness_with_task(era: str, fetched: Any, *more: dict[str, Any], **kinds: Any) -> SessionHarness:
-    """A conversation in which the tool was called, and its result comes later."""
+    """Return a session in which a call became a task."""
     text = fetched if isinstance(fetched, str) else json.dumps(fetched)
     answers = {"tools/call": json.dumps(STARTED[era]), FETCH[era]: text, "tasks/update": "{}", "tasks/cancel": "{}"}
     server = {"capabilities": {"tools": {}, "tasks": {}}} if era == OLD else EXTENDED
@@ -58,7 +58,7 @@ def fetch(harness: SessionHarness, era: str) -> dict[str, Any]:
 
 
 def notice(harness: SessionHarness, **params: Any) -> list[bytes]:
-    """What reaches the client of a notification about the task."""
+    """Send a task notification; return what the client receives of it."""
     got = len(harness.to_client)
     harness.server_sends({"jsonrpc": "2.0", "method": "notifications/tasks", "params": {"taskId": TASK, **params}})
     return harness.to_client[got:]
@@ -73,7 +73,7 @@ def test_a_task_result_is_forwarded_byte_for_byte(era: str) -> None:
 
 @pytest.mark.parametrize("era", [OLD, NEW])
 def test_a_tasks_tool_must_still_be_approved_when_its_result_is_requested(era: str) -> None:
-    """Attack: the tool turns while its task runs, and the result comes from what it became."""
+    """Attack: the tool changes while its task runs, and the result comes from the changed tool."""
     harness = harness_with_task(era, finished(era), {"tools": [POISONED, DELETE]})
     harness.switch_server_state()
     harness.now += 31
@@ -97,14 +97,14 @@ def test_updating_a_task_needs_an_approved_tool() -> None:
     ("word", "passes"), [("block", False), ("warn", True), ("allow_degraded", True), (None, False)]
 )
 def test_the_unknown_policy_decides_about_a_task_whose_call_was_not_seen(word: str | None, passes: bool) -> None:
-    """Attack: a task that a tool which is not approved began elsewhere is fetched here."""
+    """Attack: a task of an unapproved tool was started elsewhere, and its result is requested here."""
     harness = harness_with_task(NEW, finished(NEW), **({} if word is None else {"rules": policy(unknown=word)}))
     answer = harness.request("tasks/get", {"taskId": "another"})
     assert ("result" in answer) == passes
     assert passes or refusal_code(answer) == "task_unknown"
     assert "another" not in json.dumps(
         [[fact.item, fact.reason] for fact in harness.events]
-    )  # who has it has the result
+    )  # the id suffices to get the result
 
 
 def test_a_task_is_known_to_every_session_of_the_server() -> None:
@@ -131,7 +131,7 @@ def test_results_of_an_unapproved_extension_are_refused() -> None:
     ],
 )
 def test_server_requests_of_a_task_follow_the_request_policy(told: dict[str, Any]) -> None:
-    """Attack: elicitation in a task, which a gateway that looks at calls only does not see."""
+    """Attack: elicitation in a task, which a gateway that checks only calls misses."""
     whole = {"resultType": "complete", "taskId": TASK, **told}
     harness = harness_with_task(NEW, whole)
     assert refusal_code(fetch(harness, NEW)) == "url_host_denied"
@@ -198,7 +198,7 @@ def test_hidden_characters_and_size_are_checked_in_task_notifications() -> None:
 
 
 def test_a_task_notification_waits_for_the_tool_list_and_is_dropped_if_the_tool_changed() -> None:
-    """Attack: the result is not fetched but pushed."""
+    """Attack: the result is pushed in a notification instead of requested."""
     harness = harness_with_task(NEW, finished(NEW), {"tools": [POISONED, DELETE]})
     plain = {"jsonrpc": "2.0", "method": "notifications/tasks", "params": {"taskId": TASK, "status": "working"}}
     harness.server_sends(plain)
@@ -259,11 +259,11 @@ def test_an_ambiguous_task_request_is_refused() -> None:
     assert harness.request("tasks/get", {"taskId": 7})["error"]["code"] == -32600
 
 
-# To a server at an address all clients of a gateway are one, so the gateway keeps their tasks apart.
+# A remote server sees all clients of a gateway as one, so the gateway separates their tasks.
 
 
 class Office(Turning):
-    """A server that gives each call a task, and whoever asks all of them."""
+    """A server that turns every call into a task, and returns all tasks to every client."""
 
     def __init__(self) -> None:
         offered: dict[str, Any] = {"capabilities": {"tools": {}, "tasks": {"list": {}, "cancel": {}}}}
@@ -286,7 +286,7 @@ class Office(Turning):
 
 @contextmanager
 def office(**rules: Any) -> Iterator[tuple[Office, RawClient, RawClient, InMemoryRecorder]]:
-    """A real remote server, and two clients of one gateway, each with a task of its own."""
+    """A real remote server, and two clients of one gateway, each with its own task."""
     kept, server = InMemoryRecorder(), Office()
     judge = guard("notes", policy=policy(**rules) if rules else DEFAULT_POLICY)
     with turning_http({"states": []}) as world:
@@ -309,7 +309,7 @@ LENIENT = {"unknown": "allow_degraded"}
 @pytest.mark.parametrize("rules", [{}, LENIENT], ids=["default", "lenient"])
 @pytest.mark.parametrize("method", ["tasks/cancel", "tasks/get", "tasks/result"])
 def test_attack_a_client_cannot_use_another_clients_task_on_a_remote_server(method: str, rules: dict[str, str]) -> None:
-    """Attack: client B cancels, or looks at, the task of client A, whose id it saw or guessed."""
+    """Attack: client B cancels or polls the task of client A, whose id it saw or guessed."""
     with office(**rules) as (server, first, second, kept):
         asked = len(server.received)
         assert refusal_code(second.session_request(method, {"taskId": "task-0"}, 7)) == "task_unknown"
@@ -324,7 +324,7 @@ def test_attack_a_client_cannot_use_another_clients_task_on_a_remote_server(meth
 
 @pytest.mark.parametrize("rules", [{}, LENIENT], ids=["default", "lenient"])
 def test_attack_a_task_list_does_not_contain_another_clients_tasks(rules: dict[str, str]) -> None:
-    """Attack: client B lists tasks, and reads what client A has in work, and under which id."""
+    """Attack: client B lists tasks and learns the ids and states of client A's tasks."""
     with office(**rules) as (server, first, second, kept):
         elsewhere = {"taskId": "task-of-nobody", "status": "working"}
         server.tasks.append(elsewhere)
@@ -374,7 +374,7 @@ def test_a_task_whose_tool_changed_is_not_listed_but_can_be_cancelled() -> None:
 
 @pytest.mark.parametrize("brings", [{}, {"result": TEXT}])
 def test_attack_task_notifications_do_not_reach_another_client(brings: dict[str, Any]) -> None:
-    """Attack: client B subscribes to the task of client A, or the server tells all its listeners of it."""
+    """Attack: client B subscribes to the task of client A, or the server notifies all subscribers."""
     from pinwarden.gateway.session.session import Session
 
     harness = harness_with_task(NEW, finished(NEW), rules=policy(**LENIENT))

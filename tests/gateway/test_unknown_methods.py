@@ -1,4 +1,4 @@
-"""What no revision of MCP knows is a matter of the policy for the unknown, and never passes without a word."""
+"""Methods that no revision of MCP defines follow the unknown policy, and are always recorded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def harness(**rules: Any) -> SessionHarness:
 
 
 def events(at: SessionHarness) -> list[tuple[str, str, str]]:
-    """What the log has about methods."""
+    """Return the audit events about methods."""
     return [(fact.kind, fact.method, fact.item) for fact in at.events if fact.code == "method_unknown"]
 
 
 def test_attack_an_undefined_method_does_not_bypass_tool_approval() -> None:
-    """Attack: the server has a second way to call a tool that is not approved, under a method of its own."""
+    """Attack: the server offers an unapproved tool under a method of its own."""
     at = harness()
     answer = at.request("acme/run", {"tool": "evil", **SECRET})
     assert refusal_code(answer) == "method_unknown"
@@ -61,7 +61,7 @@ def test_a_lenient_policy_records_every_undefined_method_once(word: str, kind: s
 
 
 def test_attack_an_undefined_notification_does_not_reach_the_client() -> None:
-    """Attack: some clients hand notices of their own making to the model, and no list is judged for that."""
+    """Attack: some clients pass undefined notifications to the model, and no list is judged for them."""
     at = harness()
     got = len(at.to_client)
     for _ in range(5):
@@ -85,7 +85,7 @@ def test_a_policy_rule_allows_the_methods_of_one_extension() -> None:
 
 
 def test_a_method_of_the_other_direction_counts_as_undefined() -> None:
-    """Attack: a server that answers what only clients have to answer."""
+    """Attack: a server that answers requests meant for clients."""
     at = harness()
     assert refusal_code(at.request("sampling/createMessage", {"messages": []})) == "method_unknown"
     at.server_sends({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -94,7 +94,7 @@ def test_a_method_of_the_other_direction_counts_as_undefined() -> None:
 
 @pytest.mark.parametrize("word", ["allow_degraded", "block"])
 def test_attack_many_undefined_methods_do_not_flood_the_log_and_none_is_allowed_silently(word: str) -> None:
-    """Attack: the one method that counts comes behind more than are told one by one."""
+    """Attack: the important method comes after more undefined methods than are logged singly."""
     at = harness(unknown=word)
     for number in range(MAX_UNKNOWN_METHODS + 50):
         at.notify(f"notifications/acme/{number}")
@@ -109,7 +109,7 @@ def test_attack_many_undefined_methods_do_not_flood_the_log_and_none_is_allowed_
 
 
 def test_attack_rules_match_the_whole_method_name_not_its_truncated_form() -> None:
-    """Attack: what a rule forbids, or what it does not let pass, stands behind the part of the name that is told."""
+    """Attack: the part of the name that a rule matches comes after the part that is logged."""
     forbids = harness(unknown="allow_degraded", rules=[{"item": "**/delete", "unknown": "block"}])
     permits = harness(rules=[{"item": "acme/**/read", "unknown": "allow_degraded"}])
     for at, method in ((forbids, f"acme/{'x' * 100}/delete"), (permits, f"acme/{'x' * 90}/read/delete")):
@@ -121,7 +121,7 @@ def test_attack_rules_match_the_whole_method_name_not_its_truncated_form() -> No
 def test_attack_a_long_list_does_not_suppress_the_record_of_an_undefined_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Attack: so many definitions that nothing else is remembered to have been told, and then the message."""
+    """Attack: fill the memory of recorded items with definitions, and then send the message."""
     monkeypatch.setattr("pinwarden.gateway.session.output._MAX_REMEMBERED", 1)
     at = harness(unknown="allow_degraded")
     at.request("tools/list")
