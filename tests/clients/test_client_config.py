@@ -135,7 +135,7 @@ class TestOneBadEntryDoesNotHideTheOthers:
             {"url": "https://x.example", "headers": {"a b": "c"}},
         ],
     )
-    def test_an_entry_that_cannot_be_understood_is_a_server_with_a_problem(self, bad: Any) -> None:
+    def test_an_invalid_entry_is_a_server_with_a_problem(self, bad: Any) -> None:
         file = read(json.dumps({"mcpServers": {"bad": bad, "good": {"command": "x"}}}))
         assert [(server.name, server.target) for server in file.servers] == [
             ("bad", None),
@@ -169,7 +169,7 @@ class TestFiles:
             ("config.yaml", "mcpServers:\n  - name: x\n    command: a\n  - name: x\n    command: b\n"),
         ],
     )
-    def test_a_server_that_stands_there_twice_makes_the_file_invalid(self, name: str, text: str) -> None:
+    def test_a_repeated_server_makes_the_file_invalid(self, name: str, text: str) -> None:
         file = read(text, name=name)
         assert (file.fault, file.servers) == ("invalid", ())
 
@@ -252,7 +252,7 @@ class TestFiles:
 
 
 class TestServersIn:
-    def test_every_usual_member_is_looked_into(self) -> None:
+    def test_every_usual_member_is_searched(self) -> None:
         config = {
             "mcpServers": {"a": {"command": "1"}},
             "servers": {"b": {"url": "https://x.example"}},
@@ -263,7 +263,7 @@ class TestServersIn:
         assert sorted(servers_in(config)) == ["a", "b", "c", "d", "e"]
         assert sorted(servers_in({"mcp": {"servers": {"f": {"command": "6"}}, "inputs": []}})) == ["f"]
 
-    def test_what_is_no_object_is_refused_and_what_is_no_server_is_left_out(self) -> None:
+    def test_values_other_than_objects_are_refused_and_invalid_servers_are_left_out(self) -> None:
         assert servers_in({"mcpServers": {"a": 1, "b": {"command": "x"}}}) == {"b": StdioTarget(command=("x",))}
         with pytest.raises(PinwardenError) as caught:
             servers_in([])
@@ -279,7 +279,7 @@ SETTINGS = vscode_place("{project}/.vscode/settings.json")
 BLOCK = next(location for location in CLIENTS["continue"].locations if location.may_be_one_server)
 
 
-class TestNestedPlaces:
+class TestNestedLocations:
     def test_a_container_has_servers_of_its_own_and_in_its_settings(self) -> None:
         servers = {"mcp": {"servers": {"a": {"command": "c"}}}, "settings": {"mcp": {"servers": {"b": {"url": "u"}}}}}
         file = read(json.dumps({"customizations": {"vscode": servers}}), "vscode", location=CONTAINER)
@@ -310,7 +310,7 @@ class TestNestedPlaces:
         assert (file.fault, file.servers) == (None, ())
 
     @pytest.mark.parametrize("value", [7, "x", True])
-    def test_something_that_is_no_servers_in_their_place_is_a_fault(self, value: Any) -> None:
+    def test_an_invalid_servers_member_is_a_fault(self, value: Any) -> None:
         document = {"customizations": {"vscode": {"mcp": {"servers": value}}}}
         assert read(json.dumps(document), "vscode", location=CONTAINER).fault == "invalid"
 
@@ -357,7 +357,7 @@ class TestInputs:
         assert [each.id for each in read(json.dumps(document), "vscode", location=location).inputs] == ["token"]
 
     @pytest.mark.parametrize("inputs", [None, 7, "x", {}, [7, None, "x", []], [{"id": 7}], [{"options": 7}]])
-    def test_whatever_stands_for_inputs_hides_no_server(self, inputs: Any) -> None:
+    def test_invalid_inputs_hide_no_server(self, inputs: Any) -> None:
         document = {"inputs": inputs, "servers": {"x": {"command": "c"}}}
         file = read(json.dumps(document), "vscode")
         assert (file.fault, [server.name for server in file.servers]) == (None, ["x"])

@@ -176,7 +176,7 @@ class TestDiscover:
         write(tmp_path / "moved" / inside, "")
         [file] = world.discover(system, {variable: str(tmp_path / "moved")})
         assert file.client == client
-        assert world.discover(system, {variable: "moved"}) == []  # a relative folder is nobody's
+        assert world.discover(system, {variable: "moved"}) == []  # relative folders are ignored
 
     def test_nothing_is_found_on_an_empty_machine(self, world: World) -> None:
         for system in SYSTEMS:

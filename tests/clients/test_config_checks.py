@@ -70,7 +70,7 @@ class TestDoctor:
             (file({"notes": {**ENTRY, "env": {"TOKEN": "${TOKEN}"}}}), locked(), []),
         ],
     )
-    def test_a_locked_server_is_held_against_its_file(
+    def test_a_locked_server_is_compared_with_its_file(
         self, found: ConfigFile, entry: LockedConfig, expected: Any
     ) -> None:
         report = diagnose([entry], by_path(found), PATHS)
@@ -83,7 +83,7 @@ class TestDoctor:
         assert "changes" not in issue.to_json()
 
 
-class TestStrangers:
+class TestUnknownServers:
     def test_every_server_that_no_lock_knows_is_found_in_any_file(self) -> None:
         files = [file({"notes": ENTRY, "evil": {"command": "x"}}), file({"worse": {"command": "y"}}, "vscode")]
         found = unknown_servers([locked()], files, PATHS)
@@ -145,12 +145,12 @@ class TestFindings:
             ({"apiKeyHelper": "x"}, "command_setting", "review"),
         ],
     )
-    def test_settings_of_a_repository_that_act_before_anybody_agreed_are_findings(
+    def test_settings_of_a_repository_that_act_without_consent_are_findings(
         self, document: Any, code: str, severity: str
     ) -> None:
         assert [(each.code, each.severity) for each in findings_in([settings(document)])] == [(code, severity)]
 
-    def test_harmless_settings_are_none_and_the_users_own_are_only_told(self) -> None:
+    def test_harmless_settings_are_no_findings_and_the_users_own_are_informational(self) -> None:
         assert findings_in([settings({"enableAllProjectMcpServers": False, "env": {"A": "1"}, "hooks": {}})]) == ()
         [own] = findings_in([settings({"enableAllProjectMcpServers": True}, "global")])
         assert own.severity == "info"
@@ -204,7 +204,9 @@ class TestSecrets:
             (file({}), locked(client="zed"), "invalid_scope"),
         ],
     )
-    def test_what_could_not_be_audited_is_said(self, found: ConfigFile, entry: LockedConfig, kind: str) -> None:
+    def test_servers_that_could_not_be_audited_are_reported(
+        self, found: ConfigFile, entry: LockedConfig, kind: str
+    ) -> None:
         assert [each.kind for each in audit_locked([entry], by_path(found), PATHS).findings] == [kind]
 
     @pytest.mark.parametrize(

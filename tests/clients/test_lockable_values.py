@@ -43,7 +43,7 @@ GOOD = "https://good.example/v4"
         "https://good.example/v4/${GITHUB_TOKEN}",
     ],
 )
-def test_attack_an_address_that_reads_like_the_approved_one_and_leads_elsewhere_is_seen(value: str) -> None:
+def test_attack_an_address_that_looks_like_the_approved_one_but_has_another_host_is_detected(value: str) -> None:
     assert _seen({**RUN, "env": {"API_URL": GOOD}}, {**RUN, "env": {"API_URL": value}}) == ["variable_changed"]
 
 
@@ -70,7 +70,7 @@ def test_attack_an_address_that_reads_like_the_approved_one_and_leads_elsewhere_
         ("SETTINGS_FILE", "${SETTINGS:-/etc/notes}", "${SETTINGS:-/tmp/evil}"),
     ],
 )
-def test_attack_a_value_that_leads_elsewhere_or_allows_more_is_seen(name: str, before: str, after: str) -> None:
+def test_attack_a_value_with_another_host_or_more_permissions_is_detected(name: str, before: str, after: str) -> None:
     assert _seen({**RUN, "env": {name: before}}, {**RUN, "env": {name: after}}) == ["variable_changed"]
     assert _seen({**RUN, "env": {name: before}}, {**RUN, "env": {name: before}}) == []
 
@@ -187,7 +187,7 @@ def test_a_word_in_a_header_is_left_out_although_a_variable_of_that_name_would_b
     assert "letmein" not in str(redact_entry(entry))
 
 
-def test_a_lock_that_was_written_before_values_were_kept_is_still_met() -> None:
+def test_a_lock_from_before_values_were_stored_still_matches() -> None:
     approved = {**RUN, "env": {"ALLOWED_PATHS": "<ALLOWED_PATHS>"}}
     now = redact_entry({**RUN, "env": {"ALLOWED_PATHS": "/srv/notes"}})
     changes = compare_entries("notes", approved, now, CLIENTS["claude"])
@@ -222,7 +222,7 @@ def test_a_report_says_which_host_or_path_is_another_one_and_no_password() -> No
         f"Pa~{PASSWORD}",
     ],
 )
-def test_what_only_has_a_slash_in_it_is_not_kept_as_a_path(value: str) -> None:
+def test_text_with_only_a_slash_is_not_stored_as_a_path(value: str) -> None:
     names = ("APP_CONFIG", "KUBECONFIG", "CLIENT_CERT", "STORE", "AWS_PROFILE")
     assert PASSWORD not in str(redact_entry({**RUN, "env": dict.fromkeys(names, value)}))
 

@@ -2,7 +2,7 @@
 
 A sequence is a recording. Its list answers are replayed with the cursors that they came with, for every kind, and a
 client looks after each round: what is the same as what was approved passes at every moment, what the comparison blocks
-is withheld and refused at every moment, and what the case says about the whole has to come of that.
+is blocked and refused at every moment, and what the case says about the whole has to come of that.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from pinwarden.gateway.session.lists import server_info
-from pinwarden.gateway.session.requests import template_matches
+from pinwarden.gateway.judged_lists import server_info
+from pinwarden.gateway.request_decisions import template_matches
 from pinwarden.surface.drift.changes import Change
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.protocol import CAPABILITY
@@ -60,7 +60,7 @@ def sequences_by_wire(wires: Sequence[str]) -> list[Any]:
 
 @dataclass(slots=True)
 class _Act:
-    """What is told between two changes."""
+    """What the server sends between two changes."""
 
     notices: list[str] = field(default_factory=list)
     opening: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ class State:
     """The state of the turning server."""
     surface: Surface
     reopened: bool
-    """Whether it says anew who it is, so that a client has to open a conversation to hear it."""
+    """Whether the server's identity changes, which a client sees only in a new session."""
     uses: tuple[tuple[str, dict[str, Any]], ...]
 
 
@@ -175,27 +175,27 @@ def _acts(sequence: list[dict[str, Any]]) -> list[_Act]:
 
 
 def _told(method: str, acts: list[_Act], changed: set[str]) -> list[list[Page]]:
-    """The pages of one list in each act. One that is told later was there before; one told once, before its changes."""
+    """The pages of one list in each act. A page that appears only later was there from the start."""
     given = [act.rounds.get(method) for act in acts]
     if not any(given):
         return [_nothing(method)] * len(acts)
     rounds = [each for number, each in enumerate(given) if each and (number == 0 or each is not given[number - 1])]
     pages = _linked(rounds[0])
-    told = []
+    states = []
     for each in given:
         if each is not None and each[0][0] is not None:  # the rest of a list that a notice interrupted
             later = {cursor for cursor, _ in each}
             pages = _linked([*(page for page in pages if page[0] not in later), *each])
         elif each is not None:
             pages = _linked(each)
-        told.append(pages)
+        states.append(pages)
     if len(rounds) == 1:
         kind = LISTS[method]
-        first, *others = (page for _, page in told[0])
+        first, *others = (page for _, page in states[0])
         items = [item for page in others for item in page[kind.member] if _called(kind, item).isdisjoint(changed)]
         whole = {name: value for name, value in first.items() if name != "nextCursor"}
-        told[0] = [(None, {**whole, kind.member: [*first[kind.member], *items]})]
-    return told
+        states[0] = [(None, {**whole, kind.member: [*first[kind.member], *items]})]
+    return states
 
 
 def _nothing(method: str) -> list[Page]:
@@ -217,15 +217,15 @@ def _linked(pages: list[Page]) -> list[Page]:
 
 def _openings(acts: list[_Act]) -> list[dict[str, Any]]:
     known = next((act.opening for act in acts if act.opening is not None), {})
-    told = []
+    states = []
     for act in acts:
         known = known if act.opening is None else act.opening
-        told.append(server_info(known))
-    return told
+        states.append(server_info(known))
+    return states
 
 
 def pages_of(script: dict[str, Any], method: str) -> Iterator[dict[str, Any]]:
-    """What somebody sees who follows the cursors."""
+    """The complete list, read by following the cursors."""
     server, cursor = Turning({"states": [script]}), None
     for _ in script["pages"][method]:
         page = server._recorded(method, cursor)
@@ -251,18 +251,18 @@ class Expected:
     """What may pass of one state."""
 
     shown: dict[ItemKind, list[Item]]
-    withheld: frozenset[Named]
+    blocked: frozenset[Named]
     server: frozenset[str]
-    """The members of the opening answer that are withheld."""
+    """The members of the opening answer that are blocked."""
     barred: frozenset[ItemKind]
-    """The lists that need a capability which nobody approved: they are refused as a whole."""
+    """The lists that need an unapproved capability: they are refused completely."""
 
 
 def expected(case: Case, play: Play, state: State) -> Expected:
     """What is as approved passes; of the rest, what the comparison does not block, and nothing may block if so said."""
     changes = compare(play.approved, state.surface)
     shown: dict[ItemKind, list[Item]] = {}
-    withheld: set[Named] = set()
+    blocked: set[Named] = set()
     barred = frozenset(kind for kind in play.kinds if not _offers(_capabilities(play.approved), kind))
     for kind in play.kinds:
         if kind in barred:
@@ -276,14 +276,14 @@ def expected(case: Case, play: Play, state: State) -> Expected:
             if not same and (item.digest is None or _blocked(changes, kind.entity, item.name)):
                 gone.add(item.key)
         shown[kind] = [item for item in items if item.key not in gone]
-        withheld |= {(kind.entity, key) for key in gone}
+        blocked |= {(kind.entity, key) for key in gone}
     now = state.surface.server or {}
     server = {
         name for name in now if blocked_by_default([c for c in changes if (c.entity, c.field) == ("server", name)])
     }
     if case["expect"]["must_block_by_default"] is False:
-        assert (withheld, server) == (set(), set())
-    return Expected(shown, frozenset(withheld), frozenset(server), barred)
+        assert (blocked, server) == (set(), set())
+    return Expected(shown, frozenset(blocked), frozenset(server), barred)
 
 
 def _capabilities(surface: Surface) -> Any:
@@ -296,11 +296,11 @@ def _blocked(changes: tuple[Change, ...], entity: str, name: str) -> bool:
 
 def perform(case: Case, play: Play, face: Face) -> set[Named]:
     """Play it through a gateway, look after each round, and give everything that has to be in the log as blocked."""
-    withheld: set[Named] = set()
+    blocked: set[Named] = set()
     gone: set[Named] = set()
     for number, state in enumerate(play.states):
         want = expected(case, play, state)
-        withheld |= want.withheld | {("server", name) for name in want.server}
+        blocked |= want.blocked | {("server", name) for name in want.server}
         if state.reopened:
             opening = face.open(number)
             if "serverInfo" in want.server:
@@ -321,8 +321,8 @@ def perform(case: Case, play: Play, face: Face) -> set[Named]:
             face.ask(method, params)
         gone |= _use_what_is_gone(face, play, state)
     if case["expect"]["must_block_by_default"]:
-        assert _names(play, withheld) & {name for place in case["expect"]["changed"] for name in place[1:]}
-    return withheld | gone
+        assert _names(play, blocked) & {name for place in case["expect"]["changed"] for name in place[1:]}
+    return blocked | gone
 
 
 def _names(play: Play, named: set[Named]) -> set[str]:
@@ -375,17 +375,17 @@ def _assert_listed(face: Face, kind: ItemKind, approved: Surface, want: Expected
 
 
 def _assert_used(face: Face, item: Item, want: Expected) -> None:
-    """What is shown can be used, and what is withheld is refused by the gateway."""
+    """What is shown can be used, and what is blocked is refused by the gateway."""
     params = _params(item)
     if item.kind in want.barred:
         assert "error" in face.ask(USES[item.kind.entity], params)
         return
-    withheld = (item.kind.entity, item.key) in want.withheld
-    templates = [key for entity, key in want.withheld if entity == "resourceTemplate"]
-    if not withheld and any(template_matches(each, params.get("uri", "")) for each in templates):
-        return  # its address may be one of a template that is withheld
+    blocked = (item.kind.entity, item.key) in want.blocked
+    templates = [key for entity, key in want.blocked if entity == "resourceTemplate"]
+    if not blocked and any(template_matches(template, params.get("uri", "")) for template in templates):
+        return  # its address may be one of a template that is blocked
     answer = face.ask(USES[item.kind.entity], params)
-    if withheld:
+    if blocked:
         assert answer["error"]["data"]["pinwarden"]["name"] == next(iter(params.values()))
     else:
         assert "result" in answer

@@ -31,7 +31,7 @@ RIGHT_SEVERITY = {
 
 
 @pytest.mark.parametrize(("dialect", "case"), rows("diff"))
-def test_the_default_diff_weighs_what_the_original_belittles(dialect: Dialect, case: dict[str, Any]) -> None:
+def test_the_default_diff_reports_what_the_original_understates(dialect: Dialect, case: dict[str, Any]) -> None:
     before, after = tool_contract_from_json(case["before"]), tool_contract_from_json(case["after"])
     diff, original = diff_contracts(before, after), case["result"]["maxSeverity"]
     assert diff.max_severity == RIGHT_SEVERITY.get(case["id"], diff.max_severity)

@@ -53,7 +53,7 @@ def test_a_lockfile_has_the_originals_bytes_and_is_read_back_up_to_date(path: Pa
     assert check_lockfile(read, contracts, prompts, dialect=dialect).ok
 
 
-def test_a_file_tells_its_dialect_as_far_as_it_can() -> None:
+def test_the_dialect_of_a_file_is_detected_if_possible() -> None:
     def detected(label: str) -> list[str]:
         path = next(each for each in server_files() if each.parent.name.startswith("02") and each.stem == label)
         return [each.name for each in dialects_of(parse_lockfile(path.with_suffix(".lock").read_bytes()).document)]
@@ -134,8 +134,8 @@ def test_the_default_check_agrees_unless_the_file_was_edited(dialect: Dialect, c
         assert caught.value.code in ("LOCK_TAMPERED", "LOCK_INVALID")
         return
     result = check_lockfile(parse_lockfile(data), contracts, prompts).to_json()
-    told = case["result"]["message"].replace("fusion lock", "pinwarden contract lock")
-    assert result == {**case["result"], "message": told.replace("vurb lock", "pinwarden contract lock")}
+    message = case["result"]["message"].replace("fusion lock", "pinwarden contract lock")
+    assert result == {**case["result"], "message": message.replace("vurb lock", "pinwarden contract lock")}
 
 
 def test_every_vector_of_fusion_is_read_by_some_suite() -> None:

@@ -123,7 +123,7 @@ def test_another_gateway_can_ask_our_gates_about_a_list_and_about_a_call() -> No
         harness.request("interceptor/invoke", {**use, "payload": {"name": name}})["result"]["valid"]
         for name in ("search_notes", "unheard_of")
     ]
-    assert verdicts == [True, False], "the server was asked what it lists, as nobody had"
+    assert verdicts == [True, False], "the server was asked for its list, which was not known"
     wrong = harness.request("interceptor/invoke", {**use, "event": "sampling/createMessage", "payload": {}})
     assert wrong["error"]["code"] == -32602
     assert harness.calls_received("search_notes") == []
@@ -230,7 +230,7 @@ def test_the_extensions_of_the_server_stay_as_they_are(extensions: Any, expected
     assert found["extensions"] == expected
 
 
-def test_interceptors_of_the_server_that_nobody_approved_are_replaced_by_ours() -> None:
+def test_unapproved_interceptors_of_the_server_are_replaced_by_ours() -> None:
     """Attack: a server that judges itself."""
     found, _ = opened(
         ERAS[0],
@@ -241,7 +241,7 @@ def test_interceptors_of_the_server_that_nobody_approved_are_replaced_by_ours() 
     assert found == {"tools": {}, "extensions": {EXTENSION: {"supportedEvents": EVENTS}}}
 
 
-def test_a_policy_that_says_something_else_of_interceptors_is_none() -> None:
+def test_a_policy_with_an_unknown_value_for_interceptors_is_invalid() -> None:
     with pytest.raises(PinwardenError) as caught:
         policy(interceptors="always")
     assert caught.value.code == "POLICY_INVALID"

@@ -123,11 +123,11 @@ def command_of(outcome: Path) -> str:
 
 def test_the_report_of_a_clean_lock_is_as_empty_in_text_and_sarif_as_toolpins(tmp_path: Path) -> None:
     project = world(tmp_path, TOOLPIN / "locks" / "whole.mcp-lock.json")
-    told = gate(project, "--registry", "--offline")
+    result = gate(project, "--registry", "--offline")
     assert (TOOLPIN / "ci" / "whole.txt").read_text().startswith("Frozen install OK")
     count = recorded(TOOLPIN / "ci" / "whole.json")["checkedEntries"]
     assert f"checked    {count} locked" in (TOOLPIN / "ci" / "whole.txt").read_text()
-    assert (told.code, told.out.splitlines()[-1]) == (0, f"{count} entries checked: everything is as approved")
+    assert (result.code, result.out.splitlines()[-1]) == (0, f"{count} entries checked: everything is as approved")
     results = json.loads(gate(project, "--registry", "--offline", "--format", "sarif").out)["runs"][0]["results"]
     assert results == recorded(TOOLPIN / "ci" / "whole.sarif")["runs"][0]["results"] == []
 
@@ -202,7 +202,7 @@ class TestHashesOfLiveTools:
         assert {code for code, _ in failures(found)} <= codes
         assert bool(failures(found)) is (found.code == 1)
 
-    def test_without_consent_nothing_is_started_and_the_answer_is_that_nothing_is_known(self, project: Project) -> None:
+    def test_without_consent_nothing_is_started_and_nothing_is_known(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
         found = gate(project, "--live", "--offline", "--format", "json")
         (unchecked,) = json.loads(found.out)["unchecked"]
@@ -210,14 +210,14 @@ class TestHashesOfLiveTools:
         assert "not run without consent: python3 tiny_mcp_server.py" in unchecked["message"]
         assert not (project.root / "started").exists()
 
-    def test_what_is_frozen_starts_nothing_and_says_what_it_did_not_look_at(self, project: Project) -> None:
+    def test_frozen_checks_start_nothing_and_report_what_was_not_checked(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").write_text("open('started', 'w').close()")
         found = gate(project, "--allow-execute")
         assert (found.code, (project.root / "started").exists()) == (0, False)
         assert "1 of 1 entries have only ToolPin's tool hashes" in found.out
         assert "live servers were not checked" in found.out
 
-    def test_a_server_that_cannot_be_asked_is_not_clean(self, project: Project) -> None:
+    def test_a_server_that_cannot_be_probed_is_not_clean(self, project: Project) -> None:
         (project.root / "tiny_mcp_server.py").unlink()
         assert gate(project, "--live", "--offline", "--allow-execute").code == 3
 
@@ -259,7 +259,7 @@ class TestHashesOfLiveTools:
         found = gate(project, "--live", "--offline", "--allow-execute", "--format", "json")
         assert failures(found) == [("tool_undigestable", "io.fixture/live-stdio")]
 
-    def test_an_approved_text_goes_before_the_hashes(self, project: Project) -> None:
+    def test_an_approved_text_has_precedence_over_the_hashes(self, project: Project) -> None:
         shutil.copy(TOOLPIN / "tools-desc-changed.json", project.root / "tools-current.json")
         agreed = command(project, "approve", "io.fixture/live-stdio", "--allow-execute", "--yes", "--by", "ada")
         assert agreed.code == 0
@@ -271,11 +271,11 @@ class TestHashesOfLiveTools:
 
 SERVE = """
 import http.server, runpy, sys
-class Told(http.server.ThreadingHTTPServer):
+class RecordingServer(http.server.ThreadingHTTPServer):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         print(self.server_port, flush=True)
-http.server.ThreadingHTTPServer = Told
+http.server.ThreadingHTTPServer = RecordingServer
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -305,7 +305,7 @@ def test_a_registry_on_this_machine_is_asked_as_toolpin_asked_it(tmp_path: Path)
         found = gate(project, "--registry", "--format", "json")
     assert (found.code == 0, json.loads(found.out)["checkedEntries"]) == (expected["ok"], expected["checkedEntries"])
     shutil.rmtree(project.home, ignore_errors=True)  # what was kept of the answers
-    assert gate(project, "--registry").code == 3  # nobody answers any more
+    assert gate(project, "--registry").code == 3  # the registry is gone
 
 
 FORGED = sorted((TOOLPIN / "defects").glob("*.mcp-lock.json"))
@@ -317,7 +317,7 @@ def test_what_toolpin_lets_pass_by_mistake_is_refused(tmp_path: Path, lock: Path
     assert run(world(tmp_path, lock)).exit_code == 1
 
 
-def test_every_other_answer_than_toolpins_is_told_in_the_documentation() -> None:
+def test_every_difference_from_toolpin_is_documented() -> None:
     page = (REPOSITORY / "docs" / "reference" / "toolpin-differences.md").read_text(encoding="utf-8")
     for case in RIGHT_ANSWERS:
         assert f"`{case}`" in page

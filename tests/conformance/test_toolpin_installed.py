@@ -86,12 +86,12 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_doctor_is_content_with_what_toolpin_installed(machine: Machine) -> None:
+def test_doctor_has_no_findings_in_what_toolpin_installed(machine: Machine) -> None:
     machine.fill()
     assert diagnose(lock(), machine.files, machine.paths).to_json() == load(f"{INSTALLED}/doctor-ok.json")
 
 
-def test_the_secrets_audit_is_content_with_what_toolpin_installed(machine: Machine) -> None:
+def test_the_secrets_audit_has_no_findings_in_what_toolpin_installed(machine: Machine) -> None:
     machine.fill()
     assert audit_locked(lock(), machine.files, machine.paths).to_json() == load(f"{INSTALLED}/secrets-audit.json")
 
@@ -141,7 +141,7 @@ def test_the_inventory_holds_what_toolpin_lists(machine: Machine) -> None:
     assert all(server.problem is None for file in machine.found for server in file.servers)
 
 
-def test_nothing_that_toolpin_installed_is_a_stranger(machine: Machine) -> None:
+def test_nothing_that_toolpin_installed_is_rogue(machine: Machine) -> None:
     machine.fill()
     assert unknown_servers(lock(), machine.found, machine.paths) == ()
 

@@ -27,13 +27,13 @@ WRITTEN = files("locks")
 SUCCESSIVE = [path for path in WRITTEN if ".all12" in path.name]
 
 
-def test_there_are_vectors_to_look_at() -> None:
+def test_there_are_vectors() -> None:
     assert WRITTEN
     assert SUCCESSIVE
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=case)
-def test_a_lock_comes_out_as_it_went_in_and_is_whole(path: Path) -> None:
+def test_a_lock_round_trips_and_is_intact(path: Path) -> None:
     data = path.read_bytes()
     lock = lockfile.parse(data)
     assert lockfile.to_bytes(lock) == data

@@ -43,7 +43,7 @@ def test_a_server_has_toolpins_trust_and_configurations_and_lock(case: dict[str,
     assert (plan, lock.entries[0].integrity) == (locked, integrity)
 
 
-def test_a_probe_that_nobody_asked_for_is_told_as_skipped_for_an_unsafe_address_too() -> None:
+def test_an_unrequested_probe_is_reported_as_skipped_for_an_unsafe_address_too() -> None:
     remote = {"type": "streamable-http", "url": "http://r.acme.example/mcp"}
     about = server_entry.from_value(
         {"server": {"name": "a/b", "version": "1.0.0", "remotes": [remote]}}, source="official"

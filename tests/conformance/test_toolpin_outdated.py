@@ -31,7 +31,7 @@ def world(tmp_path: Path, case: str) -> Project:
 
 
 def offline_shop(project: Project) -> FetchContext:
-    """What looks up packages, and asks nobody."""
+    """Looks up packages without a request."""
     return FetchContext(
         project=project,
         sources=PackageSources.from_project(project),

@@ -19,24 +19,24 @@ def scanned(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-strings.json"), label="description"))
-def test_description_earns_what_it_earned_from_toolpin(case: dict[str, Any]) -> None:
+def test_description_gets_the_advisories_of_toolpin(case: dict[str, Any]) -> None:
     assert scanned([{"name": "t", "description": case["description"]}]) == case["findings"]
 
 
 @pytest.mark.parametrize("case", cases(load("toolpin/micro/scan-toolsets.json")))
-def test_tools_earn_what_they_earned_from_toolpin_in_its_order(case: dict[str, Any]) -> None:
+def test_tools_get_the_advisories_of_toolpin_in_its_order(case: dict[str, Any]) -> None:
     assert len(case["tools"]) == case["scan"]["scannedDescriptions"]
     assert scanned(case["tools"]) == case["scan"]["findings"]
 
 
 @pytest.mark.parametrize("server", SCANNED_SERVERS)
-def test_server_metadata_earns_what_it_earned_from_toolpin(server: str) -> None:
+def test_server_metadata_gets_the_advisories_of_toolpin(server: str) -> None:
     entry = load(f"toolpin/servers/{server}.json")["server"]
     expected = load(f"toolpin/scan/{server}.json")
     assert [{**row, "subject": f"server:{entry['name']}"} for row in scanned([entry])] == expected["findings"]
 
 
-def test_live_tools_earn_what_they_earned_from_toolpin() -> None:
+def test_live_tools_get_the_advisories_of_toolpin() -> None:
     manifest = load("toolpin/verify/live-stdio.live.json")["capabilityManifest"]
     tools = load("toolpin/tools-current.json")
     assert manifest["toolDescriptionScan"]["scannedDescriptions"] == len(tools)
@@ -44,5 +44,5 @@ def test_live_tools_earn_what_they_earned_from_toolpin() -> None:
 
 
 @pytest.mark.parametrize("folder", ["micro", "scan", "verify", "servers"])
-def test_vectors_are_there(folder: str) -> None:
+def test_there_are_vectors(folder: str) -> None:
     assert any((vectors_dir() / "toolpin" / folder).iterdir())

@@ -69,7 +69,7 @@ def test_signing_gives_the_envelope_that_toolpin_gave(row: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "signing").glob("*.sig")), ids=lambda path: path.name)
-def test_an_envelope_comes_out_as_it_went_in(path: Path) -> None:
+def test_an_envelope_round_trips(path: Path) -> None:
     envelope = lock_signature.parse(path.read_bytes())
     assert isinstance(envelope, Envelope)
     assert lock_signature.to_bytes(envelope) == path.read_bytes()

@@ -44,7 +44,7 @@ def cases(rows: list[dict[str, Any]], *, label: str = "id") -> list[Any]:
 
 
 def assert_judged(changes: Sequence[Change], expect: dict[str, Any]) -> None:
-    """What a collection expects of a comparison, where it says so: what is named, told, and blocked."""
+    """What a collection expects of a comparison, if it says so: names, messages and blocking."""
     named = {(change.entity, change.name, change.field) for change in changes}
     assert {tuple(row) for row in expect.get("changed", ())} <= named
     if expect["must_report"] is not None:

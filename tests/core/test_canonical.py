@@ -147,7 +147,7 @@ class TestIntegersThatADoubleCannotHold:
                 canonicalize(data, profile)
             assert caught.value.code == "JSON_CANONICALIZATION_ERROR"
 
-    def test_jcs_takes_the_one_spelling_that_ecmascript_prints(self) -> None:
+    def test_jcs_uses_the_spelling_of_ecmascript(self) -> None:
         assert canonicalize(b"100000000000000000000", "jcs") == b"100000000000000000000"
         with pytest.raises(PinwardenError):
             canonicalize(b"100000000000000000001", "jcs")
@@ -158,7 +158,7 @@ class TestIntegersThatADoubleCannotHold:
                 canonicalize(data, "rulebook")
         assert canonicalize(b"1e21", "rulebook") == b"1e+21"
 
-    def test_hangar_lets_them_collide_and_we_reproduce_that(self) -> None:
+    def test_the_collisions_of_hangar_are_reproduced(self) -> None:
         assert canonicalize(2**53 + 1, "hangar") == canonicalize(2**53, "hangar") == b"9007199254740992"
 
     def test_javascript_forms_turn_overflow_into_null(self) -> None:

@@ -40,7 +40,7 @@ def test_one_and_one_point_zero_are_one_document() -> None:
     assert document_cid(b'{"n":1.0}') == document_cid({"n": 1}) != document_cid({"n": 1.5})
 
 
-def test_a_manifest_is_named_by_its_content_not_by_its_links() -> None:
+def test_the_cid_of_a_manifest_covers_its_content_and_not_its_links() -> None:
     manifest = {"schema_version": "v", "cid_profile": {}, "entries": []}
     linked = {**manifest, "root_cid": "x", "descriptor_cid": "y", "created_at_utc": "z"}
     assert manifest_root_cid(linked) == manifest_root_cid(manifest) == document_cid(manifest)
@@ -54,7 +54,7 @@ def test_a_manifest_without_its_members_has_no_root(manifest: Any) -> None:
     assert caught.value.code == "MANIFEST_INVALID"
 
 
-def test_the_text_form_reads_back_and_tells_blobs_from_documents() -> None:
+def test_the_text_form_round_trips_and_distinguishes_blobs_from_documents() -> None:
     for cid in (blob_cid(b"x"), document_cid(None)):
         assert Cid.parse(str(cid)) == cid
     assert bytes(document_cid(None))[:4] == b"\x01\x71\x12\x20"

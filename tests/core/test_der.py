@@ -15,7 +15,7 @@ def number(content: str) -> int:
 
 
 @given(st.integers(-(2**200), 2**200))
-def test_whole_numbers_come_back(value: int) -> None:
+def test_integers_round_trip(value: int) -> None:
     size = (value + (value < 0)).bit_length() // 8 + 1
     assert number(value.to_bytes(size, "big", signed=True).hex()) == value
 
@@ -67,7 +67,7 @@ def test_attack_lengths_and_tags_that_der_forbids(encoded: str) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_whatever_is_read_is_all_of_the_bytes(data: bytes) -> None:
+def test_parsed_values_cover_all_bytes(data: bytes) -> None:
     try:
         values = list(der.DerReader(data))
     except PinwardenError:

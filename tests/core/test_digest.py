@@ -54,7 +54,7 @@ def test_anything_else_is_refused(text: str) -> None:
     assert caught.value.code == "DIGEST_INVALID"
 
 
-def test_what_is_not_text_is_refused() -> None:
+def test_values_other_than_strings_are_refused() -> None:
     with pytest.raises(PinwardenError):
         Digest.parse(None)  # type: ignore[arg-type]
     with pytest.raises(PinwardenError):

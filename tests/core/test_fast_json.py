@@ -48,7 +48,7 @@ def skimmed(text: bytes) -> tuple[bool, Any]:
         b"[01]",
     ],
 )
-def test_what_two_readers_could_understand_differently_does_not_pass(text: bytes) -> None:
+def test_ambiguous_text_does_not_pass(text: bytes) -> None:
     assert not skimmed(text)[0]
     with pytest.raises(PinwardenError):
         strict_json.parse_json(text)
@@ -65,11 +65,11 @@ def test_what_two_readers_could_understand_differently_does_not_pass(text: bytes
         b"{}",
     ],
 )
-def test_what_has_one_meaning_passes_in_any_spelling(text: bytes) -> None:
+def test_unambiguous_text_passes_in_any_spelling(text: bytes) -> None:
     assert skimmed(text) == (True, strict_json.parse_json(text))
 
 
-def test_what_passes_the_strict_reader_reads_as_the_same() -> None:
+def test_text_that_passes_is_parsed_to_the_same_value_by_the_strict_parser() -> None:
     chance = random.Random(7)
     seeds = [
         b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x: y"}}}',

@@ -51,7 +51,7 @@ def test_fields_have_their_values_and_defaults() -> None:
     assert list(as_dict(Point(label="a", y=2, x=1))) == ["x", "y", "label"]
 
 
-def test_a_made_default_is_made_for_each_record() -> None:
+def test_a_default_factory_is_called_for_each_record() -> None:
     first, second = Box(key=b""), Box(key=b"")
     assert first.content == {}
     assert first.content is not second.content
@@ -83,7 +83,7 @@ def test_records_are_equal_by_class_and_content() -> None:
         ({"x": 1, "z": 1, "a": 2}, "Point has no a, z"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: dict[str, int], message: str) -> None:
+def test_missing_and_unknown_fields_are_refused(given: dict[str, int], message: str) -> None:
     with pytest.raises(TypeError, match=f"^{message}$"):
         Point(**given)  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ def test_a_record_does_not_change() -> None:
     assert not hasattr(point, "__dict__")
 
 
-def test_a_class_can_check_what_it_is_given() -> None:
+def test_a_class_can_validate_its_fields() -> None:
     with pytest.raises(ValueError, match="odd"):
         Even(number=1)
     with pytest.raises(ValueError, match="odd"):

@@ -45,21 +45,21 @@ def test_the_example_of_c2sp_verifies() -> None:
     assert bytes(note) == C2SP_NOTE
 
 
-def test_signing_writes_the_bytes_that_go_writes() -> None:
+def test_signing_gives_the_same_bytes_as_the_go_implementation() -> None:
     key = PrivateKey.from_seed(GO_SEED)
     note = Note(text=GO_TEXT, signatures=()).sign("PeterNeumann", key)
     assert bytes(note).decode() == GO_TEXT + "\n" + GO_LINE
     assert str(NoteKey(name="PeterNeumann", key=key.public_key)) == GO_KEY
 
 
-def test_lines_of_unknown_keys_are_kept_and_passed_over() -> None:
+def test_signatures_by_unknown_keys_are_kept_and_ignored() -> None:
     note = Note.parse(C2SP_NOTE).sign("witness.example", KEY)
     known = NoteKey.parse(C2SP_KEY)
     assert Note.parse(bytes(note)).verify([known]) == (known,)
     assert code_of_note(bytes(note), NoteKey.parse(GO_KEY)) == "SIGNATURE_INVALID"
 
 
-def test_a_known_key_whose_line_does_not_verify_spoils_the_note() -> None:
+def test_an_invalid_signature_by_a_known_key_makes_the_note_invalid() -> None:
     good = NoteKey(name="witness.example", key=KEY.public_key)
     note = bytes(Note.parse(C2SP_NOTE).sign("witness.example", KEY))
     tampered = note.replace(b"example message", b"changed message")

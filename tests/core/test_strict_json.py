@@ -86,7 +86,7 @@ def test_well_formed_text_without_a_single_meaning_is_a_canonicalization_error(d
     assert code_of(data) == "JSON_CANONICALIZATION_ERROR"
 
 
-def test_a_syntax_error_answers_before_a_repeated_member() -> None:
+def test_a_syntax_error_is_reported_before_a_repeated_member() -> None:
     assert code_of(b'{"a":1,"a":2,}') == "JSON_PARSE_ERROR"
     assert code_of(b'{"a":1,"a":1e400}') == "JSON_PARSE_ERROR"
 
@@ -155,7 +155,7 @@ class TestLimits:
         assert parse_json(b'[{"a":[1]}]', limits) == [{"a": [1]}]
         assert code_of(b'[{"a":[[]]}]', limits) == "JSON_PARSE_ERROR"
 
-    def test_a_higher_depth_limit_than_the_reader_has_changes_nothing(self) -> None:
+    def test_a_depth_limit_above_the_parsers_has_no_effect(self) -> None:
         assert code_of(b"[" * 202 + b"]" * 202, Limits(max_depth=10_000)) == "JSON_PARSE_ERROR"
 
     def test_the_same_depth_holds_for_lenient_readers(self) -> None:
@@ -187,7 +187,7 @@ class TestLimits:
         ("unit", "weight"),
         [(b"[],", 3), (b"{   },", 6), (b'{"a":0},', 7), (b"7,", 1), (b'"a,[{",', 1), (b'"\\"{\\\\",', 1)],
     )
-    def test_values_are_counted_by_what_they_weigh_and_only_outside_of_strings(self, unit: bytes, weight: int) -> None:
+    def test_values_are_counted_by_memory_use_and_only_outside_of_strings(self, unit: bytes, weight: int) -> None:
         data = b"[" + unit * 50_000 + b"1]"
         within = Limits(max_values=2 + weight * 50_000)
         assert len(parse_json(data, within)) == 50_001
@@ -239,7 +239,7 @@ def test_for_any_bytes_only_a_pinwarden_error_escapes(data: bytes) -> None:
 
 
 @given(json_like)
-def test_what_the_strict_reader_accepts_the_standard_library_reads_alike(data: bytes) -> None:
+def test_the_standard_library_agrees_with_the_strict_parser(data: bytes) -> None:
     try:
         value = parse_json(data)
     except PinwardenError:
@@ -261,6 +261,6 @@ values = st.recursive(
 
 
 @given(values)
-def test_whatever_the_standard_library_writes_is_read_back_equal(value: Any) -> None:
+def test_json_of_the_standard_library_is_parsed_to_equal_values(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         assert parse_json(text.encode()) == value

@@ -66,7 +66,7 @@ def test_every_proof_of_every_tree_up_to_40_leaves_verifies() -> None:
 
 
 @given(st.integers(1, 300), st.data())
-def test_a_proof_holds_for_its_own_leaf_and_place_only(size: int, data: st.DataObject) -> None:
+def test_a_proof_is_valid_only_for_its_own_leaf_and_index(size: int, data: st.DataObject) -> None:
     store = tree(size)
     root = root_hash(size, store.read)
     index = data.draw(st.integers(0, size - 1))
@@ -113,7 +113,7 @@ def test_a_rewritten_history_is_never_consistent(old: int, new: int, data: st.Da
         assert caught.value.code == "LOG_PROOF_INVALID"
 
 
-def test_a_proof_for_a_place_outside_the_tree_cannot_be_made() -> None:
+def test_a_proof_for_an_index_outside_the_tree_is_refused() -> None:
     store = tree(3)
     for make, place, size in ((inclusion_proof, 3, 3), (inclusion_proof, -1, 3), (consistency_proof, 4, 3)):
         with pytest.raises(PinwardenError):

@@ -79,7 +79,7 @@ def test_a_tile_of_another_width_is_refused(tile: bytes) -> None:
 
 
 @pytest.mark.parametrize(("level", "index"), [(0, 3), (1, 1), (8, 0), (0, 300)])
-def test_a_node_that_is_not_complete_is_not_made_up(level: int, index: int) -> None:
+def test_an_incomplete_node_is_refused(level: int, index: int) -> None:
     with pytest.raises(PinwardenError) as caught:
         tiles(NodeStore(LEAVES[:3]), 3).read(level, index)
     assert caught.value.code == "LOG_PROOF_INVALID"

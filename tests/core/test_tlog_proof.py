@@ -72,7 +72,7 @@ def cosigned() -> Note:
     return Note(text=note.text, signatures=(*note.signatures, cosign(note, WITNESS_KEY.name, WITNESS, 1700000000)))
 
 
-def test_a_witness_that_is_known_is_told_with_the_time_at_which_it_signed() -> None:
+def test_a_known_witness_is_returned_with_the_time_of_its_signature() -> None:
     note = Note.parse(bytes(cosigned()))
     assert verify_cosignatures(note, [WITNESS_KEY]) == (Cosignature(witness=WITNESS_KEY, time=1700000000),)
     assert WitnessKey.parse(str(WITNESS_KEY)) == WITNESS_KEY
@@ -81,7 +81,7 @@ def test_a_witness_that_is_known_is_told_with_the_time_at_which_it_signed() -> N
 
 
 @pytest.mark.parametrize("what", ["time", "text", "signature", "length"])
-def test_a_cosignature_of_a_known_witness_that_does_not_verify_spoils_the_note(what: str) -> None:
+def test_an_invalid_cosignature_by_a_known_witness_makes_the_note_invalid(what: str) -> None:
     note = cosigned()
     line = note.signatures[-1]
     signature = {
@@ -96,20 +96,20 @@ def test_a_cosignature_of_a_known_witness_that_does_not_verify_spoils_the_note(w
     assert caught.value.code == "SIGNATURE_INVALID"
 
 
-def test_the_signature_of_a_log_is_not_taken_for_a_witness() -> None:
+def test_the_signature_of_a_log_does_not_count_as_a_cosignature() -> None:
     """A line made with the log's own type of key has another key id, and signs other bytes."""
     signed = proof_of(0).checkpoint.sign(WITNESS_KEY.name, WITNESS)
     assert verify_cosignatures(signed, [WITNESS_KEY]) == ()
 
 
 @pytest.mark.parametrize("vkey", ["", "name", "name+00+AAAA", str(WITNESS_KEY)[:-4], "x" + str(WITNESS_KEY)])
-def test_a_witness_key_that_is_not_one_is_refused(vkey: str) -> None:
+def test_a_malformed_witness_key_is_refused(vkey: str) -> None:
     with pytest.raises(PinwardenError) as caught:
         WitnessKey.parse(vkey)
     assert caught.value.code in ("NOTE_INVALID", "KEY_INVALID")
 
 
-def test_a_cosignature_is_what_another_implementation_writes() -> None:
+def test_a_cosignature_equals_that_of_another_implementation() -> None:
     """The line and the key were written by aics-tlog 0.2.1 from the same seed, moment and checkpoint."""
     note = Checkpoint(origin="log.example", size=11, root=bytes(range(32))).note()
     line = cosign(note, "witness.example/w1", WITNESS, 1700000000).line()

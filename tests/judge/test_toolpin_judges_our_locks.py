@@ -29,7 +29,7 @@ def toolpin(tmp_path: Path) -> ToolPin:
 
 
 def written_by_us(*, ours: bool) -> tuple[Entry, ...]:
-    """The servers of the vectors, locked anew by our code at another time."""
+    """The servers of the vectors, locked again by our code at another time."""
     entries = []
     for old in lockfile.parse(WHOLE.read_bytes()).entries:
         plan = InstallPlan(

@@ -79,8 +79,8 @@ def tool(listing: Listing, name: str) -> Any:
     return next(one for one in listing["tools"] if one["name"] == name)
 
 
-def told(changes: tuple[Change, ...]) -> list[tuple[str, str, str, str]]:
-    """What a report says of each change: severity, kind, name, path."""
+def summaries(changes: tuple[Change, ...]) -> list[tuple[str, str, str, str]]:
+    """Severity, kind, name and path of each change."""
     return [(change.severity, change.kind, change.name, change.path) for change in changes]
 
 

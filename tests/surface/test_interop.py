@@ -236,7 +236,7 @@ def test_all_digests_are_ready_for_json() -> None:
     assert json.loads(canonicalize(digests)) == digests
 
 
-def test_one_undigestable_tool_withholds_what_covers_all_tools_and_leaves_the_digests_of_the_others() -> None:
+def test_one_undigestable_tool_prevents_digests_over_all_tools_and_keeps_those_of_the_others() -> None:
     bad = Item.from_json_text(TOOL, b'{"name":"bad","description":"\\ud800"}')
     surface = Surface(server={}, items={"tools": (Item.from_value(TOOL, READ), bad)}, observed={})
     digests = surface_digests(surface)
@@ -273,7 +273,7 @@ def test_a_server_that_offers_no_tools_differs_from_one_with_an_empty_list() -> 
     assert empty["unavailable"] == []
 
 
-def test_a_tool_that_fusion_has_no_digest_for_does_not_withhold_the_other_digests() -> None:
+def test_a_tool_without_a_fusion_digest_keeps_its_other_digests() -> None:
     digests = surface_digests(surface_from_listing({"tools": [{"name": "t"}]}))
     assert digests["fusion"] == {"t": None}
     assert digests["unavailable"] == [{"digest": "fusion", "item": "t", "reason": "the tool has no inputSchema"}]

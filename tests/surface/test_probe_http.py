@@ -95,7 +95,7 @@ class TestTransports:
         assert {headers.get("mcp-protocol-version") for _, _, headers, _ in after} == {"2025-11-25"}
         assert world.requests[-1][0] == "DELETE"
 
-    def test_a_server_that_asks_on_its_stream_is_answered(self) -> None:
+    def test_requests_of_the_server_on_its_stream_get_a_response(self) -> None:
         asks = [
             {"jsonrpc": "2.0", "id": "p", "method": "ping"},
             {"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage", "params": {}},
@@ -129,7 +129,7 @@ class TestTransports:
         assert len(surface.undigestable) == 1
 
 
-class TestTrouble:
+class TestFailures:
     @pytest.mark.parametrize("mode", ["hang", "drip", "drip-headers"])
     def test_attack_a_server_that_takes_for_ever_meets_the_deadline(self, mode: str) -> None:
         with http_server(SCRIPT, mode) as world:
@@ -163,7 +163,7 @@ class TestTrouble:
         if status in (401, 403):
             assert len(world.requests) == 1
 
-    def test_a_port_where_nobody_listens_is_an_error(self) -> None:
+    def test_a_closed_port_is_an_error(self) -> None:
         with socket.socket() as held:
             held.bind(("127.0.0.1", 0))
             error = failure(HttpTarget(url=f"http://127.0.0.1:{held.getsockname()[1]}/"), LOCAL)

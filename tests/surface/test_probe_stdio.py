@@ -71,7 +71,7 @@ class TestEras:
         older = probe(scripted({**FULL, "eras": ["initialize"]}), ALLOWED)
         assert modern.digest == older.digest
 
-    def test_a_server_that_ignores_what_it_does_not_know_is_asked_in_the_older_way(self) -> None:
+    def test_a_server_that_ignores_unknown_requests_is_probed_in_the_older_era(self) -> None:
         options = replace(ALLOWED, limits=ProbeLimits(max_discovery_seconds=0.3))
         script = {**FULL, "eras": ["initialize"], "silent_discover": True}
         assert probe(scripted(script), options).observed["era"] == "initialize"
@@ -204,7 +204,7 @@ class TestItems:
         assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "protocol")
 
 
-class TestTrouble:
+class TestFailures:
     def test_attack_a_server_that_hangs_meets_the_deadline(self) -> None:
         error = failure(scripted({"trouble": "hang"}), replace(ALLOWED, timeout=1))
         assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "timeout")
@@ -215,7 +215,7 @@ class TestTrouble:
         assert (error.code, error.data["limit"]) == ("PROBE_LIMIT", "bytes on standard error")
         assert len(str(error.data["stderr"])) <= ProbeLimits().stderr_tail_bytes
 
-    def test_a_server_that_writes_much_to_stderr_is_still_heard(self) -> None:
+    def test_a_server_that_writes_much_to_stderr_is_probed(self) -> None:
         assert names(probe(scripted({**FULL, "trouble": "chatty-stderr"}), ALLOWED)) == ["a"]
 
     def test_a_server_that_dies_in_the_middle_of_an_answer_is_an_error(self) -> None:
@@ -241,7 +241,7 @@ class TestTrouble:
         error = failure(StdioTarget(command=("pinwarden-no-such-program",)), ALLOWED)
         assert (error.code, error.data["reason"]) == ("PROBE_FAILED", "start")
 
-    def test_a_server_that_asks_is_answered(self) -> None:
+    def test_requests_of_the_server_get_a_response(self) -> None:
         asks = [
             {"jsonrpc": "2.0", "id": "p", "method": "ping"},
             {"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage", "params": {}},

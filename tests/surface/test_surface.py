@@ -73,7 +73,7 @@ def dump(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def test_every_item_is_kept_whole_even_members_that_nobody_knows() -> None:
+def test_every_item_is_kept_complete_including_unknown_members() -> None:
     surface = surfaces.parse_surface(written(LISTING))
     items = {item.key: item for item in surface.all_items()}
     assert items["write"].value == LISTING["tools"][0]

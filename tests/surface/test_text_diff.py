@@ -13,7 +13,7 @@ from pinwarden.core.text import show_invisible
 from pinwarden.surface.drift.text_diff import MAX_DIFFERENCES, text_diff
 
 
-def test_words_that_changed_stand_between_those_that_did_not() -> None:
+def test_changed_words_are_between_unchanged_ones() -> None:
     assert text_diff("Export all notes as one file.", "Export some notes as one big file.") == [
         ("equal", "Export"),
         ("delete", " all"),
@@ -57,7 +57,7 @@ WORDS = st.lists(st.sampled_from(["a", "b", " ", "\n", "c\u200b", "d "]), max_si
 
 
 @given(WORDS, WORDS)
-def test_the_pieces_put_together_are_the_two_texts(before: str, after: str) -> None:
+def test_the_joined_pieces_are_the_two_texts(before: str, after: str) -> None:
     pieces = text_diff(before, after)
     assert _flat(text for operation, text in pieces if operation != "insert") == _flat([show_invisible(before)])
     assert _flat(text for operation, text in pieces if operation != "delete") == _flat([show_invisible(after)])
@@ -74,7 +74,7 @@ def test_neighbouring_pieces_differ_in_operation(before: str, after: str) -> Non
     assert all(one != other for one, other in pairwise(operations))
 
 
-def test_attack_texts_made_to_be_slow_are_shown_whole_and_soon() -> None:
+def test_attack_texts_that_would_be_slow_to_compare_are_shown_complete_and_fast() -> None:
     before = " ".join(f"a{number}" for number in range(15_000))
     after = " ".join(f"b{number % 7}" for number in range(15_000))
     started = time.process_time()
@@ -83,7 +83,7 @@ def test_attack_texts_made_to_be_slow_are_shown_whole_and_soon() -> None:
     assert [operation for operation, _ in pieces] == ["equal", "delete", "insert", "equal"]
 
 
-def test_up_to_the_bound_words_are_still_sorted_out() -> None:
+def test_up_to_the_limit_words_are_compared() -> None:
     before = [f"w{number}" for number in range(2000)]
     after = [word if number % 11 else f"x{number}" for number, word in enumerate(before)]
     assert sum(one != other for one, other in zip(before, after, strict=True)) * 2 <= MAX_DIFFERENCES

@@ -49,7 +49,7 @@ def test_attack_a_client_with_much_work_uses_one_thread_and_another_client_does_
     run(scene)
 
 
-def test_attack_a_client_that_submits_without_end_is_told_the_limit_and_others_are_not() -> None:
+def test_attack_a_client_that_submits_without_end_hits_its_limit_and_others_do_not() -> None:
     async def scene() -> None:
         executor, free = FairExecutor(max_waiting=3, max_all_waiting=5), threading.Event()
         accepted = [executor.submit("alice", lambda: free.wait(60)) for _ in range(4)]  # one runs, three wait
@@ -71,7 +71,7 @@ def test_attack_a_client_that_submits_without_end_is_told_the_limit_and_others_a
     run(scene)
 
 
-def test_reserved_places_count_until_they_are_given_back() -> None:
+def test_reserved_places_count_until_they_are_released() -> None:
     async def scene() -> None:
         executor = FairExecutor(max_waiting=2)
         executor.reserve("alice")
@@ -85,7 +85,7 @@ def test_reserved_places_count_until_they_are_given_back() -> None:
     run(scene)
 
 
-def test_work_that_waited_too_long_is_not_done_any_more() -> None:
+def test_work_that_waited_too_long_is_not_run() -> None:
     async def scene() -> None:
         executor, free, done = FairExecutor(wait_seconds=0), threading.Event(), []
         first = executor.submit("alice", lambda: free.wait(60), required=True)

@@ -54,7 +54,7 @@ def failure(client: Fetcher, what: FetchRequest, **members: Any) -> PinwardenErr
     raise AssertionError(f"answered with {answer.status}")
 
 
-def told(err: PinwardenError) -> tuple[str, object]:
+def code_and_reason(err: PinwardenError) -> tuple[str, object]:
     return err.code, err.data.get("reason")
 
 
@@ -63,7 +63,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-class TestAnswers:
+class TestResponses:
     def test_a_document_is_what_the_server_sent(self) -> None:
         with plain_server(files({"/a": Said(body=b"hello", headers={"Content-Type": "text/x"})})) as server:
             client = fetcher()
@@ -74,7 +74,7 @@ class TestAnswers:
         assert server.sent("accept-encoding") == ["identity"]
 
     @pytest.mark.parametrize("status", [404, 410])
-    def test_that_there_is_no_such_document_is_an_answer_and_not_a_failure(self, status: int) -> None:
+    def test_a_missing_document_is_a_result_and_not_an_error(self, status: int) -> None:
         with plain_server(lambda _: Said(status=status, body=b"no")) as server:
             client = fetcher()
             answer = client.get(wanted(server.url, "a"))
@@ -87,10 +87,10 @@ class TestAnswers:
     def test_another_status_is_a_failure_that_is_not_tried_again(self, status: int, reason: str) -> None:
         with plain_server(lambda _: Said(status=status)) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert (*told(err), err.data["status"], err.exit_code) == ("FETCH_FAILED", reason, status, 3)
+        assert (*code_and_reason(err), err.data["status"], err.exit_code) == ("FETCH_FAILED", reason, status, 3)
         assert len(server.asked) == 1
 
-    def test_a_file_is_hashed_by_every_algorithm_that_was_asked_for(self, tmp_path: Path) -> None:
+    def test_a_file_is_hashed_by_every_requested_algorithm(self, tmp_path: Path) -> None:
         body = bytes(range(256)) * 5000
         seen: list[int] = []
         with plain_server(files({"/f": body})) as server, (tmp_path / "f").open("w+b") as to:
@@ -106,7 +106,7 @@ class TestAnswers:
             fetcher().download(wanted(server.url, "f"), io.BytesIO())
         assert (caught.value.code, caught.value.data["status"]) == ("FETCH_FAILED", 404)
 
-    def test_a_full_disk_is_said_to_be_one_and_the_registry_is_not_asked_again(self) -> None:
+    def test_a_full_disk_is_reported_as_such_and_the_download_is_not_retried(self) -> None:
         with (
             plain_server(files({"/f": b"x" * 100_000})) as server,
             Path("/dev/full").open("r+b", buffering=0) as to,
@@ -159,7 +159,7 @@ class TestLimits:
         assert sum(seen) <= 1_000_000
         assert len(server.asked) == 1
 
-    def test_attack_a_404_with_an_endless_body_does_not_hold_anybody_up(self) -> None:
+    def test_attack_a_404_with_an_endless_body_does_not_block_the_client(self) -> None:
         def endless() -> Iterator[bytes]:
             while True:
                 yield b"x" * 65536
@@ -170,7 +170,7 @@ class TestLimits:
             client.close()
         assert answer.status == 404
 
-    def test_attack_a_404_with_a_slow_body_does_not_hold_anybody_up(self) -> None:
+    def test_attack_a_404_with_a_slow_body_does_not_block_the_client(self) -> None:
         over = Event()
 
         def drip() -> Iterator[bytes]:
@@ -184,7 +184,7 @@ class TestLimits:
             client.close()
         assert answer.status == 404
 
-    def test_a_connection_is_used_again_after_every_kind_of_answer(self) -> None:
+    def test_a_connection_is_reused_after_every_kind_of_response(self) -> None:
         ports: set[str] = set()
 
         def answer(asked: Asked) -> Said:
@@ -217,7 +217,7 @@ class TestLimits:
         with plain_server(lambda _: Said(raw=drip())) as server:
             err = failure(fetcher(limits=limits), wanted(server.url, "a"))
             over.set()
-        assert told(err) == ("FETCH_FAILED", "timeout")
+        assert code_and_reason(err) == ("FETCH_FAILED", "timeout")
 
     def test_silence_ends_after_the_idle_time(self) -> None:
         over = Event()
@@ -230,29 +230,29 @@ class TestLimits:
         with plain_server(lambda _: Said(raw=silent())) as server:
             err = failure(fetcher(limits=limits), wanted(server.url, "a"))
             over.set()
-        assert told(err) == ("FETCH_FAILED", "timeout")
+        assert code_and_reason(err) == ("FETCH_FAILED", "timeout")
 
     @pytest.mark.parametrize("headers", [{"Content-Encoding": "gzip"}, {"Content-Encoding": "br, identity"}])
-    def test_attack_a_compressed_answer_that_nobody_asked_for_is_refused(self, headers: dict[str, str]) -> None:
+    def test_attack_an_unrequested_compressed_response_is_refused(self, headers: dict[str, str]) -> None:
         bomb = gzip.compress(b"0" * 10_000_000)
         with plain_server(lambda _: Said(body=bomb, headers=headers)) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("FETCH_FAILED", "protocol")
+        assert code_and_reason(err) == ("FETCH_FAILED", "protocol")
 
     def test_attack_a_second_header_does_not_hide_the_first(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Encoding: identity\r\nContent-Length: 1\r\n\r\nx"
         with plain_server(lambda _: Said(raw=[head])) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("FETCH_FAILED", "protocol")
+        assert code_and_reason(err) == ("FETCH_FAILED", "protocol")
 
     def test_a_server_that_speaks_no_http_is_a_failure(self) -> None:
         with plain_server(lambda _: Said(raw=[b"220 mail.example ESMTP\r\n"])) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("FETCH_FAILED", "connect")
+        assert code_and_reason(err) == ("FETCH_FAILED", "connect")
 
 
 class TestRetries:
-    def test_a_passing_failure_is_tried_again_with_growing_pauses(self) -> None:
+    def test_a_temporary_failure_is_retried_with_growing_pauses(self) -> None:
         pauses: list[float] = []
         said = [Said(status=503), Said(status=500), Said(status=429), Said(body=b"there")]
         with plain_server(lambda _: said.pop(0)) as server:
@@ -273,13 +273,13 @@ class TestRetries:
             client.close()
         assert pauses == [pause]
 
-    def test_a_failure_that_does_not_pass_ends_after_the_last_attempt(self) -> None:
+    def test_a_permanent_failure_ends_after_the_last_attempt(self) -> None:
         with plain_server(lambda _: Said(status=502)) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert (*told(err), err.data["status"]) == ("FETCH_FAILED", "status", 502)
+        assert (*code_and_reason(err), err.data["status"]) == ("FETCH_FAILED", "status", 502)
         assert len(server.asked) == FetchLimits().attempts
 
-    def test_a_body_that_ends_too_early_is_asked_for_again_and_written_over(self) -> None:
+    def test_a_truncated_body_is_downloaded_again_and_overwritten(self) -> None:
         cut = Said(body=b"trunc", headers={"content-length": "50"})
         said = [cut, cut, Said(body=b"whole")]
         with plain_server(lambda _: said.pop(0)) as server:
@@ -296,28 +296,28 @@ class TestRetries:
     def test_a_body_that_always_ends_too_early_is_a_failure(self, head: bytes) -> None:
         with plain_server(lambda _: Said(raw=[b"HTTP/1.1 200 OK\r\n" + head])) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("FETCH_FAILED", "connect")
+        assert code_and_reason(err) == ("FETCH_FAILED", "connect")
         assert len(server.asked) == FetchLimits().attempts
 
-    def test_a_host_that_does_not_exist_is_said_to_be_unknown(self) -> None:
+    def test_an_unknown_host_is_reported_as_such(self) -> None:
         err = failure(fetcher(), wanted("https://no-such-host.invalid/", "a"))
-        assert told(err) == ("FETCH_FAILED", "connect")
+        assert code_and_reason(err) == ("FETCH_FAILED", "connect")
         assert "no-such-host.invalid was not found" in err.message
 
-    def test_nobody_listening_is_a_failure(self) -> None:
+    def test_a_closed_port_is_a_failure(self) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             err = failure(fetcher(), wanted(f"http://127.0.0.1:{taken.getsockname()[1]}/", "a"))
-        assert told(err) == ("FETCH_FAILED", "connect")
+        assert code_and_reason(err) == ("FETCH_FAILED", "connect")
 
-    def test_offline_nobody_is_asked(self) -> None:
+    def test_offline_no_request_is_sent(self) -> None:
         with plain_server(files({"/a": b"x"})) as server:
             err = failure(fetcher(offline=True), wanted(server.url, "a"))
-        assert (told(err), server.asked) == (("FETCH_FAILED", "offline"), [])
+        assert (code_and_reason(err), server.asked) == (("FETCH_FAILED", "offline"), [])
 
 
 class TestRedirects:
-    def test_a_redirect_is_followed_and_the_last_address_is_told(self) -> None:
+    def test_a_redirect_is_followed_and_the_final_address_is_returned(self) -> None:
         steps: dict[str, bytes | Said] = {
             "/a": Said(status=302, headers={"Location": "/b"}),
             "/b": Said(status=308, headers={"Location": "c?x=1"}),
@@ -332,7 +332,7 @@ class TestRedirects:
     def test_attack_a_loop_of_redirects_is_refused(self) -> None:
         with plain_server(lambda _: Said(status=302, headers={"Location": "/a"})) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("ADDRESS_REFUSED", "redirect")
+        assert code_and_reason(err) == ("ADDRESS_REFUSED", "redirect")
         assert len(server.asked) == FetchLimits().redirects + 1
 
     def test_attack_a_redirect_from_https_to_http_is_refused(self, authority: Authority) -> None:
@@ -340,13 +340,13 @@ class TestRedirects:
             away = Said(status=302, headers={"Location": f"{plain.url}x"})
             with plain_server(lambda _: away, tls=authority.server("localhost")) as server:
                 err = failure(fetcher(allow_plain_http=True), wanted(server.url, "a", ca_file=authority.file))
-        assert (told(err), plain.asked) == (("ADDRESS_REFUSED", "redirect"), [])
+        assert (code_and_reason(err), plain.asked) == (("ADDRESS_REFUSED", "redirect"), [])
 
     @pytest.mark.parametrize("host", ["127.0.0.2", "10.0.0.1", "169.254.169.254", "[::ffff:127.0.0.9]", "0x7f.2"])
     def test_attack_a_redirect_into_the_private_network_is_refused(self, host: str) -> None:
         with plain_server(lambda _: Said(status=302, headers={"Location": f"https://{host}/x"})) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("ADDRESS_REFUSED", "private")
+        assert code_and_reason(err) == ("ADDRESS_REFUSED", "private")
 
     def test_attack_the_second_hop_is_checked_like_the_first(self) -> None:
         steps: dict[str, bytes | Said] = {
@@ -355,7 +355,7 @@ class TestRedirects:
         }
         with plain_server(files(steps)) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("ADDRESS_REFUSED", "private")
+        assert code_and_reason(err) == ("ADDRESS_REFUSED", "private")
 
     @pytest.mark.parametrize(
         "location", ["file:///etc/passwd", "ftp://h/x", "https://u:p@h/x", "http://h:99999/", "\\\\h"]
@@ -363,7 +363,7 @@ class TestRedirects:
     def test_attack_a_redirect_to_something_else_than_a_web_address_is_refused(self, location: str) -> None:
         with plain_server(lambda _: Said(status=302, headers={"Location": location})) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
-        assert told(err) == ("ADDRESS_REFUSED", "redirect")
+        assert code_and_reason(err) == ("ADDRESS_REFUSED", "redirect")
 
     def test_a_mirror_may_lead_to_another_name_of_its_own_machine(self, authority: Authority, tmp_path: Path) -> None:
         del tmp_path
@@ -378,12 +378,12 @@ class TestRedirects:
     def test_attack_an_endpoint_that_a_repository_names_may_not_be_private(self) -> None:
         with plain_server(files({"/a": b"x"})) as server:
             err = failure(fetcher(), wanted(server.url, "a", configured_by="project"))
-        assert (told(err), server.asked) == (("ADDRESS_REFUSED", "private"), [])
+        assert (code_and_reason(err), server.asked) == (("ADDRESS_REFUSED", "private"), [])
 
     def test_attack_plain_http_to_another_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve(monkeypatch, "mirror.example", [["93.184.216.34"]])
         err = failure(fetcher(), wanted("http://mirror.example/", "a"))
-        assert told(err) == ("ADDRESS_REFUSED", "plain-http")
+        assert code_and_reason(err) == ("ADDRESS_REFUSED", "plain-http")
 
 
 class TestCredentials:
@@ -445,7 +445,7 @@ class TestCredentials:
             client.close()
         assert server.sent("authorization") == ["Bearer t"]
 
-    def test_a_challenge_is_asked_for_without_credentials(self) -> None:
+    def test_a_challenge_is_requested_without_credentials(self) -> None:
         with plain_server(lambda _: Said(status=401, headers={"WWW-Authenticate": "Basic realm=x"})) as server:
             client = fetcher()
             answer = client.challenge(wanted(server.url, "a", authorization=SECRET))
@@ -454,7 +454,7 @@ class TestCredentials:
 
 
 class TestRefusals:
-    """A registry that was reached and says no: its own words are told, and not a doubt about the network."""
+    """A registry that responds with an error: its own message is reported, not a network problem."""
 
     @pytest.mark.parametrize(
         ("body", "said"),
@@ -466,7 +466,7 @@ class TestRefusals:
         ],
         ids=["pinwarden", "oci", "npm", "others"],
     )
-    def test_the_sentence_of_a_registry_is_not_dropped_for_the_network(self, body: bytes, said: str) -> None:
+    def test_the_error_text_of_a_registry_is_reported(self, body: bytes, said: str) -> None:
         answer = Said(status=418, body=body, headers={"Content-Type": "application/json"})
         with plain_server(lambda _: answer) as server:
             err = failure(fetcher(), wanted(server.url, "a"))
@@ -503,19 +503,19 @@ class TestTls:
         pauses: list[float] = []
         with plain_server(files({"/a": b"x"}), tls=authority.server("localhost")) as server:
             err = failure(fetcher(pause=pauses.append), wanted(server.url, "a", authorization=SECRET))
-        assert (told(err), server.asked, pauses) == (("FETCH_FAILED", "tls"), [], [])
+        assert (code_and_reason(err), server.asked, pauses) == (("FETCH_FAILED", "tls"), [], [])
 
     def test_attack_a_certificate_for_another_name_is_refused(self, authority: Authority) -> None:
         with plain_server(files({"/a": b"x"}), tls=authority.server("other.example")) as server:
             err = failure(fetcher(), wanted(server.url, "a", ca_file=authority.file))
-        assert (told(err), server.asked) == (("FETCH_FAILED", "tls"), [])
+        assert (code_and_reason(err), server.asked) == (("FETCH_FAILED", "tls"), [])
         assert "mismatch" in err.message
 
     def test_a_connection_made_with_one_authority_is_not_used_without_it(self, authority: Authority) -> None:
         with plain_server(files({"/a": b"x"}), tls=authority.server("localhost")) as server:
             client = fetcher()
             client.get(wanted(server.url, "a", ca_file=authority.file))
-            assert told(failure(client, wanted(server.url, "a"))) == ("FETCH_FAILED", "tls")
+            assert code_and_reason(failure(client, wanted(server.url, "a"))) == ("FETCH_FAILED", "tls")
 
     def test_a_file_that_holds_no_certificates_is_an_error(self, tmp_path: Path) -> None:
         for path in (tmp_path / "absent.pem", tmp_path / "empty.pem"):
@@ -560,23 +560,23 @@ class TestDns:
                 client = fetcher()
                 what = wanted(server.url, "a", ca_file=authority.file)
                 assert client.get(what).body == b"x"
-                assert told(failure(client, what)) == ("ADDRESS_REFUSED", "private")
+                assert code_and_reason(failure(client, what)) == ("ADDRESS_REFUSED", "private")
 
     def test_attack_a_public_name_that_points_inside_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with plain_server(files({"/a": b"x"})) as server:
             resolve(monkeypatch, "public.example", [["127.0.0.1"]])
             what = wanted(f"https://public.example:{server.port}/", "a", configured_by="project")
-            assert told(failure(fetcher(), what)) == ("ADDRESS_REFUSED", "private")
+            assert code_and_reason(failure(fetcher(), what)) == ("ADDRESS_REFUSED", "private")
         assert server.asked == []
 
     def test_attack_one_private_answer_among_public_ones_forbids_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resolve(monkeypatch, "mixed.example", [["93.184.216.34", "127.0.0.1"]])
         what = wanted("https://mixed.example/", "a", configured_by="project")
-        assert told(failure(fetcher(), what)) == ("ADDRESS_REFUSED", "private")
+        assert code_and_reason(failure(fetcher(), what)) == ("ADDRESS_REFUSED", "private")
 
 
 class TunnelProxy:
-    """A proxy that opens tunnels to one port, whatever host it is asked for, and keeps what it was told."""
+    """A proxy that opens tunnels to one port, whatever the requested host is, and records the requests."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -624,9 +624,7 @@ class TunnelProxy:
 
 
 class TestProxies:
-    def test_a_proxy_of_the_environment_is_used_and_its_credential_goes_to_nobody_else(
-        self, authority: Authority
-    ) -> None:
+    def test_a_proxy_of_the_environment_is_used_and_only_it_gets_its_credential(self, authority: Authority) -> None:
         with plain_server(files({"/a": b"x"}), tls=authority.server("registry.example")) as server:
             proxy = TunnelProxy(server.port)
             variables = {"https_proxy": f"http://me:proxy-secret@127.0.0.1:{proxy.port}"}
@@ -680,22 +678,22 @@ class TestProxies:
             client = fetcher(variables={"https_proxy": f"http://127.0.0.1:{proxy.port}"})
             err = failure(client, wanted("https://registry.example/", "a", ca_file=authority.file))
             proxy.close()
-        assert (told(err), len(proxy.heads)) == (("ADDRESS_REFUSED", "private"), 1)
+        assert (code_and_reason(err), len(proxy.heads)) == (("ADDRESS_REFUSED", "private"), 1)
 
     def test_attack_plain_http_is_refused_behind_a_proxy_too(self) -> None:
         with plain_server(lambda _: Said(body=b"from the proxy")) as proxy:
             client = fetcher(variables={"http_proxy": proxy.url})
             err = failure(client, wanted("http://registry.example/", "a"))
-        assert (told(err), proxy.asked) == (("ADDRESS_REFUSED", "plain-http"), [])
+        assert (code_and_reason(err), proxy.asked) == (("ADDRESS_REFUSED", "plain-http"), [])
 
     def test_a_proxy_that_refuses_is_named_and_its_credential_is_not(self) -> None:
         with plain_server(lambda _: Said(status=407)) as proxy:
             url = proxy.url.replace("//", "//me:proxy-secret@")
             err = failure(fetcher(variables={"https_proxy": url}), wanted("https://registry.example/", "a"))
-        assert told(err) == ("FETCH_FAILED", "connect")
+        assert code_and_reason(err) == ("FETCH_FAILED", "connect")
         assert "proxy" in err.message
 
     @pytest.mark.parametrize("proxy", ["socks5://h:1", "http://h:port", "http://", "http://[::1"])
     def test_a_proxy_that_cannot_be_used_is_a_failure_and_never_left_out(self, proxy: str) -> None:
         err = failure(fetcher(variables={"https_proxy": proxy}), wanted("https://registry.example/", "a"))
-        assert told(err) == ("FETCH_FAILED", "connect")
+        assert code_and_reason(err) == ("FETCH_FAILED", "connect")

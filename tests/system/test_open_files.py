@@ -20,6 +20,6 @@ child.communicate(b"\\n")
 """
 
 
-def test_a_low_bound_is_raised_for_this_process_and_not_for_those_that_it_starts() -> None:
+def test_a_low_limit_is_raised_for_this_process_but_not_for_its_children() -> None:
     done = subprocess.run([sys.executable, "-c", SCENE, ASK], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.split() == ["128", "512", "100", "256"]

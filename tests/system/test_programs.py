@@ -27,7 +27,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("name", ["both", "plain", "folder", "gone", "later", "missing", "", "./second/later", "x/y"])
 @pytest.mark.parametrize("path", ["{first}:{second}", "{second}:{first}", ":{first}", "second", "/nowhere", ""])
-def test_a_name_leads_where_the_standard_library_says(
+def test_a_program_is_found_where_the_standard_library_finds_it(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, name: str, path: str
 ) -> None:
     first, second = folders

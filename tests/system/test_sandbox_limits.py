@@ -123,8 +123,8 @@ def started(
 @pytest.mark.parametrize("programs", [True, False])
 def test_attack_a_greedy_server_gets_no_more_than_its_bounds(programs: bool) -> None:
     outcome = started(GREEDY, SMALL, programs=programs)
-    told: dict[str, Any] = json.loads(outcome.stdout)
-    assert told == {
+    report: dict[str, Any] = json.loads(outcome.stdout)
+    assert report == {
         "memory": "MemoryError",
         "file": "File too large",
         "tmp": "No space left on device",
@@ -141,7 +141,7 @@ def test_attack_a_greedy_server_gets_no_more_than_its_bounds(programs: bool) -> 
 @pytest.mark.skipif(os.uname().machine not in exec_guard._MACHINES, reason="no filter is known for this machine")
 @pytest.mark.parametrize("programs", [True, False])
 def test_attack_a_server_reaches_no_keys_of_the_session_no_namespace_and_not_the_first_process(programs: bool) -> None:
-    """The first process is bubblewrap's, which no filter binds: whoever steers it starts programs all the same."""
+    """The first process is bubblewrap's and has no filter: a server that controls it could start programs."""
     machine = os.uname().machine
     numbers = [
         (*exec_guard._REFUSED[machine], *exec_guard._REFUSED_EVERYWHERE),
@@ -190,7 +190,7 @@ def test_a_server_within_its_bounds_does_not_notice_them() -> None:
 
 @pytest.fixture
 def plain_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """How to start a sandbox as somebody who is not root: for root the kernel counts no processes."""
+    """How to start a sandbox as a user other than root, because the kernel does not count processes of root."""
     if os.geteuid() != 0:
         yield {}
         return

@@ -77,10 +77,10 @@ def test_attack_a_server_cannot_keep_its_repository_by_making_the_folder_uncheck
 ) -> None:
     """The guard ended with an error, and the repository stayed. Modes mean nothing to root."""
     with start(folder, PLANTING.format(first=first, to=to, then=then)) as process:
-        _, told = process.communicate(b"\n", timeout=60)
+        _, stderr = process.communicate(b"\n", timeout=60)
     assert process.returncode == 1
-    assert b"stopped the server, because" in told
-    assert b"Traceback" not in told
+    assert b"stopped the server, because" in stderr
+    assert b"Traceback" not in stderr
     with suppress(FileNotFoundError):
         (folder / "closed").chmod(0o700)
     assert repositories(folder) == []

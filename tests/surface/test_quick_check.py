@@ -40,7 +40,7 @@ def test_attack_in_any_place_and_disguise_is_suspected(case: Case) -> None:
     assert suspicions(case) != set()
 
 
-def test_attacks_that_the_scan_misses_are_known_and_still_held_for_review() -> None:
+def test_attacks_that_the_scan_misses_are_listed_and_still_need_review() -> None:
     missed = [case for case in ATTACKS if case.get("missed")]
     assert [suspicions(case) for case in missed] == [set()] * 7
     bland = surface_from_listing(
@@ -50,23 +50,23 @@ def test_attacks_that_the_scan_misses_are_known_and_still_held_for_review() -> N
 
 
 @pytest.mark.parametrize("case", named(HONEST, "surface"))
-def test_honest_text_is_not_suspected(case: Case) -> None:
+def test_legitimate_text_is_not_suspected(case: Case) -> None:
     assert suspicions(case) == set()
 
 
 @pytest.mark.parametrize("case", named(ATTACKS, "before"))
-def test_quiet_change_of_meaning_is_held_for_review(case: Case) -> None:
+def test_quiet_change_of_meaning_needs_review(case: Case) -> None:
     assert blocked_by_default(compare(surface_from_listing(case["before"]), surface_from_listing(case["after"])))
 
 
 @pytest.mark.parametrize("case", named(HONEST, "before"))
-def test_honest_change_does_not_look_like_an_attack(case: Case) -> None:
+def test_legitimate_change_does_not_look_like_an_attack(case: Case) -> None:
     changes = compare(surface_from_listing(case["before"]), surface_from_listing(case["after"]))
     assert changes
     assert [change for change in changes if change.severity == CRITICAL] == []
 
 
-def test_quick_look_sees_every_cue_of_every_text() -> None:
+def test_quick_check_detects_every_cue_of_every_text() -> None:
     strings = {
         text for case in ATTACKS + HONEST for _, text in strings_with_pointers(case.get("surface", case.get("after")))
     }

@@ -174,7 +174,7 @@ def test_a_shell_with_text_is_a_danger_however_it_is_wrapped(
     assert parse_launch(StdioTarget(command=command)).dangers == dangers
 
 
-def test_a_bridge_is_the_address_it_leads_to_and_keeps_its_own_pin() -> None:
+def test_a_bridge_is_the_address_it_connects_to_and_keeps_its_own_pin() -> None:
     found = run("npx -y mcp-remote@0.1.29 https://mcp.example/sse?key=secret --header X:1")
     assert (found.kind, found.identity) == ("url", "https://mcp.example/sse")
     assert found.via is not None
@@ -187,7 +187,7 @@ def test_an_address_is_shown_without_its_query() -> None:
     assert found == Launch(kind="url", identity="https://mcp.example/x", runner="http")
 
 
-def test_env_splits_a_line_where_it_is_told_to() -> None:
+def test_env_splits_the_line_of_its_split_option() -> None:
     found = parse_launch(StdioTarget(command=("/usr/bin/env", "-S", "npx notes@1.0.0")))
     assert shape(found) == ("npm", "notes", "1.0.0", True)
 
@@ -241,7 +241,7 @@ def test_wrappers_in_any_order_end(words: list[str]) -> None:
     parse_launch(StdioTarget(command=tuple(words)))
 
 
-class TestOwnStarts:
+class TestPinwardenRun:
     """``pinwarden run NAME``, however the program is found, is a reference to the lock and no program of its own."""
 
     @pytest.mark.parametrize(
@@ -266,13 +266,13 @@ class TestOwnStarts:
             "op run -- pinwarden run notes",
         ],
     )
-    def test_a_start_through_us_is_recognised_however_the_program_is_found(self, line: str) -> None:
+    def test_pinwarden_run_is_recognised_however_the_program_is_found(self, line: str) -> None:
         found = parse_locked_start(line.split(" "))
         assert found is not None
         assert (found.name, found.client) == ("notes", None)
 
     @pytest.mark.parametrize("text", ["pinwarden run notes", "exec pinwarden run notes", "env A=1 pinwarden run notes"])
-    def test_a_start_through_us_in_a_shell_is_recognised(self, text: str) -> None:
+    def test_pinwarden_run_in_a_shell_is_recognised(self, text: str) -> None:
         found = parse_locked_start(["bash", "-lc", text])
         assert found is not None
         assert found.name == "notes"
@@ -280,7 +280,7 @@ class TestOwnStarts:
     @pytest.mark.parametrize(
         "line", ["npx pinwarden run notes", "node pinwarden run notes", "python server.py pinwarden run notes"]
     )
-    def test_another_program_is_not_taken_for_us(self, line: str) -> None:
+    def test_another_program_is_not_mistaken_for_pinwarden(self, line: str) -> None:
         assert pinwarden_arguments(line.split(" ")) is None
 
     def test_options_are_read_on_both_sides_of_the_name(self) -> None:
@@ -290,7 +290,7 @@ class TestOwnStarts:
         )
         assert parse_locked_start(line.split(" ")) == expected
 
-    def test_a_command_behind_us_is_what_runs(self) -> None:
+    def test_a_command_after_pinwarden_run_is_what_runs(self) -> None:
         found = run("pinwarden run --name notes -- npx -y notes@1.0.0")
         assert shape(found) == ("npm", "notes", "1.0.0", True)
         assert found.wrappers == ("pinwarden",)

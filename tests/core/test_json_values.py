@@ -25,7 +25,7 @@ LOCK = """{
 """
 
 
-def test_each_value_is_found_on_its_line_and_in_its_column() -> None:
+def test_each_value_is_located_by_line_and_column() -> None:
     found = locate_pointers(
         LOCK.encode(),
         (
@@ -69,7 +69,7 @@ def test_each_value_is_found_on_its_line_and_in_its_column() -> None:
         ('["\\n\\n",\n2]', "/1", (2, 1)),
     ],
 )
-def test_edge_cases_are_found_as_a_strict_reader_means_them(
+def test_edge_cases_are_located_as_a_strict_parser_reads_them(
     text: str, pointer: str, place: tuple[int, int] | None
 ) -> None:
     assert locate_pointers(text.encode(), [pointer]).get(pointer) == place
@@ -78,7 +78,7 @@ def test_edge_cases_are_found_as_a_strict_reader_means_them(
 @pytest.mark.parametrize(
     "text", [b"", b"\xff", b'{"a"', b'{"a":', b"[1", b'["', b"{1:2}", b"[1 2]", b'{"a" 1}', b"[,]"]
 )
-def test_what_is_no_json_on_the_way_is_an_error_and_never_an_endless_loop(text: bytes) -> None:
+def test_invalid_json_before_the_value_is_an_error_and_never_an_endless_loop(text: bytes) -> None:
     with pytest.raises(PinwardenError) as caught:
         locate_pointers(text, ["/a", "/1"])
     assert caught.value.code == "JSON_PARSE_ERROR"
@@ -91,14 +91,14 @@ def test_a_malformed_pointer_is_an_error() -> None:
         assert caught.value.code == "POINTER_PATH_INVALID"
 
 
-def test_depth_is_no_trouble() -> None:
+def test_deep_nesting_is_supported() -> None:
     depth = 50_000
     assert locate_pointers(b"[" * depth + b"]" * depth, ["", "/0", "/1"]) == {"": (1, 1), "/0": (1, 2)}
     pointer = "/0" * 3_000
     assert locate_pointers(b"[" * depth + b"]" * depth, [pointer]) == {pointer: (1, 3_001)}
 
 
-def test_many_places_in_one_long_line_take_linear_time() -> None:
+def test_many_pointers_into_one_long_line_take_linear_time() -> None:
     def seconds(count: int) -> float:
         data = json.dumps([{"name": f"server {number}", "notes": ["x"] * 20} for number in range(count)]).encode()
         pointers = [f"/{number}/notes/3" for number in range(count)]
@@ -119,7 +119,7 @@ values = st.recursive(
 
 
 @given(values, st.sampled_from([None, 0, 1, 3]), st.booleans())
-def test_every_value_of_any_text_is_found_where_it_stands(value: Any, indent: int | None, ascii_only: bool) -> None:
+def test_every_value_of_any_text_is_located(value: Any, indent: int | None, ascii_only: bool) -> None:
     """The text from the place on begins with the value: read by the standard library, which knows where it ends."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     pointers = list(_pointers(value))

@@ -9,7 +9,7 @@ import pytest
 from pinwarden.core.text import pattern
 
 
-def test_a_pattern_finds_what_a_compiled_expression_finds() -> None:
+def test_a_lazy_pattern_matches_like_a_compiled_one() -> None:
     mine, other = pattern(r"(a+)(b)?", re.IGNORECASE), re.compile(r"(a+)(b)?", re.IGNORECASE)
     text = "xAAb aB c"
     assert [found.groups() for found in mine.finditer(text)] == [found.groups() for found in other.finditer(text)]
