@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from pinwarden.gateway.judged_lists import server_info
-from pinwarden.gateway.request_decisions import template_matches
+from pinwarden.gateway.session.lists import server_info
+from pinwarden.gateway.session.requests import template_matches
 from pinwarden.surface.drift.changes import Change
 from pinwarden.surface.drift.compare import blocked_by_default, compare
 from pinwarden.surface.protocol import CAPABILITY
