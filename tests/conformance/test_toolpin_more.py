@@ -10,7 +10,7 @@ import pytest
 from pinwarden import PinwardenError, canonicalize
 from pinwarden.core.versions import compare_versions
 from pinwarden.lock import lockfile, server_entry
-from pinwarden.lock.install_plan import Installation, fragment, install_plan
+from pinwarden.lock.install_plan import PlanOptions, fragment, install_plan
 from pinwarden.lock.lockfile import verify
 from pinwarden.lock.target_verification import TRUSTED_IMAGE_HOSTS, bundle_anchor, image_reference, verify_metadata
 from pinwarden.lock.trust_explanation import verdict_of
@@ -39,7 +39,7 @@ def test_a_server_has_toolpins_trust_and_configurations_and_lock(case: dict[str,
     assert (lockfile.to_bytes(lock, plain_v2=True), verify(lock)) == (data, ())
     (locked,) = json.loads(case["lock"])["servers"].values()
     integrity = locked.pop("integrity")
-    plan = install_plan(about, locked["client"], now=NOW, how=Installation(scope=locked["scope"]))
+    plan = install_plan(about, locked["client"], now=NOW, options=PlanOptions(scope=locked["scope"]))
     assert (plan, lock.entries[0].integrity) == (locked, integrity)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinwarden import Digest, canonicalize
-from pinwarden.lock.install_plan import Installation, install_plan
+from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.trust_tiers import judge, with_evidence
 from tests.conformance.toolpin_world import LIVE, clock, entry_named, files, verification
 
@@ -35,8 +35,8 @@ def planned(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     kind = path.name.split(".")[1]
     about = entry_named(expected["name"], expected["resolved"]["source"])
     report = verification(about, kind, expected["trust"]) if kind in LIVE else None
-    how = Installation(scope=expected["scope"])
-    return install_plan(about, expected["client"], now=clock(), verification=report, how=how)
+    how = PlanOptions(scope=expected["scope"])
+    return install_plan(about, expected["client"], now=clock(), verification=report, options=how)
 
 
 @pytest.mark.parametrize(("path", "key", "last"), rows())

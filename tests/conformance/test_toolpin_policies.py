@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinwarden import PinwardenError
-from pinwarden.lock.install_plan import Installation, install_plan
+from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.policy import RECOMMENDED, ToolPinPolicy, parse_toolpin_policy
 from pinwarden.lock.policy_rules import evaluate_toolpin
 from tests.cli.run import pinwarden
@@ -63,8 +63,8 @@ def test_a_whole_lock_fails_for_the_same_entries_and_reasons(path: Path) -> None
     found = {}
     for locked in load("toolpin/locks/whole.mcp-lock.json")["servers"].values():
         about = entry_named(locked["name"], locked["resolved"]["source"])
-        how = Installation(scope=locked["scope"])
-        plan = install_plan(about, locked["client"], now=clock(), how=how)
+        how = PlanOptions(scope=locked["scope"])
+        plan = install_plan(about, locked["client"], now=clock(), options=how)
         report = evaluate_toolpin(policy(path), plan, now=clock())
         if not report.ok:
             reasons = "; ".join(f"{issue.code}: {issue.message}" for issue in report.issues)

@@ -6,7 +6,7 @@ import pytest
 
 from pinwarden import PinwardenError
 from pinwarden.lock.entry import check_shape
-from pinwarden.lock.install_plan import Installation, install_plan
+from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.launch_choice import choose_target
 from pinwarden.lock.target_verification import LiveOutcome, verify_metadata
 from tests.support.lock_entries import NOW, entry, package, remote
@@ -50,8 +50,8 @@ def test_the_plan_has_the_given_time() -> None:
 
 def test_scope_and_target_are_as_chosen() -> None:
     about = entry(package(), remotes=[remote()])
-    how = Installation(scope="global", target=choose_target(about, "npm"))
-    plan = install_plan(about, "cursor", now=NOW, how=how)
+    how = PlanOptions(scope="global", target=choose_target(about, "npm"))
+    plan = install_plan(about, "cursor", now=NOW, options=how)
     assert (plan["scope"], plan["selectedTarget"]["kind"]) == ("global", "package")
     assert install_plan(about, "cursor", now=NOW)["selectedTarget"]["kind"] == "remote"
 

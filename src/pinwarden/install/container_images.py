@@ -18,7 +18,7 @@ from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension, ImagePin, extended, extension_of
-from pinwarden.lock.install_plan import Installation, install_plan
+from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import INSTALLED, NO_RELEASE
 from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
@@ -84,8 +84,8 @@ def _entry(request: ImageInstall, client: str) -> Entry:
     }
     server = {"name": request.name, "description": "", "version": reference.tag or NO_RELEASE, "packages": [package]}
     server_entry = from_value({"server": server, "_meta": {}}, source=INSTALLED)
-    options = Installation(scope=request.target.scope, dialect="modern")
-    plan = install_plan(server_entry, client, now=request.lock_options.now, how=options)
+    options = PlanOptions(scope=request.target.scope, dialect="modern")
+    plan = install_plan(server_entry, client, now=request.lock_options.now, options=options)
     entry = lock_entry.with_integrity(Entry(key=lock_entry.entry_key(request.name, client), document=plan))
     return extended(entry, extension_for(None, request.project, request.name, request.lock_options))
 

@@ -20,7 +20,7 @@ from pinwarden.lock import entry as lock_entry
 from pinwarden.lock import lock_store
 from pinwarden.lock.entry import Entry
 from pinwarden.lock.extension import Extension, extended
-from pinwarden.lock.install_plan import Installation, Scope, install_plan
+from pinwarden.lock.install_plan import PlanOptions, Scope, install_plan
 from pinwarden.lock.locked_config import INSTALLED
 from pinwarden.lock.server_entry import from_value
 from pinwarden.project.approvable import ApprovalCandidate, warnings_not_approved
@@ -254,7 +254,7 @@ def _entry(  # noqa: PLR0913, PLR0917
     server = {"name": pin.tool, "description": staged.description, "version": pin.version, "packages": [package]}
     server_entry = from_value({"server": server, "_meta": {}}, source=INSTALLED)
     plan = install_plan(
-        server_entry, client, now=lock_options.now, how=Installation(scope=target.scope, dialect="modern")
+        server_entry, client, now=lock_options.now, options=PlanOptions(scope=target.scope, dialect="modern")
     )
     key = lock_entry.entry_key(pin.tool, client)
     entry = lock_entry.with_integrity(Entry(key=key, document=plan))

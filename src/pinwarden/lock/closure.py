@@ -267,8 +267,8 @@ def approved_digests(extension: Extension | None) -> frozenset[Digest]:
 def still_approved(approvals: Iterable[ScriptApproval], closure: Closure) -> tuple[ScriptApproval, ...]:
     """The approvals of packages that are in the closure, sorted."""
     present = {package.files[0].digest for package in with_scripts(closure)}
-    kept = {approval.digest: approval for approval in approvals if approval.digest in present}
-    return tuple(sorted(kept.values(), key=lambda approval: (approval.package, str(approval.digest))))
+    approved = {approval.digest: approval for approval in approvals if approval.digest in present}
+    return tuple(sorted(approved.values(), key=lambda approval: (approval.package, str(approval.digest))))
 
 
 def with_scripts(closure: Closure) -> tuple[ClosurePackage, ...]:

@@ -200,7 +200,7 @@ def entry_key(name: str, client: str) -> str:
 
 def tier_rank(tier: object) -> int:
     """Higher is better; -1 for an unknown tier."""
-    return next((rank for rank, known in enumerate(TIERS_WORST_FIRST) if known == tier), -1)
+    return next((rank for rank, name in enumerate(TIERS_WORST_FIRST) if name == tier), -1)
 
 
 # Digests
@@ -208,8 +208,8 @@ def tier_rank(tier: object) -> int:
 
 def with_integrity(entry: Entry) -> Entry:
     """The entry with its integrity value computed. An existing member keeps its position."""
-    stated = {**entry.document, "integrity": integrity_of(entry.document)}
-    return Entry(key=entry.key, document=stated)
+    document = {**entry.document, "integrity": integrity_of(entry.document)}
+    return Entry(key=entry.key, document=document)
 
 
 def integrity_of(document: Mapping[str, Any]) -> str:
@@ -306,12 +306,12 @@ def _not_in(document: Any, covered: Any) -> Iterator[tuple[str, ...]]:
             if member not in covered:
                 yield (member,)
             elif value is not covered[member]:
-                for rest in _not_in(value, covered[member]):
-                    yield (member, *rest)
+                for path in _not_in(value, covered[member]):
+                    yield (member, *path)
     elif isinstance(document, list) and isinstance(covered, list) and len(document) == len(covered):
         for index, (value, counterpart) in enumerate(zip(document, covered, strict=True)):
-            for rest in _not_in(value, counterpart):
-                yield (str(index), *rest)
+            for path in _not_in(value, counterpart):
+                yield (str(index), *path)
     elif document != covered:
         yield ()
 
@@ -339,10 +339,10 @@ def with_record(entry: Entry, record: Mapping[str, Any]) -> Entry:
 
 def without_approval_time(record: Mapping[str, Any]) -> dict[str, Any]:
     """The Pinwarden extension without what changes when the same content is approved again: seal and time."""
-    rest = {member: value for member, value in record.items() if member != "integrity"}
-    if isinstance(rest.get("approval"), dict):
-        rest["approval"] = {member: value for member, value in rest["approval"].items() if member != "at"}
-    return rest
+    remaining = {member: value for member, value in record.items() if member != "integrity"}
+    if isinstance(remaining.get("approval"), dict):
+        remaining["approval"] = {member: value for member, value in remaining["approval"].items() if member != "at"}
+    return remaining
 
 
 def as_reread(entry: Entry) -> Entry:
@@ -379,17 +379,19 @@ def plain(entry: Entry) -> Entry:
 
 
 def _plain_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in manifest.items() if name in _MANIFEST_ORDER}
+    plain_members = {name: value for name, value in manifest.items() if name in _MANIFEST_ORDER}
     for member, parts in TOOL_HASHES.items():
-        if member in known:
-            known[member] = {name: value for name, value in known[member].items() if name in (*parts, "generatedAt")}
-    return known
+        if member in plain_members:
+            plain_members[member] = {
+                name: value for name, value in plain_members[member].items() if name in (*parts, "generatedAt")
+            }
+    return plain_members
 
 
 def in_order(value: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
     """The members in ``order`` first, then the others in their own order."""
-    known = {member: value[member] for member in order if member in value}
-    return {**known, **{member: inner for member, inner in value.items() if member not in known}}
+    ordered = {member: value[member] for member in order if member in value}
+    return {**ordered, **{member: inner for member, inner in value.items() if member not in ordered}}
 
 
 def _only(value: Mapping[str, Any], members: Iterable[str]) -> dict[str, Any]:

@@ -202,22 +202,22 @@ def policy_facts(document: Mapping[str, Any]) -> tuple[list[Any], str | None]:
     return (evidence if isinstance(evidence, list) else []), record.get("publishedAt")
 
 
-def with_optional_members_of(known: Extension, fresh: Extension) -> Extension:
-    """``fresh`` with the optional members of ``known`` that it does not have itself."""
+def with_optional_members_of(earlier: Extension, fresh: Extension) -> Extension:
+    """``fresh`` with the optional members of ``earlier`` that it does not have itself."""
     return replace(
         fresh,
-        bundle=fresh.bundle if fresh.bundle is not None else known.bundle,
-        configured_in=fresh.configured_in or known.configured_in,
-        surface_of=fresh.surface_of or known.surface_of,
-        probed_release=fresh.probed_release or known.probed_release,
-        install_scripts=fresh.install_scripts or known.install_scripts,
-        bundle_tree=fresh.bundle_tree or known.bundle_tree,
-        evidence=fresh.evidence or known.evidence,
-        published_at=fresh.published_at or known.published_at,
-        publisher=fresh.publisher or known.publisher,
-        launch=fresh.launch or known.launch,
-        others={**known.others, **fresh.others},
-        member_order=known.member_order,
+        bundle=fresh.bundle if fresh.bundle is not None else earlier.bundle,
+        configured_in=fresh.configured_in or earlier.configured_in,
+        surface_of=fresh.surface_of or earlier.surface_of,
+        probed_release=fresh.probed_release or earlier.probed_release,
+        install_scripts=fresh.install_scripts or earlier.install_scripts,
+        bundle_tree=fresh.bundle_tree or earlier.bundle_tree,
+        evidence=fresh.evidence or earlier.evidence,
+        published_at=fresh.published_at or earlier.published_at,
+        publisher=fresh.publisher or earlier.publisher,
+        launch=fresh.launch or earlier.launch,
+        others={**earlier.others, **fresh.others},
+        member_order=earlier.member_order,
     )
 
 
@@ -289,8 +289,8 @@ def _optional_members(extension: Extension) -> dict[str, Any]:
         members["bundle"] = dict(extension.bundle)
     if (configured := extension.configured_in) is not None:
         answers = {"answers": dict(configured.answers)} if configured.answers else {}
-        where = {"client": configured.client, "scope": configured.scope, "file": configured.file}
-        members["configuredIn"] = {**where, **answers}
+        location = {"client": configured.client, "scope": configured.scope, "file": configured.file}
+        members["configuredIn"] = {**location, **answers}
     if extension.surface_of is not None:
         members["surfaceOf"] = extension.surface_of
     if extension.probed_release is not None:
@@ -388,8 +388,8 @@ def _rows(record: Any, member: str) -> list[Any]:
 
 
 def _surface(value: Any, path: str) -> SurfacePin:
-    where = _text(value["file"]["path"])
-    if not _SURFACE_PATH.fullmatch(where):
+    file_path = _text(value["file"]["path"])
+    if not _SURFACE_PATH.fullmatch(file_path):
         invalid(f"{path}/file/path", "is not a file in the surfaces folder")
     from pinwarden.surface.surface import ITEM_KINDS
 
@@ -403,18 +403,18 @@ def _surface(value: Any, path: str) -> SurfacePin:
     return SurfacePin(
         digest=Digest.parse(value["digest"]),
         items=items,
-        path=where,
+        path=file_path,
         file_digest=Digest.parse(value["file"]["digest"]),
     )
 
 
 def _closure(value: Any, path: str) -> ClosurePin:
-    where, count = _text(value["file"]["path"]), value["packages"]
-    if not _CLOSURE_PATH.fullmatch(where):
+    file_path, count = _text(value["file"]["path"]), value["packages"]
+    if not _CLOSURE_PATH.fullmatch(file_path):
         invalid(f"{path}/file/path", "is not a file in the closures folder")
     if type(count) is not int or count < 1:
         invalid(f"{path}/packages", "is not a number of packages")
-    return ClosurePin(packages=count, path=where, file_digest=Digest.parse(value["file"]["digest"]))
+    return ClosurePin(packages=count, path=file_path, file_digest=Digest.parse(value["file"]["digest"]))
 
 
 def _image(value: Any) -> ImagePin:

@@ -172,12 +172,12 @@ class GatewayPolicy(Record):
     def loosened(self) -> list[str]:
         """Settings that let unapproved content pass although the default would not, as sentences."""
         sentences: list[str] = []
-        for where, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
+        for prefix, settings in (("", self.settings), *(("a rule of ", rule.settings) for rule in self.rules)):
             for key in ("enforcement", "unknown", "block-at"):
                 default = DEFAULTS[key]
                 word = settings.get(key, default)
                 if _STRICTNESS[key].index(word) < _STRICTNESS[key].index(default):
-                    sentences.append(f'{where}the policy says {key} = "{word}"')
+                    sentences.append(f'{prefix}the policy says {key} = "{word}"')
         sentences += [
             f"the policy allows a digest of {allowed.tool[:120]!a} in addition to the approved one"
             for allowed in self.allowlist
@@ -279,9 +279,9 @@ def tightened(policy: GatewayPolicy, other: GatewayPolicy) -> GatewayPolicy:
 def _stricter_settings(settings: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """The settings, each replaced by that of the other policy where it is stricter."""
     stricter = dict(settings)
-    for key, words in _STRICTNESS.items():
+    for key, values in _STRICTNESS.items():
         if key in other:
-            stricter[key] = max(stricter.get(key, DEFAULTS[key]), other[key], key=words.index)
+            stricter[key] = max(stricter.get(key, DEFAULTS[key]), other[key], key=values.index)
     if "url-hosts" in other:
         stricter["url-hosts"] = tuple(
             host for host in stricter.get("url-hosts", DEFAULTS["url-hosts"]) if host in other["url-hosts"]
@@ -300,13 +300,13 @@ def _rows(table: Table, key: str, read: Callable[[Table], _Row]) -> tuple[_Row, 
 
 def _settings(table: Table) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    for key, known in _WORDS.items():
+    for key, allowed in _WORDS.items():
         if key in table.value:
-            word = table.value[key]
-            word = _ALIASES.get(word, word) if isinstance(word, str) else word
-            if word not in known:
-                table.invalid(key, f"is not one of {', '.join(known)}")
-            settings[key] = word
+            value = table.value[key]
+            value = _ALIASES.get(value, value) if isinstance(value, str) else value
+            if value not in allowed:
+                table.invalid(key, f"is not one of {', '.join(allowed)}")
+            settings[key] = value
     hosts = table.texts("url-hosts")
     if hosts is not None:
         settings["url-hosts"] = tuple(table.pattern(host.lower()) for host in hosts)

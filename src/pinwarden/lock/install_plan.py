@@ -201,9 +201,9 @@ def _modern_env(
     env: dict[str, Any] = {}
     forwarded: list[str] = []
     for variable in variables:
-        given = variable.value if variable.value is not None else variable.default
-        if given is not None:
-            env[variable.name] = filled_in(as_text(given), variable.variables, placeholder)
+        value = variable.value if variable.value is not None else variable.default
+        if value is not None:
+            env[variable.name] = filled_in(as_text(value), variable.variables, placeholder)
         elif client == "codex":
             forwarded.append(variable.name)
         else:
@@ -219,9 +219,9 @@ def _modern_remote(remote: Remote, client: str, placeholder: Callable[[str], str
     headers: dict[str, str] = {}
     from_env: dict[str, str] = {}
     for header in remote.headers:
-        given = header.value if header.value is not None else header.default
-        if given is not None:
-            headers[header.name] = filled_in(as_text(given), header.variables, placeholder)
+        value = header.value if header.value is not None else header.default
+        if value is not None:
+            headers[header.name] = filled_in(as_text(value), header.variables, placeholder)
         elif client == "codex":
             from_env[header.name] = variable_name(header.name)
         else:
@@ -255,7 +255,7 @@ def _expansion_difference(client: str) -> list[str]:
 Scope = Literal["project", "global"]
 
 
-class Installation(Record):
+class PlanOptions(Record):
     """Options of an install plan."""
 
     scope: Scope = "project"
@@ -264,7 +264,7 @@ class Installation(Record):
     dialect: Dialect = "toolpin"
 
 
-USUAL = Installation()
+DEFAULT_OPTIONS = PlanOptions()
 
 
 def install_plan(
@@ -273,7 +273,7 @@ def install_plan(
     *,
     now: str,
     verification: VerificationReport | None = None,
-    how: Installation = USUAL,
+    options: PlanOptions = DEFAULT_OPTIONS,
 ) -> dict[str, Any]:
     """The lockfile entry of a server in a client, in ToolPin's member order and without ``integrity``.
 
@@ -283,25 +283,25 @@ def install_plan(
     problem = installable_problem(entry)
     if problem is not None:
         raise PinwardenError("NO_INSTALL_TARGET", f"cannot install {entry.name[:120]}: {problem}")
-    chosen = require_target(entry) if how.target is None else how.target
-    made = fragment(entry, client, target=chosen, dialect=how.dialect)
+    chosen = require_target(entry) if options.target is None else options.target
+    client_fragment = fragment(entry, client, target=chosen, dialect=options.dialect)
     trust = judge(entry, now=now) if verification is None else verification.trust
     manifest = capability_manifest(entry, now=now) if verification is None else dict(verification.manifest)
     locked = {
         "selectedTarget": selected_target(chosen),
-        "config": made.config,
+        "config": client_fragment.config,
         "capabilityManifest": manifest,
     }
     plan: dict[str, Any] = {
         "name": entry.name,
         "version": entry.version,
         "client": client,
-        "scope": how.scope,
+        "scope": options.scope,
         "selectedTarget": selected_target(chosen),
         # Added before the digest is computed, so that the digest covers it.
         "trust": with_evidence(trust, LOCK_INTEGRITY_EVIDENCE, now=now).to_json(),
-        "config": made.config,
-        "notes": list(made.notes),
+        "config": client_fragment.config,
+        "notes": list(client_fragment.notes),
         "capabilityManifest": manifest,
         "resolvedAt": now,
         "lockedAt": now,

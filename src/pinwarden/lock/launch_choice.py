@@ -217,9 +217,9 @@ def _value(argument: Argument, placeholder: Callable[[str], str]) -> str | None:
     """The value of an argument: empty for a flag, None if the argument is left out."""
     if argument.kind == "text":
         return argument.value
-    given = argument.value if argument.value is not None else argument.default
-    if given is not None:
-        return filled_in(as_text(given), argument.variables, placeholder)
+    value = argument.value if argument.value is not None else argument.default
+    if value is not None:
+        return filled_in(as_text(value), argument.variables, placeholder)
     if argument.value_hint is None and argument.kind == "named":
         # It cannot have a value, so it is a flag: present unless it is optional.
         return "" if argument.is_required or "isRequired" not in argument.raw else None
@@ -236,8 +236,8 @@ def filled_in(template: str, variables: Iterable[Input], placeholder: Callable[[
         variable = declared.get(match[1])
         if variable is None:
             return match[0]  # not declared: the braces are literal
-        given = variable.value if variable.value is not None else variable.default
-        return placeholder(variable.name) if given is None else as_text(given)
+        text = variable.value if variable.value is not None else variable.default
+        return placeholder(variable.name) if text is None else as_text(text)
 
     return _VARIABLE.sub(value, template)
 
@@ -284,8 +284,8 @@ def _command_differences(package: Package, command: Command) -> Iterable[str]:
     if kind == "cargo" and package.version:
         yield f"This command does not pin version {package.version}: it runs the installed binary."
     if package.transport not in (None, "stdio"):
-        where = f" at {package.serves.url}" if package.serves else ""
-        yield f"The package serves {package.transport}{where}; a client that only starts it cannot reach it."
+        at_url = f" at {package.serves.url}" if package.serves else ""
+        yield f"The package serves {package.transport}{at_url}; a client that only starts it cannot reach it."
     if kind == "mcpb":
         yield "The official mcpb program has no command run; install the bundle in a client that supports MCPB."
     if kind not in PACKAGE_TYPES and (old.program, old.arguments) != (command.program, command.arguments):

@@ -163,10 +163,10 @@ def restored_on_error(path: Path, keys: Collection[str]) -> Iterator[None]:
     except BaseException:
         with exclusive(path):
             _finish_earlier_write(path)
-            written = read(path)
-            if data is not None and lock is not None and written != lock and _others(written, keys) == others:
+            current = read(path)
+            if data is not None and lock is not None and current != lock and _others(current, keys) == others:
                 _restore(path, data, files)
-                _remove_unpinned(path, written, lock)
+                _remove_unpinned(path, current, lock)
         raise
 
 

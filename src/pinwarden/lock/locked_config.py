@@ -14,8 +14,17 @@ from pinwarden.lock.extension import extension_of
 if TYPE_CHECKING:
     from pinwarden.lock.extension import ConfiguredIn
 
-Place = tuple[str, str]
+ConfigLocation = tuple[str, str]
 """Client and scope, which identify one configuration file."""
+SOURCE = "local-config"
+"""The registry source of entries that were locked from a configuration."""
+INSTALLED = "bundle-registry"
+"""The registry source of installed bundles, which are upgraded from their own registry."""
+UNLISTED = (SOURCE, INSTALLED)
+"""Sources that are not MCP registries."""
+NO_RELEASE = "0.0.0"
+"""The version of entries whose configuration names none; lockfileVersion 2 requires one."""
+_MAX_NAMED = 8  # members in one note
 
 
 class LockedConfig(Record):
@@ -40,21 +49,34 @@ def locked_config(key: str, lock_entry: Mapping[str, Any]) -> LockedConfig:
     if fragment is None:
         fragment = lock_entry.get("config")
     scope = lock_entry.get("scope")
-    known = CLIENTS.get(client)
+    config_client = CLIENTS.get(client)
     return LockedConfig(
         key=key,
         name=name,
         client=client,
         scope=scope if type(scope) is str else None,
-        entry=entry_in(fragment, known, name) if known else None,
+        entry=entry_in(fragment, config_client, name) if config_client else None,
         secrets=_secrets(lock_entry.get("capabilityManifest")),
     )
 
 
 def installed(file: ConfigFile, locked: LockedConfig) -> Any:
     """The entry of a locked server in its client's file; ``None`` if it is not there."""
-    known = CLIENTS.get(locked.client)
-    return entry_in(file.document, known, locked.name) if known else None
+    client = CLIENTS.get(locked.client)
+    return entry_in(file.document, client, locked.name) if client else None
+
+
+def configured_in(entry: Entry) -> ConfiguredIn | None:
+    """The client configuration that an entry was locked from; None if it came from elsewhere."""
+    extension = extension_of(entry)
+    return extension.configured_in if extension is not None else None
+
+
+def uncovered(name: str, members: Sequence[str]) -> str:
+    """The note about members of a configuration that the lock does not record."""
+    more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
+    listed = ", ".join(members[:_MAX_NAMED])
+    return f"{name}: the lock does not record {listed}{more}, which may be secret; changes to it are not detected"
 
 
 def _secrets(manifest: Any) -> tuple[tuple[str, str], ...]:
@@ -66,30 +88,3 @@ def _secrets(manifest: Any) -> tuple[tuple[str, str], ...]:
 
 def _text(value: Any) -> str:
     return value if type(value) is str else ""
-
-
-_MAX_NAMED = 8  # members in one note
-SOURCE = "local-config"
-"""The registry source of entries that were locked from a configuration."""
-
-INSTALLED = "bundle-registry"
-"""The registry source of installed bundles, which are upgraded from their own registry."""
-
-UNLISTED = (SOURCE, INSTALLED)
-"""Sources that are not MCP registries."""
-
-NO_RELEASE = "0.0.0"
-"""The version of entries whose configuration names none; lockfileVersion 2 requires one."""
-
-
-def uncovered(name: str, members: Sequence[str]) -> str:
-    """The note about members of a configuration that the lock does not record."""
-    more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
-    shown = ", ".join(members[:_MAX_NAMED])
-    return f"{name}: the lock does not record {shown}{more}, which may be secret; changes to it are not detected"
-
-
-def configured_in(entry: Entry) -> ConfiguredIn | None:
-    """The client configuration that an entry was locked from; None if it came from elsewhere."""
-    extension = extension_of(entry)
-    return extension.configured_in if extension is not None else None

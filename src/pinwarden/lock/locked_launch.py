@@ -109,20 +109,20 @@ def _release(runs: Launch) -> str | None:
     return package.purl if package.pinned or package.kind == "oci" else None
 
 
-def with_bytes_of(known: Extension, fresh: Extension, *, same: bool) -> Extension:
-    """``fresh`` with the pinned bytes of ``known``. ``same``: the configuration did not change either."""
+def with_bytes_of(earlier: Extension, fresh: Extension, *, same: bool) -> Extension:
+    """``fresh`` with the pinned bytes of ``earlier``. ``same``: the configuration did not change either."""
     return replace(
         fresh,
-        artifacts=known.artifacts,
-        image=known.image,
-        closure=known.closure,
-        provenance=known.provenance,
-        registry=known.registry,
-        evidence=fresh.evidence or known.evidence,
-        published_at=fresh.published_at or known.published_at,
-        publisher=fresh.publisher or known.publisher,
-        install_scripts=fresh.install_scripts or known.install_scripts,
-        bundle_tree=fresh.bundle_tree or known.bundle_tree,
-        launch=fresh.launch or (known.launch if same else None),
-        member_order=tuple(name for name in known.member_order if name in _BYTES_MEMBERS),
+        artifacts=earlier.artifacts,
+        image=earlier.image,
+        closure=earlier.closure,
+        provenance=earlier.provenance,
+        registry=earlier.registry,
+        evidence=fresh.evidence or earlier.evidence,
+        published_at=fresh.published_at or earlier.published_at,
+        publisher=fresh.publisher or earlier.publisher,
+        install_scripts=fresh.install_scripts or earlier.install_scripts,
+        bundle_tree=fresh.bundle_tree or earlier.bundle_tree,
+        launch=fresh.launch or (earlier.launch if same else None),
+        member_order=tuple(name for name in earlier.member_order if name in _BYTES_MEMBERS),
     )

@@ -91,13 +91,13 @@ def parse(data: bytes) -> Lock:
         invalid(f"/{EXTENSION}", "is not an object")
     for key, entry in servers.items():
         check_shape(entry, f"/servers/{escape_pointer_token(key)}")
-    known = ("lockfileVersion", "generatedAt", "updatedAt", "servers", EXTENSION)
+    known_members = ("lockfileVersion", "generatedAt", "updatedAt", "servers", EXTENSION)
     return Lock(
         generated_at=document["generatedAt"],
         updated_at=document.get("updatedAt"),
         entries=tuple(Entry(key=key, document=entry) for key, entry in servers.items()),
         seal=seal,
-        others={member: value for member, value in document.items() if member not in known},
+        others={member: value for member, value in document.items() if member not in known_members},
     )
 
 
@@ -146,8 +146,12 @@ def plain(lock: Lock) -> Lock:
 
 def sealed(lock: Lock) -> Lock:
     """The lock with a new seal over the whole file. Entries do not change."""
-    kept = {member: value for member, value in (lock.seal or {}).items() if member not in _SEAL_MEMBERS}
-    seal = {"format": SEAL_FORMAT, "entries": {entry.key: whole_digest(entry) for entry in lock.entries}, **kept}
+    other_members = {member: value for member, value in (lock.seal or {}).items() if member not in _SEAL_MEMBERS}
+    seal = {
+        "format": SEAL_FORMAT,
+        "entries": {entry.key: whole_digest(entry) for entry in lock.entries},
+        **other_members,
+    }
     return replace(lock, seal={**seal, "integrity": seal_integrity(replace(lock, seal=seal))})
 
 
@@ -180,22 +184,24 @@ def relock(old: Lock | None, new_entries: Iterable[Entry], now: str, *, plain_v2
     if plain_v2:
         old_plain = plain(old)
         old = old if old_plain == old else old_plain
-    kept = {entry.key: entry for entry in old.entries}
-    changed = {key: entry for key, entry in fresh.items() if key not in kept or not _is_unchanged(kept[key], entry)}
+    earlier = {entry.key: entry for entry in old.entries}
+    changed = {
+        key: entry for key, entry in fresh.items() if key not in earlier or not _is_unchanged(earlier[key], entry)
+    }
     if not changed and (plain_v2 or old.seal is not None or not old.is_extended):
         return old
-    entries = {key: as_reread(entry) for key, entry in kept.items()} | changed  # a replaced entry keeps its place
+    entries = {key: as_reread(entry) for key, entry in earlier.items()} | changed  # a replaced entry keeps its place
     return finish(replace(old, updated_at=now, entries=tuple(entries.values())))
 
 
 def without(old: Lock, keys: Iterable[str], now: str) -> Lock:
     """The lock without these entries; the result *is* ``old`` if it has none of them."""
-    gone = frozenset(keys)
-    _refuse_tampered(verify(old), replaced=gone)
-    rest = tuple(as_reread(entry) for entry in old.entries if entry.key not in gone)
-    if len(rest) == len(old.entries):
+    removed = frozenset(keys)
+    _refuse_tampered(verify(old), replaced=removed)
+    remaining = tuple(as_reread(entry) for entry in old.entries if entry.key not in removed)
+    if len(remaining) == len(old.entries):
         return old
-    lock = replace(old, updated_at=now, entries=rest)
+    lock = replace(old, updated_at=now, entries=remaining)
     return sealed(lock) if old.is_extended else lock
 
 
@@ -383,10 +389,10 @@ def _entry_problems(entry: Entry, *, seal_holds: bool, required: bool) -> Iterat
 
 def _entry_seal_problem(entry: Entry) -> str | None:
     extension_of(entry)  # raises if it is invalid
-    stated = entry.manifest[EXTENSION].get("integrity")
-    if stated is None:
+    seal = entry.manifest[EXTENSION].get("integrity")
+    if seal is None:
         return "entry_seal_missing"
-    return None if stated == seal_of(entry) else "entry_seal_mismatch"
+    return None if seal == seal_of(entry) else "entry_seal_mismatch"
 
 
 def _differing_copies(entry: Entry) -> Iterator[str]:
@@ -451,14 +457,14 @@ def _sealed_entry_problems(entries: Iterable[Entry], digests: Mapping[str, Any])
     present = set()
     for entry in entries:
         present.add(entry.key)
-        where = f"/servers/{escape_pointer_token(entry.key)}"
+        path = f"/servers/{escape_pointer_token(entry.key)}"
         if entry.key not in digests:
             code = "sealed_entry_added"
         elif digests[entry.key] != _whole_digest(entry):
             code = "sealed_entry_changed"
         else:
             continue
-        yield Problem(code=code, path=where, server=entry.name, client=entry.client)
+        yield Problem(code=code, path=path, server=entry.name, client=entry.client)
     for key in digests:
         if key not in present:
             step = f"/{EXTENSION}/entries/{escape_pointer_token(key)}"

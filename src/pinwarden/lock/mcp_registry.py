@@ -68,20 +68,20 @@ class Registries(Record):
         An unavailable source ends the search. It may have the entry, and the next source may have another publisher's
         server under the same name.
         """
-        for candidate in self._wanted(source):
-            rows = [entry for entry in self._entries(candidate, name, version) if _is(entry, name, version)]
+        for candidate in self._queried_sources(source):
+            rows = [entry for entry in self._entries(candidate, name, version) if _matches(entry, name, version)]
             _refuse_duplicates(candidate, rows)
             result = newest(iter(rows))
             if result is not None:
                 return result
-        result = newest(entry for entry in self._from_cache(source) if _is(entry, name, version))
+        result = newest(entry for entry in self._from_cache(source) if _matches(entry, name, version))
         if result is not None:
             return result
-        wanted = f"{name} {version}" if version else name
-        raise PinwardenError("SERVER_NOT_FOUND", f"no registry has {wanted[:120]!a}")
+        server = f"{name} {version}" if version else name
+        raise PinwardenError("SERVER_NOT_FOUND", f"no registry has {server[:120]!a}")
 
-    def _wanted(self, source: str | None) -> list[RegistrySource]:
-        chosen = [known for known in self.sources if source in (None, known.id)]
+    def _queried_sources(self, source: str | None) -> list[RegistrySource]:
+        chosen = [candidate for candidate in self.sources if source in (None, candidate.id)]
         return [source for source in chosen if source.path is not None or not self.offline]
 
     def _from_cache(self, source: str | None) -> Iterator[RegistryEntry]:
@@ -89,7 +89,7 @@ class Registries(Record):
 
         The cache is a file of the project. It cannot stand in for the official registry where that is switched off.
         """
-        queried = {handler.id for handler in self._wanted(None)} | (set() if self.offline else {OFFICIAL})
+        queried = {candidate.id for candidate in self._queried_sources(None)} | (set() if self.offline else {OFFICIAL})
         return (
             entry
             for entry in self.cached
@@ -104,8 +104,8 @@ class Registries(Record):
         with _Lookup(source, self.cache_folder, self.seconds) as lookup:
             for root in roots:
                 if root.endswith("/v0.1"):
-                    wanted = quote(version or "latest", safe="")
-                    response = lookup.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted}")
+                    wanted_version = quote(version or "latest", safe="")
+                    response = lookup.get(f"{root}/servers/{quote(name, safe='')}/versions/{wanted_version}")
                     if response is not None:
                         return [_checked_entry(source, response, name, version)]
                 listed = list(_listed(lookup, root, name))
@@ -119,7 +119,7 @@ def _checked_entry(source: RegistrySource, response: Any, name: str, version: st
     entry = _entry(source, response)
     if entry is None:
         raise _unavailable(source, "its response is not a server entry")
-    if not _is(entry, name, version):
+    if not _matches(entry, name, version):
         raise _unavailable(source, "its response is about another server or version")
     return entry
 
@@ -167,9 +167,9 @@ def _entry(source: RegistrySource, row: Any) -> RegistryEntry | None:
 
 def _refuse_duplicates(source: RegistrySource, rows: list[RegistryEntry]) -> None:
     """Refuse two different entries for one version: either could be the one that was reviewed."""
-    known: dict[str, Any] = {}
+    servers: dict[str, Any] = {}
     for row in rows:
-        if known.setdefault(_version(row), row["server"]) != row["server"]:
+        if servers.setdefault(_version(row), row["server"]) != row["server"]:
             raise _unavailable(source, f"it has two different entries for version {_version(row)[:80]!a}")
 
 
@@ -199,10 +199,10 @@ class _Lookup:
 
     def get(self, url: str) -> Any:
         """The JSON at a URL; None for 404."""
-        kept = self._kept(url)
-        status, etag, body = self._request(url, kept["etag"] if kept else None)
-        if status == 304 and kept:
-            return kept["body"]
+        cached = self._read_cached(url)
+        status, etag, body = self._request(url, cached["etag"] if cached else None)
+        if status == 304 and cached:
+            return cached["body"]
         if status == 404:
             return None
         if status != 200:
@@ -214,7 +214,7 @@ class _Lookup:
         if response is None:
             raise _unavailable(self.source, "its response is null")
         if etag:
-            self._keep(url, etag, response)
+            self._write_cached(url, etag, response)
         return response
 
     def _request(self, url: str, etag: str | None) -> tuple[int, str | None, bytes]:
@@ -231,17 +231,17 @@ class _Lookup:
                 raise _unavailable(self.source, err.message) from err
             raise
 
-    def _keep(self, url: str, etag: str, response: Any) -> None:
+    def _write_cached(self, url: str, etag: str, response: Any) -> None:
         if self._cache is None:
             return
         try:
             self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-            kept = {"url": url, "etag": etag, "body": response, "digest": _digest(response)}
-            write_atomically(self._cache_path(url), json.dumps(kept).encode())
+            cached = {"url": url, "etag": etag, "body": response, "digest": _digest(response)}
+            write_atomically(self._cache_path(url), json.dumps(cached).encode())
         except (OSError, PinwardenError):
             return  # only a cache; the next lookup requests it again
 
-    def _kept(self, url: str) -> dict[str, Any] | None:
+    def _read_cached(self, url: str) -> dict[str, Any] | None:
         """The cached response; None if it is damaged, of another URL, or writable by other users."""
         if self._cache is None:
             return None
@@ -249,11 +249,11 @@ class _Lookup:
         try:
             if not _is_ours(path):
                 return None
-            kept = parse_json(read_file(path, 2 * _MAX_RESPONSE), Limits(max_bytes=2 * _MAX_RESPONSE))
-            whole = kept["url"] == url and kept["digest"] == _digest(kept["body"])
+            cached = parse_json(read_file(path, 2 * _MAX_RESPONSE), Limits(max_bytes=2 * _MAX_RESPONSE))
+            valid = cached["url"] == url and cached["digest"] == _digest(cached["body"])
         except (OSError, PinwardenError, KeyError, TypeError):
             return None
-        return kept if whole and isinstance(kept["etag"], str) and _HEADER_TEXT.fullmatch(kept["etag"]) else None
+        return cached if valid and isinstance(cached["etag"], str) and _HEADER_TEXT.fullmatch(cached["etag"]) else None
 
     def _cache_path(self, url: str) -> Path:
         return (self._cache or Path()) / f"{Digest.of_bytes(url.encode()).hex}.json"
@@ -386,7 +386,7 @@ def _unavailable(source: RegistrySource, why: str) -> PinwardenError:
     return PinwardenError("REGISTRY_UNAVAILABLE", f"the registry {source.id} is unavailable: {why}")
 
 
-def _is(entry: RegistryEntry, name: str, version: str | None) -> bool:
+def _matches(entry: RegistryEntry, name: str, version: str | None) -> bool:
     server = entry.get("server")
     return isinstance(server, dict) and server.get("name") == name and version in (None, server.get("version"))
 

@@ -120,11 +120,11 @@ def _check_toolpin(value: dict[str, Any]) -> None:
 
 
 def _source(member: str, name: str) -> str:
-    known = _SOURCE_ALIASES.get(name, name)
-    if known not in _TOOLPIN_SOURCES:
+    source = _SOURCE_ALIASES.get(name, name)
+    if source not in _TOOLPIN_SOURCES:
         # ToolPin's policy can name only its own registries; Pinwarden's can name any.
         _invalid(member, f"names the registry {name[:40]!a}, which ToolPin does not know")
-    return known
+    return source
 
 
 # Pinwarden's policy

@@ -76,7 +76,7 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
         digests.setdefault((observation.server, observation.entity, observation.item), set()).add(observation.digest)
     findings = _findings(observations)
     allow: list[Observation] = []
-    left: list[LeftOut] = []
+    omitted: list[LeftOut] = []
     for observation in observations:
         code, more = _objection(
             observation, len(digests[observation.server, observation.entity, observation.item]), findings
@@ -84,13 +84,15 @@ def propose(observations: Sequence[Observation], *, only_called: bool = False) -
         if not code and only_called and not observation.calls:
             code = "unused"
         if code:
-            left.append(
+            omitted.append(
                 LeftOut(observation=observation, code=code, reason=REASONS[code] + (f": {more}" if more else ""))
             )
         else:
             allow.append(observation)
     order = list(REASONS)
-    return Proposal(allow=tuple(allow), left_out=tuple(sorted(left, key=lambda omission: order.index(omission.code))))
+    return Proposal(
+        allow=tuple(allow), left_out=tuple(sorted(omitted, key=lambda omission: order.index(omission.code)))
+    )
 
 
 _Findings = Mapping[tuple[str, str, str, str], list[Finding]]
@@ -137,11 +139,11 @@ def _findings(observations: Sequence[Observation]) -> _Findings:
                 if other != server and not _is_seen_twice(surfaces[server], beside)
             ]
             for finding in scan(_surface([item for item in layer if item.server == server]), neighbours):
-                where = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
+                name = finding.path.split("/")[1] if finding.entity == "server" and finding.path else finding.name
                 # Duplicate names are reported by a rule of their own.
                 if finding.severity == "warning" and finding.code != "duplicate_tool_name":
-                    digest = digests.get((server, finding.entity, where), "")
-                    findings.setdefault((server, finding.entity, where, digest), []).append(finding)
+                    digest = digests.get((server, finding.entity, name), "")
+                    findings.setdefault((server, finding.entity, name, digest), []).append(finding)
     return findings
 
 
@@ -176,8 +178,10 @@ def _surface(observations: Sequence[Observation]) -> Surface:
         )
         for kind in ITEM_KINDS
     }
-    said = {observation.item: observation.value for observation in observations if observation.entity == "server"}
-    return Surface(server=said or None, items=items, observed={})
+    information = {
+        observation.item: observation.value for observation in observations if observation.entity == "server"
+    }
+    return Surface(server=information or None, items=items, observed={})
 
 
 def _key(observation: Observation) -> str:

@@ -75,8 +75,8 @@ def _toolpin_issues(policy: ToolPinPolicy, plan: Mapping[str, Any], now: str) ->
     if policy.flag("denyRequiredSecrets") and required:
         yield "required_secrets_denied", f"{name} requires secret input(s): {', '.join(required)}"
     if policy.flag("requireDigestPinnedOci") and (problem := _image_problem(plan)):
-        how = "with a valid sha256 digest" if "valid" in problem else "by digest"
-        yield "oci_digest_required", f"{name} OCI target must be pinned {how}"
+        manner = "with a valid sha256 digest" if "valid" in problem else "by digest"
+        yield "oci_digest_required", f"{name} OCI target must be pinned {manner}"
     if policy.flag("requireMcpbSha256") and _lacks_bundle_hash(plan):
         yield "mcpb_sha256_required", f"{name} MCPB target must declare a valid 64-character fileSha256"
 
@@ -111,14 +111,14 @@ def _toolpin_lists(policy: ToolPinPolicy, plan: Mapping[str, Any]) -> Iterator[t
         yield "client_denied", f"{client} is denied"
     if name in policy.listed("deniedServers"):
         yield "server_denied", f"{name} is denied"
-    for member, listed, code, what in (
+    for member, listed, code, kind in (
         ("packageTypes", "deniedPackageTypes", "package_type_denied", "package type"),
         ("transports", "deniedTransports", "transport_denied", "transport"),
         ("remoteHosts", "deniedRemoteHosts", "remote_host_denied", "remote host"),
     ):
         for item in manifest[member]:
             if item in policy.listed(listed):
-                yield code, f"{name} uses denied {what} {item}"
+                yield code, f"{name} uses denied {kind} {item}"
 
 
 def _proof_problem(trust: Mapping[str, Any], now: str) -> str | None:
@@ -249,15 +249,15 @@ def _choice_findings(policy: Policy, plan: Mapping[str, Any]) -> Iterator[tuple[
     yield from _chosen(policy.hosts, "host", manifest["remoteHosts"], name)
 
 
-def _chosen(choice: Choice, what: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
-    words = what.replace("_", " ")
+def _chosen(choice: Choice, kind: str, items: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+    label = kind.replace("_", " ")
     for item in items:
-        spellings = _host_spellings(item) if what == "host" else (item,)
+        spellings = _host_spellings(item) if kind == "host" else (item,)
         pattern = choice.denied_by(*spellings)
         if pattern is not None:
-            yield f"{what}_denied", f"{name}: {words} {item} is denied by {pattern.text}"
+            yield f"{kind}_denied", f"{name}: {label} {item} is denied by {pattern.text}"
         elif not choice.allows(*spellings):
-            yield f"{what}_not_allowed", f"{name}: {words} {item} is not on the allow list"
+            yield f"{kind}_not_allowed", f"{name}: {label} {item} is not on the allow list"
 
 
 def _host_spellings(host: str) -> tuple[str, ...]:

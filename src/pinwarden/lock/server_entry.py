@@ -179,12 +179,12 @@ def from_value(value: Any, *, source: str | None = None) -> ServerEntry:
     if server is None:
         _invalid("entry.server", "is missing")
     meta = entry.object("_meta")
-    named = entry.text("source")
-    known = source if source is not None else named
-    if not known:
+    stated_source = entry.text("source")
+    source_id = source if source is not None else stated_source
+    if not source_id:
         # ToolPin would treat such an entry as one of the official registry.
         _invalid("entry.source", "is missing")
-    return _entry(server, _Object({}, "entry._meta") if meta is None else meta, known)
+    return _entry(server, _Object({}, "entry._meta") if meta is None else meta, source_id)
 
 
 def installable_problem(entry: ServerEntry) -> str | None:

@@ -347,8 +347,8 @@ def image_reference(identifier: str) -> tuple[str, str] | None:
 
 def image_host(name: str) -> str:
     """The registry host of an image name, which may have a tag."""
-    first, _, rest = name.lstrip("/").partition("/")
-    host = first.lower() if rest and _names_host(first) else "docker.io"
+    first, _, path = name.lstrip("/").partition("/")
+    host = first.lower() if path and _names_host(first) else "docker.io"
     return "docker.io" if host == _DOCKER_HUB else host
 
 
@@ -361,8 +361,8 @@ def _judge_live(findings: _Findings, live: LiveOutcome, manifest: dict[str, Any]
         case "listed":
             _pin_tools(findings, live.tools, manifest, now)
         case "failed":
-            where, code = ("Remote", "remote_probe_failed") if remote else ("Package", "package_probe_failed")
-            findings.issue("critical", code, f"{where} capability verification failed: {live.reason}")
+            kind, code = ("Remote", "remote_probe_failed") if remote else ("Package", "package_probe_failed")
+            findings.issue("critical", code, f"{kind} capability verification failed: {live.reason}")
             message = f"Live tools/list descriptions were not hashed: {live.reason}"
             findings.evidence.append(
                 {"code": "tool_description_hash", "status": "failed", "message": message, "required": True}

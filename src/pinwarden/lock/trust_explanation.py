@@ -75,8 +75,8 @@ def explain(report: TrustReport, *, now: str, configured: str | None = None) -> 
         proofs = [row["message"] for row in report.evidence if row["code"] in ARTIFACT_CODES]
         reasons += [_sentence(message) for message in proofs]
     codes = dict.fromkeys([*report.gated_by, *(row["code"] for row in failed)])
-    known = _REMEDIES if configured is None else _CONFIGURED if configured in _PACKAGED else {}
-    remedies = dict.fromkeys(known[code] for code in codes if code in known)
+    remedy_texts = _REMEDIES if configured is None else _CONFIGURED if configured in _PACKAGED else {}
+    remedies = dict.fromkeys(remedy_texts[code] for code in codes if code in remedy_texts)
     if configured is not None and configured not in _PACKAGED:
         remedies[_LOCAL] = None
     if report.tier == "conditional" and configured is None:

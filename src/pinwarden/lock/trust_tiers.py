@@ -560,7 +560,7 @@ def _is_row(row: Any) -> bool:
 def _registry_row(row: Mapping[str, Any]) -> Evidence:
     claimed = row["status"] == "passed"
     message = f"{row['message']} (registry-declared, not locally recomputed)" if claimed else row["message"]
-    kept: dict[str, Any] = {
+    evidence: dict[str, Any] = {
         "code": row["code"],
         "status": "declared" if claimed else row["status"],
         "message": message,
@@ -568,9 +568,9 @@ def _registry_row(row: Mapping[str, Any]) -> Evidence:
     }
     for member in _CARRIED:
         if member == "trustedAnchor" and isinstance(row.get(member), bool):
-            kept[member] = False
+            evidence[member] = False
         elif isinstance(row.get(member), str):
-            kept[member] = row[member]
+            evidence[member] = row[member]
     if isinstance(row.get("required"), bool):
-        kept["required"] = row["required"]
-    return kept
+        evidence["required"] = row["required"]
+    return evidence

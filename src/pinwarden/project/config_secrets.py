@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pinwarden.clients.config import ConfigFile, ConfiguredServer, DeclaredInput, fields_of
 from pinwarden.clients.table import client_of
 from pinwarden.core.record import Record
-from pinwarden.lock.locked_config import LockedConfig, Place, installed
+from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, installed
 from pinwarden.system.masking import MASK, is_reference, looks_secret, mask_url, mask_words
 
 _TOOLPIN_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -86,7 +86,7 @@ class SecretsReport(Record):
 def audit_locked(
     locked: Iterable[LockedConfig],
     files: Mapping[str, ConfigFile],
-    paths: Mapping[Place, str],
+    paths: Mapping[ConfigLocation, str],
     *,
     scope: str = "all",
 ) -> SecretsReport:
@@ -125,7 +125,7 @@ def audit_inputs(files: Iterable[ConfigFile]) -> tuple[SecretFinding, ...]:
 
 
 def _audit_entry(
-    entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], scope: str
+    entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[ConfigLocation, str], scope: str
 ) -> Iterator[SecretFinding]:
     scopes = ("project", "global") if scope == "all" else (scope,)
     locations = [

@@ -21,7 +21,7 @@ from pinwarden.core.record import replace
 from pinwarden.lock import entry as lock_entry
 from pinwarden.lock.entry import LOCK_CLIENTS, tier_rank
 from pinwarden.lock.extension import Extension, extended, extension_of, with_optional_members_of
-from pinwarden.lock.install_plan import Installation, install_plan
+from pinwarden.lock.install_plan import PlanOptions, install_plan
 from pinwarden.lock.locked_config import NO_RELEASE, SOURCE, configured_in, locked_config
 from pinwarden.lock.locked_launch import is_enforced, launch_command, locked_launch, with_bytes_of
 from pinwarden.lock.lockfile import same_json
@@ -47,8 +47,8 @@ def entry_of(server: ConfiguredServer, now: str) -> lock_entry.Entry:
     """The lock entry of a configured server."""
     made_up = from_value({"server": _server_json(server), "_meta": {}}, source=SOURCE)
     client = lock_client(server.client)
-    installation = Installation(scope="global" if server.scope == "global" else "project")
-    plan = install_plan(made_up, client, now=now, how=installation)
+    installation = PlanOptions(scope="global" if server.scope == "global" else "project")
+    plan = install_plan(made_up, client, now=now, options=installation)
     fragment = fragment_of(server)
     plan["config"] = fragment
     plan["locked"]["config"] = deepcopy(fragment)

@@ -31,7 +31,7 @@ from pinwarden.clients.table import CLIENTS, Client, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, replace
 from pinwarden.lock.launch_choice import variable_name
-from pinwarden.lock.locked_config import LockedConfig, Place, configured_in, installed, locked_config
+from pinwarden.lock.locked_config import ConfigLocation, LockedConfig, configured_in, installed, locked_config
 from pinwarden.lock.locked_launch import is_enforced, locked_launch
 from pinwarden.surface.drift.changes import ABSENT, Change, sort_changes
 from pinwarden.system.redaction import UNNAMED_REFERENCE, redact_entry
@@ -96,7 +96,7 @@ class DoctorReport(Record):
 def diagnose(
     locked: Iterable[LockedConfig],
     files: Mapping[str, ConfigFile],
-    paths: Mapping[Place, str],
+    paths: Mapping[ConfigLocation, str],
     *,
     lockfile: str = "mcp-lock.json",
     scope: str = "all",
@@ -108,7 +108,7 @@ def diagnose(
 
 
 def _diagnose_entry(
-    entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[Place, str], lockfile: str, scope: str
+    entry: LockedConfig, files: Mapping[str, ConfigFile], paths: Mapping[ConfigLocation, str], lockfile: str, scope: str
 ) -> Iterator[ConfigIssue]:
     if type(entry.entry) is not dict:
         yield _issue(entry, "invalid", ("", None), "locked plan does not contain a comparable client config entry")
@@ -179,7 +179,7 @@ class UnknownServer(Record):
 def unknown_servers(
     locked: Iterable[LockedConfig],
     files: Iterable[ConfigFile],
-    paths: Mapping[Place, str],
+    paths: Mapping[ConfigLocation, str],
     *,
     elsewhere: Iterable[LockedConfig] = (),
 ) -> tuple[UnknownServer, ...]:
@@ -224,7 +224,7 @@ def repeated_servers(files: Iterable[ConfigFile]) -> tuple[UnknownServer, ...]:
     return tuple(repeated)
 
 
-def _files_of(entry: LockedConfig, paths: Mapping[Place, str]) -> list[str]:
+def _files_of(entry: LockedConfig, paths: Mapping[ConfigLocation, str]) -> list[str]:
     scopes = (entry.scope,) if entry.scope else ("project", "global")
     return [paths[entry.client, scope] for scope in scopes if (entry.client, scope) in paths]
 

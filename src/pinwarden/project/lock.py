@@ -20,7 +20,7 @@ from pinwarden.lock.extension import (
     pin_surface,
     surface_path,
 )
-from pinwarden.lock.install_plan import Installation, Scope, install_plan
+from pinwarden.lock.install_plan import PlanOptions, Scope, install_plan
 from pinwarden.lock.launch_choice import require_target
 from pinwarden.lock.locked_launch import (
     launch_command,
@@ -402,12 +402,12 @@ def _plan(  # noqa: PLR0913, PLR0917  every input of a plan
     now: str,
 ) -> dict[str, Any]:
     target = require_target(entry, request.target)
-    installation = Installation(scope=request.scope, target=target, dialect="modern" if request.modern else "toolpin")
+    installation = PlanOptions(scope=request.scope, target=target, dialect="modern" if request.modern else "toolpin")
     verification = None
     if request.verify or surface is not None:
         live = SKIPPED if surface is None else LiveOutcome(state="listed", tools=tuple(_tools(surface)))
         verification = verify_metadata(entry, now=now, live=live, target=target, artifact=artifact)
-    return install_plan(entry, client, now=now, verification=verification, how=installation)
+    return install_plan(entry, client, now=now, verification=verification, options=installation)
 
 
 def _entry(

@@ -227,14 +227,14 @@ _NOTHING_REGISTERED = (
 
 def _metadata_rows(entry: Entry, current: ServerEntry, now: str) -> Iterator[Row]:
     """Compare today's metadata of the same version with what was approved, in ToolPin's words where it has some."""
-    from pinwarden.lock.install_plan import Installation, install_plan
+    from pinwarden.lock.install_plan import PlanOptions, install_plan
     from pinwarden.lock.lockfile import same_json
 
     approved = entry.selected_target
     target = _current_target(current, approved)
     try:
-        how = Installation(scope="global" if entry.scope == "global" else "project", target=target)
-        plan = install_plan(current, entry.client, now=now, how=how)
+        how = PlanOptions(scope="global" if entry.scope == "global" else "project", target=target)
+        plan = install_plan(current, entry.client, now=now, options=how)
     except PinwardenError as err:
         yield _registry_row(entry, "no_install_target", err.message)
         return
