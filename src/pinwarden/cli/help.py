@@ -35,7 +35,7 @@ def family_help(name: str, summary: str, commands: Mapping[str, str]) -> str:
 def usage_line(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
     """How a command is called. Options are listed below it, so they are not repeated here."""
     words = [parser.prog, "[OPTIONS]"]
-    formatter = argparse.HelpFormatter(parser.prog, width=80)
+    formatter = HelpFormatter(parser.prog, width=80)
     words += [
         formatter._format_args(action, formatter._get_default_metavar_for_positional(action))
         for action in parser._actions
@@ -47,6 +47,9 @@ def usage_line(parser: argparse.ArgumentParser, *, takes_command: bool) -> str:
 
 class HelpFormatter(argparse.HelpFormatter):
     """Wraps paragraphs to the width of the terminal; paragraphs with indented lines stay as they are."""
+
+    def _get_default_metavar_for_positional(self, action: argparse.Action) -> str:
+        return action.dest.upper()
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.strip().split("\n\n")

@@ -90,7 +90,7 @@ def enforce(project: Project, names: Sequence[str], now: str, probe: ProbeOption
     return Report(
         command="enforce",
         subject=project.lock.name,
-        summary=f"{plural(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} left as they are",
+        summary=f"{plural(len(done), 'entry', 'entries')} started through pinwarden run, {len(rows)} unchanged",
         exit_code=EXIT_REFUSED if any(row.severity != "info" for row in rows) else EXIT_CLEAN,
         rows=tuple(rows),
         notes=(*hints_for_failures(failures), *_start_note(done, probe)),

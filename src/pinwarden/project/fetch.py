@@ -56,20 +56,26 @@ class FetchOptions(Record):
 
 
 def fetch(project: Project, names: Sequence[str], context: FetchContext, options: FetchOptions) -> Report:
-    """Download, verify and build every locked server."""
+    """Download the locked bytes of the named servers, or of all. The report of ``pinwarden fetch``.
+
+    For every server:
+
+    1. Download its files, and check them against the digests in the lock.
+    2. Build its environment, or unpack its bundle.
+
+    At the end, report locked bundles that were yanked.
+    """
     rows: list[Row] = []
-    done: list[dict[str, object]] = []
+    ready: list[dict[str, object]] = []
     failures: list[tuple[str, PinwardenError]] = []
     for entry in chosen_entries(project, names):
         try:
             approved = approved_digests(extension_of(entry))
             scripts = ScriptPermissions(approved=approved, without_sandbox=options.scripts_without_sandbox)
-            made = (
-                _fetch_bundle(entry, context, options)
-                if is_bundle(entry)
-                else _fetch_server(project, entry, context, scripts)
-            )
-            done.append(made)
+            if is_bundle(entry):
+                ready.append(_fetch_bundle(entry, context, options))
+            else:
+                ready.append(_fetch_server(project, entry, context, scripts))
         except PinwardenError as err:
             rows.append(_row(entry, err, _level(err, frozen=options.frozen)))
             failures.append((entry.name, err))
@@ -81,12 +87,12 @@ def fetch(project: Project, names: Sequence[str], context: FetchContext, options
     return Report(
         command="fetch",
         subject=project.lock.name,
-        summary=_summary(len(done), rows),
+        summary=_summary(len(ready), rows),
         exit_code=exit_code,
         rows=tuple(rows),
         notes=hints_for_failures(failures),
         facts={
-            "servers": done,
+            "servers": ready,
             "findings": [row_facts(row) for row in rows],
         },
     )

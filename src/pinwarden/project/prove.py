@@ -57,7 +57,15 @@ def prove_servers(
     now: str,
     allowed: AllowedScripts = AllowedScripts(),  # noqa: B008  a frozen value
 ) -> Report:
-    """Pin the bytes of the named servers, or of all. The report of ``pinwarden prove``."""
+    """Pin the bytes of the named servers, or of all. The report of ``pinwarden prove``.
+
+    For every server:
+
+    1. Download its artifact, hash it, and compare it with the lock.
+    2. Resolve its dependencies, or read those that the lock pins.
+    3. Write the pins into the lock, with the install scripts that are approved now.
+    4. Report install scripts that are not approved.
+    """
     rows: list[Row] = []
     pinned: list[dict[str, Any]] = []
     closures: list[Closure] = []

@@ -126,14 +126,14 @@ TASKS = {task: tuple(dict.fromkeys(name.split()[0] for name in commands)) for ta
 """The first word of every command, by task."""
 
 FAMILIES = {
-    "secrets": "Secrets in client configurations",
-    "policy": "Rules that locked servers must meet",
-    "audit": "The record of what the gateway saw and did",
-    "contract": "The lock of a server you write",
-    "trust": "Registries and keys you trust",
-    "bundle": "Servers packed as signed bundles",
-    "registry": "A registry of bundles",
-    "log": "A registry's transparency log",
+    "secrets": "Find plaintext secrets in client configurations",
+    "policy": "Write and check rules for locked servers",
+    "audit": "Read, verify and export the gateway's audit log",
+    "contract": "Lock and check the tools of a server you write",
+    "trust": "Manage the registries and keys you trust",
+    "bundle": "Pack, check and transfer bundles of servers",
+    "registry": "Run a registry of bundles, or manage what you publish in one",
+    "log": "Check a registry's transparency log",
 }
 """One line of help for each first word that is not a command itself."""
 
