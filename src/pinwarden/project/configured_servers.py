@@ -61,7 +61,7 @@ class ConfigIssue(Record):
     scope: str | None
     message: str
     changes: tuple[Change, ...] = ()
-    """For a drift: what exactly differs."""
+    """The differences, if the kind is ``drift``."""
 
     def to_json(self) -> dict[str, Any]:
         """The issue with the members and the order that ToolPin prints."""
