@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pinwarden.core.keys import PrivateKey, PublicKey, signing_preimage, verify_signature
     from pinwarden.core.strict_json import Limits, parse_json
 
-_HOMES = {
+_MODULES = {
     "Cid": "digest",
     "Digest": "digest",
     "Limits": "strict_json",
@@ -53,11 +53,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(f"pinwarden.core.{_HOMES[name]}"), name)
+    value: object = getattr(import_module(f"pinwarden.core.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
