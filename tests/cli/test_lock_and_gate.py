@@ -327,7 +327,7 @@ class TestLiveServers:
         assert (refused.code, "[SURFACE_INVALID]" in refused.err) == (3, True)
         assert world.lock.read_bytes() == before
         found = world.run("init", "--allow-execute")
-        assert (found.code, "what the server says of itself" in " ".join(found.out.split())) == (1, True)
+        assert (found.code, "the server's description of itself" in " ".join(found.out.split())) == (1, True)
         assert world.lock.read_bytes() == before
 
 

@@ -82,7 +82,7 @@ def locked_server(entries: Iterable[Entry], name: str, client: str | None, comma
 
 
 def resolve_start(start: LockedStart, entries: Iterable[Entry]) -> Entry:
-    """The entry that a ``pinwarden run`` command starts. Raises the error with which ``pinwarden run`` would refuse it."""
+    """The entry that a ``pinwarden run`` command starts. Raises the error that ``pinwarden run`` would raise."""
     known = tuple(entries)
     server = locked_server(known, start.name, start.client, "run")
     entry = server.entry
