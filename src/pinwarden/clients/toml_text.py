@@ -26,14 +26,6 @@ _TOKEN = re.compile(
 _SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
-class _Section(Record):
-    """A table header with its statements: ``text[start:end]``, without the blank lines and comments that follow."""
-
-    path: tuple[str, ...]
-    start: int
-    end: int
-
-
 def read_toml(text: str) -> Any:
     """Parse a document."""
     try:
@@ -76,6 +68,14 @@ def basic_string(text: str) -> str:
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+class _Section(Record):
+    """A table header with its statements: ``text[start:end]``, without the blank lines and comments that follow."""
+
+    path: tuple[str, ...]
+    start: int
+    end: int
 
 
 def _without(text: str, section: _Section) -> str:

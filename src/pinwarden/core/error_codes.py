@@ -126,7 +126,7 @@ GENERAL_CODES = (
         "A file could not be written.",
         "Check that the folder exists, that you may write to it, and that the disk is not full.",
     ),
-    # Asking a server for its tools, prompts, resources and instructions
+    # Probing a server for its tools, prompts, resources and instructions
     ErrorCode(
         "SURFACE_INVALID",
         EXIT_UNCHECKED,
@@ -148,15 +148,15 @@ GENERAL_CODES = (
     ErrorCode(
         "CONSENT_REQUIRED",
         EXIT_USAGE,
-        "Pinwarden did not ask the server, because that means to run its command or to send it one of your variables, "
-        "and you have not agreed to that.",
+        "Pinwarden did not start or contact the server, because that would run its command or send it one of your "
+        "variables, and you have not consented to that.",
         "If you trust what the message names, repeat the command with --allow-execute, or with --pass-env NAME for a "
         "variable.",
     ),
     ErrorCode(
         "PROBE_FAILED",
         EXIT_UNCHECKED,
-        "The server could not be asked: it did not start, exited, timed out or sent an invalid response.",
+        "The probe of the server failed: the server did not start, exited, timed out or sent an invalid response.",
         "Run the server's command yourself, or open its address in another client. A server gets few environment "
         "variables; name those it needs with --pass-env NAME.",
     ),

@@ -41,7 +41,7 @@ class Limits(Record):
 DEFAULT_LIMITS = Limits()
 
 
-JITER_DEPTH = 200  # what jiter reads at most; an empty array or object may stand one level deeper
+JITER_DEPTH = 200  # the maximum depth of jiter; an empty array or object may be one level deeper
 
 # Digits become 0 and E becomes e, so that a substring search finds any run of digits or large exponent.
 _SHAPE = bytes.maketrans(b"0123456789E", b"0000000000e")

@@ -1,4 +1,4 @@
-"""Typed access to parsed JSON. Every error names the path of the offending value.
+"""Typed access to parsed JSON. Every error names the path of the invalid value.
 
 ``JsonObject`` wraps one object of a document; its methods return a member as the requested type or raise. The caller
 passes ``invalid``, which turns a path and a problem ("is not a string") into the error for its kind of document.

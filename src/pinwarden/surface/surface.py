@@ -17,6 +17,7 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import object_members
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import DEFAULT_LIMITS, Limits, encode_json_file
+from pinwarden.core.typed_json import JsonObject
 
 FORMAT = "pinwarden-surface/1"
 SERVER_MEMBERS = ("serverInfo", "capabilities", "instructions")
@@ -185,14 +186,14 @@ def parse_surface(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Surface:
     document = strict_json.parse_json(data, limits)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         _corrupt(f"not a surface document of format {FORMAT}")
-    server = document.get("server")
-    if server is not None and not isinstance(server, dict):
-        _corrupt("server is not an object")
-    observed = document.get("observed")
-    if not isinstance(observed, dict):
-        _corrupt("observed is not an object")
-    extra = {name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS}
-    surface = Surface(server=server, items=_items_of(document, _undigestable(document)), observed=observed, extra=extra)
+    members = JsonObject(document, "", _invalid)
+    server = members.optional_object("server")
+    surface = Surface(
+        server=None if server is None else server.value,
+        items=_items_of(document, _undigestable(members)),
+        observed=members.object("observed").value,
+        extra={name: value for name, value in document.items() if name not in _KNOWN and name not in _LISTS},
+    )
     if strict_json.parse_json(encode_surface(surface), limits) != document:
         _corrupt("its digests do not match its content")
     return surface
@@ -229,23 +230,20 @@ def _items_of(document: Mapping[str, Any], undigestable: list[Item]) -> dict[str
     for kind in ITEM_KINDS:
         if kind.member not in document:
             continue
-        values = document[kind.member]
-        if not isinstance(values, list):
-            _corrupt(f"{kind.member} is not a list")
+        values = JsonObject(document, "", _invalid).items(kind.member)
         bad = tuple(item for item in undigestable if item.kind is kind)
         lists[kind.member] = tuple(Item.from_value(kind, value) for value in values) + bad
     return lists
 
 
-def _undigestable(document: Mapping[str, Any]) -> list[Item]:
-    rows = document.get("undigestable", [])
+def _undigestable(document: JsonObject) -> list[Item]:
     kinds = {kind.entity: kind for kind in ITEM_KINDS}
     items: list[Item] = []
-    for row in rows if isinstance(rows, list) else [None]:
-        if not isinstance(row, dict) or row.get("kind") not in tuple(kinds) or not isinstance(row.get("problem"), str):
-            _corrupt("its list of undigestable items is malformed")
-        kind = kinds[row["kind"]]
-        items.append(Item(kind=kind, value=row.get("seen"), digest=None, problem=row["problem"]))
+    for row in document.objects("undigestable") if "undigestable" in document else ():
+        kind = kinds.get(row.string("kind"))
+        if kind is None:
+            row.fail("kind", "is not a kind of item")
+        items.append(Item(kind=kind, value=row.value.get("seen"), digest=None, problem=row.string("problem")))
     return items
 
 
@@ -287,6 +285,10 @@ def _clean_names(kind: ItemKind, members: Iterable[tuple[Any, Any]]) -> dict[str
                 continue
             names[name] = value
     return names
+
+
+def _invalid(path: str, problem: str) -> PinwardenError:
+    return PinwardenError("SURFACE_INVALID", f"{path} {problem}")
 
 
 def _corrupt(why: str) -> NoReturn:

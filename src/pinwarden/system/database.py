@@ -198,7 +198,7 @@ class _Nowhere(_Sqlite):
 
 
 def _keep_journal(connection: sqlite3.Connection, seconds: float) -> None:
-    """Switch to write-ahead logging. While others open a new file, SQLite refuses this at once instead of waiting."""
+    """Switch to write-ahead logging. While others open a new file, SQLite refuses this without waiting."""
     deadline = monotonic() + seconds
     while True:
         try:

@@ -121,7 +121,7 @@ def open_new_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def _claim_name(temporary: Path, path: Path) -> None:
-    """Give a temporary file its final name, unless the name was taken meanwhile."""
+    """Give a temporary file its final name. Raises FileExistsError if the name is in use by now."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

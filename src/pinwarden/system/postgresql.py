@@ -24,28 +24,6 @@ if TYPE_CHECKING:
 _LOCK_FAMILY = 0x70696E77  # keeps our advisory locks apart from those of other applications
 
 
-@lru_cache(maxsize=512)
-def _for_postgres(sql: str) -> str:
-    return sql.replace("%", "%%").replace("?", "%s")
-
-
-class _PostgresTransaction(Transaction):
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
-        self._connection = connection
-
-    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
-        with _postgres_errors():
-            return self._connection.execute(_for_postgres(sql).encode(), values).fetchall()
-
-    def run(self, sql: str, values: Sequence[Value] = ()) -> int:
-        with _postgres_errors():
-            return self._connection.execute(_for_postgres(sql).encode(), values).rowcount
-
-    def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
-        with _postgres_errors(), self._connection.cursor() as cursor:
-            cursor.executemany(_for_postgres(sql).encode(), values)
-
-
 class Postgres(Database):
     """A database at a ``postgresql://`` address."""
 
@@ -148,6 +126,28 @@ class Postgres(Database):
 
     def _translated_errors(self) -> Any:
         return _postgres_errors()
+
+
+@lru_cache(maxsize=512)
+def _for_postgres(sql: str) -> str:
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+class _PostgresTransaction(Transaction):
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        with _postgres_errors():
+            return self._connection.execute(_for_postgres(sql).encode(), values).fetchall()
+
+    def run(self, sql: str, values: Sequence[Value] = ()) -> int:
+        with _postgres_errors():
+            return self._connection.execute(_for_postgres(sql).encode(), values).rowcount
+
+    def run_many(self, sql: str, values: Sequence[Sequence[Value]]) -> None:
+        with _postgres_errors(), self._connection.cursor() as cursor:
+            cursor.executemany(_for_postgres(sql).encode(), values)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Limits for asking an untrusted server, and the budget of time and bytes of one probe."""
+"""Limits for probing an untrusted server, and the budget of time and bytes of one probe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProbeLimits(Record):
     max_noise_lines: int = 200
     """Log lines on stdout, where only messages belong. Some real servers write them while they start."""
     max_rounds: int = 3
-    """How often lists are read again because the server announced changes meanwhile."""
+    """How often lists are read again because the server announced changes in the meantime."""
     max_redirects: int = 5
     grace_seconds: float = 1.0
     """How long to wait for a server to exit, first after its input is closed, then after SIGTERM."""
@@ -86,7 +86,7 @@ _DENIED = (
 
 
 def probe_failed(reason: str, message: str, details: Mapping[str, object] | None = None) -> PinwardenError:
-    """The error for a server that could not be asked. ``reason`` is a stable word for programs."""
+    """The error for a failed probe. ``reason`` is a stable word for programs."""
     data = {"reason": reason, **(details or {})}
     return PinwardenError(
         "PROBE_FAILED", message, hint=_DENIED if data.get("status") in (401, 403) else None, data=data

@@ -72,13 +72,13 @@ def read_file_at_revision(path: Path, revision: str, variables: Mapping[str, str
     git = find_program("git", variables.get("PATH", os.defpath))
     if git is None:
         raise PinwardenError("FILE_UNREADABLE", f"git is required to read {revision[:120]!a}, but is not installed")
-    task = BoundedTask(name=f"git, asked for {revision[:120]!a},", error_code="FILE_UNREADABLE", timeout_seconds=60)
+    task = BoundedTask(name=f"git for revision {revision[:120]!a}", error_code="FILE_UNREADABLE", timeout_seconds=60)
 
-    def ask(*words: str) -> bytes:
+    def run_git(*words: str) -> bytes:
         return run_bounded([str(git), *words], path.parent.resolve(), variables, task)
 
-    commit = ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+    commit = run_git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
     name = f"{commit}:./{path.name}"
-    if not ask("ls-tree", "--name-only", commit, "--", f"./{path.name}").strip():
+    if not run_git("ls-tree", "--name-only", commit, "--", f"./{path.name}").strip():
         return None
-    return ask("cat-file", "blob", name)
+    return run_git("cat-file", "blob", name)

@@ -167,15 +167,6 @@ _OTHER_SCRIPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-@cache  # most surfaces have no other script
-def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple(
-        (code, re.compile(expression, re.IGNORECASE))
-        for code, expressions in _OTHER_SCRIPTS
-        for expression in expressions
-    )
-
-
 def in_other_scripts(text: str) -> Iterator[tuple[str, int, int]]:
     """Code, start and end of every such phrase in ``text`` as sent."""
     if all(ord(character) < _FIRST_OTHER for character in text):
@@ -183,6 +174,15 @@ def in_other_scripts(text: str) -> Iterator[tuple[str, int, int]]:
     for code, expression in _compiled():
         for match in expression.finditer(text):
             yield code, match.start(), match.end()
+
+
+@cache  # most surfaces have no other script
+def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple(
+        (code, re.compile(expression, re.IGNORECASE))
+        for code, expressions in _OTHER_SCRIPTS
+        for expression in expressions
+    )
 
 
 _FIRST_OTHER = 0x0400  # all Latin letters with accents are below
