@@ -30,7 +30,7 @@ BLOCK = DigestPolicy()
 
 
 def verdicts(approved: Surface, served: Surface, policy: DigestPolicy = BLOCK) -> tuple[Verdict, ...]:
-    """What the gateway decides about everything that is served."""
+    """The verdicts of the gateway about a served surface."""
     judged: list[Verdict] = [*judge_server(served.server, approved, policy)] if served.server else []
     for kind in ITEM_KINDS:
         judged += judge_list(kind, served.items_of_kind(kind), approved, lambda _: policy)

@@ -1,4 +1,4 @@
-"""A policy from observation: what was harmless all along is allowed by its digest, the rest is explained."""
+"""A policy from observations: harmless definitions are allowed by their digest, the others are explained."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def digest(tool: Any) -> str:
 
 
 def last_of(world: ReviewWorld) -> str:
-    """When the last event happened."""
+    """The time of the last event."""
     return str(world.json("audit", "tail", "-n", "1")["entries"][0]["at"])
 
 
@@ -146,7 +146,7 @@ def test_what_was_seen_is_allowed_by_its_digest_with_counts(world: ReviewWorld) 
     assert "seen in 2 sessions" in report["policy"]
 
 
-def test_calls_that_a_policy_only_watched_are_counted_for_the_definition_that_was_called(world: ReviewWorld) -> None:
+def test_calls_under_an_audit_policy_are_counted_for_the_called_definition(world: ReviewWorld) -> None:
     observe(world, SEARCH, READ)
     observe(world, CHANGED)
     use = AuditEvent(
@@ -176,7 +176,7 @@ def test_an_attack_in_a_second_definition_is_not_reported_for_the_first(world: R
 
 
 def test_items_called_but_never_listed_are_reported(world: ReviewWorld) -> None:
-    """Attack: a tool that no list names, for those who know its name."""
+    """Attack: a tool that is not listed, for clients that know its name."""
     observe(world, SEARCH)
     hidden = AuditEvent(
         kind="warned", server="notes", item_kind="tool", item="debug_shell", call="c1", code="not_listed"
@@ -258,7 +258,7 @@ def test_in_a_project_with_a_lock_only_its_servers_are_covered_unless_all_are_as
     assert covered() == ["notes", "python3#b25b89dd2b7335b1", "unlocked"]
 
 
-def test_a_lock_of_which_nothing_was_observed_does_not_stand_for_all_servers(world: ReviewWorld) -> None:
+def test_a_lock_without_observations_does_not_cover_all_servers(world: ReviewWorld) -> None:
     (world.root / ".mcp.json").write_text('{"mcpServers": {}}')
     world.lock_server(SEARCH)
     observe(world, READ, server="unlocked")

@@ -1,4 +1,4 @@
-"""The whole loop with real processes: a server behind ``pinwarden run`` changes, is held, reviewed and served again."""
+"""Reviews with real processes: a server behind ``pinwarden run`` changes, is blocked, approved and served again."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def eventually(holds: Callable[[], bool]) -> None:
         Event().wait(0.02)
 
 
-def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agent_itself(
+def test_a_pending_change_is_served_once_a_person_and_not_the_agent_approves_it(
     world: ReviewWorld, tmp_path: Path
 ) -> None:
     with gateway(STATES) as client:
@@ -126,7 +126,7 @@ def test_a_held_change_is_served_as_soon_as_it_is_approved_and_never_by_the_agen
     assert world.run("audit", "verify").code == 0
 
 
-def test_what_waits_is_what_is_served_now_when_a_server_returns_to_something_it_served_before(
+def test_the_pending_change_is_the_served_one_when_a_server_returns_to_an_earlier_one(
     world: ReviewWorld,
 ) -> None:
     """Attack: show another change for review than the one that is served, by going back to it."""
@@ -184,7 +184,7 @@ def test_while_postgresql_is_stopped_a_gateway_refuses_or_spools_and_loses_nothi
     assert used[-1] == "blocked"
 
 
-def test_nothing_passes_and_nothing_hangs_before_the_log_was_ever_reached(world: ReviewWorld, tmp_path: Path) -> None:
+def test_nothing_passes_and_nothing_hangs_before_the_log_is_reachable(world: ReviewWorld, tmp_path: Path) -> None:
     world.lock_server(SEARCH)
     away = tmp_path / "away"
     away.write_text("a file where a folder should be")

@@ -102,7 +102,7 @@ def test_an_approval_on_one_host_reaches_the_gateway_of_another_and_so_does_undo
         poll(lambda: len(reviews(first)) == 2)
 
 
-def test_a_gateway_that_starts_later_takes_the_approval_over_unless_configured_not_to(
+def test_a_gateway_that_starts_later_applies_the_approval_unless_configured_not_to(
     tmp_path: Path, world: TurningWorld
 ) -> None:
     first, second = two_hosts(tmp_path, world.url, str(tmp_path / "shared.sqlite"))
@@ -178,8 +178,8 @@ def test_approvals_that_build_on_each_other_are_applied_in_their_order(here: Rev
     assert there.descriptions() == {"search": third["description"], "read": READ["description"]}
 
 
-def test_the_host_whose_lock_was_written_follows_its_lock_alone(here: ReviewWorld) -> None:
-    """Somebody who takes the lock back from version control takes the approval back on this host."""
+def test_the_host_whose_lock_was_written_applies_only_its_lock(here: ReviewWorld) -> None:
+    """Restoring the lock from version control undoes the approval on this host."""
     before = here.files()
     own = Host(here, here.folder, here.lock)
     approve(here, CHANGED)
@@ -191,7 +191,7 @@ def test_the_host_whose_lock_was_written_follows_its_lock_alone(here: ReviewWorl
     own.state.close()
 
 
-def test_attack_an_approval_of_another_server_of_the_same_name_does_not_count(
+def test_attack_an_approval_of_another_server_of_the_same_name_does_not_apply(
     here: ReviewWorld, there: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = there.lock.parent
@@ -236,17 +236,15 @@ def test_an_approval_that_a_gateway_does_not_follow_stays_in_the_list(here: Revi
     assert here.run("review", "list").out == "no changes pending review\n"
 
 
-def test_a_gateway_that_is_gone_is_not_waited_for(here: ReviewWorld, there: Host) -> None:
+def test_a_stopped_gateway_is_not_listed_as_behind(here: ReviewWorld, there: Host) -> None:
     there.clock = _now() - 2 * FRESH_SECONDS
     there.approved()
     approve(here, CHANGED)
     assert here.json("review", "list")["reviews"] == []
 
 
-def test_an_approval_in_place_of_what_the_other_lock_does_not_approve_does_not_count(
-    here: ReviewWorld, there: Host
-) -> None:
-    """Whoever approved it saw another difference than the one that would happen there."""
+def test_an_approval_that_replaces_another_definition_does_not_apply(here: ReviewWorld, there: Host) -> None:
+    """The approver saw another difference than the one on the other host."""
     there.clock = _now()
     assert there.descriptions() == {"search": SEARCH["description"]}
     approve(here, CHANGED)
@@ -258,10 +256,8 @@ def test_an_approval_in_place_of_what_the_other_lock_does_not_approve_does_not_c
     assert [review["name"] for review in here.json("review", "list")["reviews"]] == [name]
 
 
-def test_attack_a_rejection_after_an_approval_ends_it_and_an_approval_after_that_counts_again(
-    here: ReviewWorld, there: Host
-) -> None:
-    """The other host has a review of its own about the same definition."""
+def test_attack_a_rejection_ends_an_approval_and_a_later_approval_applies_again(here: ReviewWorld, there: Host) -> None:
+    """The other host has its own review of the same definition."""
     place = lock_baseline(there.lock)
     assert here.serve(SEARCH) == []
     there.state.sightings("notes", place).keep(verdicts(there.approved(), listing(CHANGED)))
@@ -289,7 +285,7 @@ def test_attack_a_rejection_after_an_approval_ends_it_and_an_approval_after_that
         ("name", "0" * 32),
     ],
 )
-def test_attack_a_row_of_the_database_that_is_not_what_its_name_says_lets_nothing_pass(
+def test_attack_a_database_row_that_does_not_match_its_name_blocks_the_server(
     here: ReviewWorld, there: Host, column: str, value: str
 ) -> None:
     approve(here, CHANGED)
@@ -302,7 +298,7 @@ def test_attack_a_row_of_the_database_that_is_not_what_its_name_says_lets_nothin
     assert caught.value.code == "DATABASE_CORRUPT"
 
 
-def test_a_database_that_is_away_changes_nothing(here: ReviewWorld, there: Host) -> None:
+def test_an_unavailable_database_changes_nothing(here: ReviewWorld, there: Host) -> None:
     approve(here, CHANGED)
     assert there.descriptions() == {"search": CHANGED["description"]}
 

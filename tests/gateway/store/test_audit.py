@@ -1,4 +1,4 @@
-"""The audit log: nothing is lost, nothing is written twice, and nothing can be changed without being found."""
+"""The audit log: no event is lost or written twice, and every change is detected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.postgres import Cluster, hurried
 
 QUICK = AuditLimits(retry=0.02, longest_retry=0.05, wait=60.0)
 CALM = AuditLimits(wait=60.0)
-"""As usual, but that a database may take as long as it does on a busy machine."""
+"""The default limits with a longer wait, for busy machines."""
 PATIENT = AuditLimits(gather=60.0, wait=60.0)
 
 
@@ -110,7 +110,7 @@ def test_a_refusal_is_committed_with_all_before_it_when_record_durably_returns(
 def test_what_was_recorded_is_in_the_journal_at_once_and_in_the_chain_once(
     database: Database, database_url: str, folder: Path
 ) -> None:
-    """The commit of a killed gateway may have reached the database without its knowledge."""
+    """The last commit of a killed gateway may have reached the database."""
     log = AuditLog(database_url, folder, limits=PATIENT)
     log.record_durably(called(1))
     log.record(called(2), called(3))
@@ -167,22 +167,22 @@ def breaks(database: Database, *heads: LogHead) -> list[tuple[int, str]]:
     return [(problem.number, problem.code) for problem in verify(database, heads).breaks]
 
 
-def test_an_edited_event_is_found(written: Database) -> None:
+def test_an_edited_event_is_detected(written: Database) -> None:
     change(written, """UPDATE audit_entry SET entry = REPLACE(entry, '"item":"3"', '"item":"9"') WHERE number = 3""")
     assert breaks(written) == [(4, "broken_link")]
 
 
-def test_an_event_that_is_no_longer_one_is_found(written: Database) -> None:
+def test_a_malformed_event_is_detected(written: Database) -> None:
     change(written, "UPDATE audit_entry SET entry = '{}' WHERE number = 3")
     assert breaks(written) == [(3, "unreadable"), (4, "broken_link"), (4, "lost_event")]
 
 
-def test_a_removed_event_is_found(written: Database) -> None:
+def test_a_removed_event_is_detected(written: Database) -> None:
     change(written, "DELETE FROM audit_entry WHERE number = 3")
     assert breaks(written) == [(4, "gap"), (4, "lost_event")]
 
 
-def test_a_removed_event_whose_gap_was_closed_is_found(written: Database) -> None:
+def test_a_removed_event_whose_gap_was_closed_is_detected(written: Database) -> None:
     change(
         written,
         "DELETE FROM audit_entry WHERE number = 3",
@@ -191,7 +191,7 @@ def test_a_removed_event_whose_gap_was_closed_is_found(written: Database) -> Non
     assert breaks(written)[:2] == [(3, "moved"), (3, "lost_event")]
 
 
-def test_events_that_changed_places_are_found(written: Database) -> None:
+def test_swapped_events_are_detected(written: Database) -> None:
     change(
         written,
         "UPDATE audit_entry SET number = 100 WHERE number = 3",
@@ -202,14 +202,14 @@ def test_events_that_changed_places_are_found(written: Database) -> None:
     assert (4, "moved") in breaks(written)
 
 
-def test_events_cut_off_at_the_end_are_found_by_a_head_that_was_kept(written: Database) -> None:
+def test_events_removed_at_the_end_are_detected_by_a_head(written: Database) -> None:
     head = head_of(written)
     change(written, "DELETE FROM audit_entry WHERE number > 4")
     assert breaks(written) == []  # a chain cannot know what came after its end
     assert breaks(written, head) == [(6, "cut_off")]
 
 
-def test_events_cut_off_under_a_running_gateway_are_found_without_a_head(
+def test_events_removed_under_a_running_gateway_are_detected_without_a_head(
     database: Database, database_url: str, folder: Path
 ) -> None:
     with AuditLog(database_url, folder, limits=PATIENT) as log:
@@ -247,7 +247,7 @@ def test_a_log_rewritten_from_an_edited_event_on_is_detected_by_a_head(written: 
 @pytest.mark.parametrize(
     "name", ["notes", "50%", "a_b", "back\\slash", 'quo"te', "new\nline", "ü ☃", "\x00", "'; DROP", "\x7f{}[]"]
 )
-def test_what_is_looked_for_is_found_whatever_is_in_its_name(name: str, database: Database) -> None:
+def test_entries_are_found_by_names_with_any_characters(name: str, database: Database) -> None:
     facts = [
         AuditEvent(kind="called", server=name, item="1"),
         AuditEvent(kind="blocked", server=f"{name}x", item="2"),
@@ -274,7 +274,7 @@ def test_the_newest_entries_are_listed_across_gaps(written: Database) -> None:
     assert [entry.fact.item for entry in newest(written, [[("kind", "called")]])] == items(written)[::-1]
 
 
-def test_a_head_stays_good_while_the_log_grows(written: Database) -> None:
+def test_a_head_stays_valid_while_the_log_grows(written: Database) -> None:
     head = head_of(written)
     append(written, Batch(gateway="g", source="t", first=1, events=(JournalEvent(at=9, event=called("more")),)))
     assert breaks(written, head) == []
@@ -289,10 +289,10 @@ def test_heads_that_contradict_each_other_are_not_both_right(written: Database) 
 
 
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
-def test_a_row_outside_of_the_chain_silences_no_gateway_and_is_found(
+def test_a_row_outside_of_the_chain_suppresses_no_event_and_is_detected(
     number: int, database: Database, database_url: str, folder: Path
 ) -> None:
-    """Attack: let the log believe that it has all events of a running gateway, by a row that no check reads."""
+    """Attack: a row outside of the chain claims that the log already has all events of a running gateway."""
     with AuditLog(database_url, folder, limits=PATIENT) as log:
         log.record_durably(called(1))
         with database.transaction() as step:
@@ -309,7 +309,7 @@ def test_a_row_outside_of_the_chain_silences_no_gateway_and_is_found(
         "UPDATE audit_entry SET source = (SELECT source FROM audit_entry WHERE number = 2), nth = 9 WHERE number = 1",
     ],
 )
-def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and_is_found(
+def test_an_entry_with_contradicting_columns_stops_the_log_and_is_detected(
     change_one: str, database: Database, database_url: str, folder: Path
 ) -> None:
     """Attack: the same, by a row that is part of the chain."""
@@ -327,10 +327,10 @@ def test_an_entry_under_another_count_than_its_own_stops_what_must_be_logged_and
     assert len(list(folder.iterdir())) == 1
 
 
-def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
+def test_an_event_that_a_running_gateway_did_not_count_is_reported(
     database: Database, database_url: str, folder: Path
 ) -> None:
-    """Attack: take the next places of a running gateway in the chain, with entries that look like its own."""
+    """Attack: forge entries with the next counts of a running gateway."""
     with AuditLog(database_url, folder, limits=QUICK) as log:
         log.record_durably(called(1))
         forged = tuple(JournalEvent(at=number, event=called("forged")) for number in range(5))
@@ -344,7 +344,7 @@ def test_an_event_that_a_running_gateway_did_not_count_yet_is_told(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_gateway_killed_ten_times_loses_no_event_that_it_told_of(
+def test_a_gateway_killed_ten_times_loses_no_recorded_event(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     folder = tmp_path / "journals"
@@ -425,7 +425,7 @@ def test_a_gateway_that_must_log_lets_nothing_pass_before_the_database_has_answe
     database.close()
 
 
-def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lost(
+def test_a_hanging_postgresql_counts_as_unavailable_and_nothing_is_lost(
     cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Database] = []
@@ -458,7 +458,7 @@ def test_a_postgresql_that_hangs_is_told_like_one_that_is_away_and_nothing_is_lo
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 @pytest.mark.parametrize("durably", [True, False])
-def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journal_has_is_in_the_one_that_comes(
+def test_a_replaced_database_file_is_noticed_and_gets_everything_in_the_journal(
     how: str, durably: bool, tmp_path: Path, folder: Path
 ) -> None:
     path, away = tmp_path / "state" / "audit.sqlite", tmp_path / "away"
@@ -489,7 +489,7 @@ def test_the_file_of_a_running_log_is_noticed_to_be_gone_and_all_that_the_journa
     assert list(folder.iterdir()) == []
 
 
-def test_events_that_were_in_a_file_that_is_gone_are_missed(tmp_path: Path, folder: Path) -> None:
+def test_events_of_a_deleted_database_file_are_reported_as_lost(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "audit.sqlite"
     with AuditLog(path, folder, limits=AuditLimits(gather=60.0, wait=60.0, batch=100)) as log:
         log.record_durably(*(called(number) for number in range(10)))  # more than a batch, so the journal is reset
@@ -523,7 +523,7 @@ def test_spooled_events_reach_the_chain_in_order_when_postgresql_is_back(cluster
     database.close()
 
 
-def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, folder: Path) -> None:
+def test_a_full_journal_refuses_events_and_loses_none(tmp_path: Path, folder: Path) -> None:
     place = tmp_path / "away"
     place.write_text("a file where a folder should be")
     limits = AuditLimits(backlog=2000, journal=5000, retry=0.02, longest_retry=0.02)
@@ -547,7 +547,7 @@ def test_a_journal_that_is_full_takes_no_more_and_loses_nothing(tmp_path: Path, 
     assert items(database) == [str(number) for number in range(taken)]
 
 
-def test_a_closed_log_takes_nothing_and_touches_no_other_file(tmp_path: Path, folder: Path) -> None:
+def test_a_closed_log_refuses_events_and_writes_to_no_other_file(tmp_path: Path, folder: Path) -> None:
     log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
     log.record(called(1))
     log.close()
@@ -604,7 +604,7 @@ def left(folder: Path, count: int = 3) -> Path:
 
 
 @pytest.mark.parametrize("more", [b"\0\0", b"\0\0\0\x40half an event", b"\0" * 5000])
-def test_an_event_that_was_not_written_to_its_end_is_no_event(more: bytes, tmp_path: Path, folder: Path) -> None:
+def test_an_incomplete_event_is_ignored(more: bytes, tmp_path: Path, folder: Path) -> None:
     path = left(folder)
     path.write_bytes(path.read_bytes() + more)
     database = open_database(tmp_path / "audit.sqlite", audit_schema())
@@ -615,7 +615,7 @@ def test_an_event_that_was_not_written_to_its_end_is_no_event(more: bytes, tmp_p
 @pytest.mark.parametrize(
     ("old", "new"), [(b"called", b"warned"), (b"pinwarden-journal/4 s1 0", b"pinwarden-journal/4 s2 0"), (b"/4", b"/9")]
 )
-def test_an_edited_journal_is_told_and_kept(old: bytes, new: bytes, tmp_path: Path, folder: Path) -> None:
+def test_an_edited_journal_is_reported_and_kept(old: bytes, new: bytes, tmp_path: Path, folder: Path) -> None:
     path = left(folder)
     edited = path.read_bytes().replace(old, new, 1)
     path.write_bytes(edited)
@@ -664,7 +664,7 @@ def test_a_database_that_hangs_makes_one_refusal_wait_and_not_the_next(tmp_path:
     database.close()
 
 
-def test_a_journal_that_was_never_finished_goes_after_an_hour(tmp_path: Path, folder: Path) -> None:
+def test_an_unfinished_journal_is_removed_after_an_hour(tmp_path: Path, folder: Path) -> None:
     folder.mkdir()
     old, new = folder / "a.new", folder / "b.new"
     old.touch()
@@ -706,5 +706,5 @@ def test_a_name_of_a_megabyte_does_not_fill_the_journal() -> None:
     assert len(pack(7, called("x" * 1_000_000))) < 2000
 
 
-def test_moments_are_written_to_the_microsecond() -> None:
+def test_times_have_microseconds() -> None:
     assert format_time(1_795_000_000_123_456_789) == "2026-11-18T11:06:40.123456Z"

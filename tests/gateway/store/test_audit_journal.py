@@ -20,7 +20,7 @@ from tests.support.audit import verify
 
 FORM = AuditEvent(kind="called", server="50% %d \\ \x1f ü", session="s", call="s/", item="echo", expected=("a", "b"))
 CALM = AuditLimits(wait=60.0)
-"""A database may take as long as it does on a busy machine."""
+"""A longer wait, for busy machines."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def edit(path: Path, old: bytes, new: bytes) -> bytes:
     return edited
 
 
-def test_calls_that_were_written_by_their_form_say_all_that_the_form_says(database: Database, folder: Path) -> None:
+def test_calls_have_all_members_of_their_template(database: Database, folder: Path) -> None:
     killed(folder)
     assert recover(database, folder) == 1
     server = "50% %d \\ \x1f ü"
@@ -79,10 +79,10 @@ def call(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("words", [(), (1,), (2,), (1, 2)])
-def test_a_call_that_was_copied_in_part_is_no_event_and_costs_no_other(
+def test_an_incomplete_call_is_ignored_and_no_other_is_lost(
     words: tuple[int, ...], database: Database, folder: Path
 ) -> None:
-    """Killed before the word that makes it an event, which comes last."""
+    """Killed before the first word, which is written last."""
     path = killed(folder)
     data = bytearray(path.read_bytes())
     start = data.index(call(2)) - 8
@@ -96,7 +96,7 @@ def test_a_call_that_was_copied_in_part_is_no_event_and_costs_no_other(
 
 @pytest.mark.parametrize("kept", [0, 3, 4, 8, 10, 30])
 @pytest.mark.parametrize("tail_first", [False, True])
-def test_an_event_that_was_copied_in_part_is_no_event_and_costs_no_other(
+def test_an_incompletely_copied_event_is_ignored_and_no_other_is_lost(
     kept: int, tail_first: bool, database: Database, folder: Path
 ) -> None:
     """Killed in the middle of a copy, whichever end the processor began with."""
@@ -149,7 +149,7 @@ class Stores:
 
 @pytest.mark.parametrize("tail_first", [False, True])
 @pytest.mark.parametrize("stores", range(17))
-def test_of_a_batch_that_a_kill_interrupts_the_first_events_are_there_and_nothing_is_damaged(
+def test_a_batch_interrupted_by_a_kill_keeps_its_first_events_undamaged(
     stores: int, tail_first: bool, database: Database, folder: Path
 ) -> None:
     """Killed after each single store of four events, one of which is too long to be packed."""
@@ -191,8 +191,8 @@ def test_events_before_damage_reach_the_chain_once_and_the_damage_is_reported(da
     assert verify(database).breaks == ()
 
 
-def test_a_record_that_was_wiped_out_with_others_behind_it_is_told(database: Database, folder: Path) -> None:
-    """A long record under way says how long it is, so a hole in the file does not pass for one."""
+def test_a_record_overwritten_with_zeros_before_others_is_reported(database: Database, folder: Path) -> None:
+    """An incomplete record states its length, so zeros before other records are damage."""
     journal = Journal.create(folder, "desk", "s1")
     journal.append([pack(1, AuditEvent(kind="called", item=str(number), arguments=b"x" * 9000)) for number in range(4)])
     journal.close(remove=False)
@@ -221,7 +221,7 @@ def test_a_record_that_was_wiped_out_with_others_behind_it_is_told(database: Dat
         b"#7 brandnew" + b"\x1f" * 14,
     ],
 )
-def test_a_journal_with_right_checksums_that_no_gateway_wrote_is_told_and_blocks_no_gateway(
+def test_a_forged_journal_with_valid_checksums_is_reported_and_blocks_no_gateway(
     text: bytes, database: Database, folder: Path
 ) -> None:
     """Attack: plant a file that cannot be parsed, so that no journal can be recovered any more."""
@@ -239,8 +239,8 @@ def test_a_journal_with_right_checksums_that_no_gateway_wrote_is_told_and_blocks
 
 
 @pytest.mark.parametrize("named", ["other", "s1\0", "s-1"])
-def test_a_journal_under_the_name_of_another_run_is_told(named: str, database: Database, folder: Path) -> None:
-    """Attack: take the places that the events of a running gateway would have in the chain."""
+def test_a_journal_with_the_name_of_another_run_is_reported(named: str, database: Database, folder: Path) -> None:
+    """Attack: take the positions of a running gateway's events in the chain."""
     path = killed(folder)
     data = path.read_bytes()
     path.write_bytes(data.replace(b" s1 ", f" {named} ".encode())[:256] + data[256:])
@@ -254,7 +254,7 @@ def test_a_journal_under_the_name_of_another_run_is_told(named: str, database: D
 def test_a_journal_that_cannot_be_reset_loses_no_call_and_assigns_none_to_another_tool(
     failing: str, database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk in the moment in which the database has everything and the file is cut off."""
+    """The disk is full when the file is truncated after a commit."""
     real, armed = getattr(os, failing), 0
 
     def fail(*given: Any) -> Any:
@@ -301,7 +301,7 @@ def test_a_journal_that_cannot_be_reset_loses_no_call_and_assigns_none_to_anothe
     ],
     ids=["a number", "the last number", "a moment", "a form"],
 )
-def test_a_record_whose_checksum_does_not_fit_is_told_and_the_file_is_kept(
+def test_a_record_with_a_wrong_checksum_is_reported_and_the_file_is_kept(
     old: bytes, new: bytes, left: int, database: Database, folder: Path
 ) -> None:
     path = killed(folder)
@@ -312,7 +312,7 @@ def test_a_record_whose_checksum_does_not_fit_is_told_and_the_file_is_kept(
     assert (path.read_bytes(), len(entries(database))) == (edited, left)
 
 
-def test_a_removed_record_is_told(database: Database, folder: Path) -> None:
+def test_a_removed_record_is_reported(database: Database, folder: Path) -> None:
     path = killed(folder)
     data = path.read_bytes()
     place = data.index(call(1)) - 8
@@ -322,7 +322,7 @@ def test_a_removed_record_is_told(database: Database, folder: Path) -> None:
     assert caught.value.code == "AUDIT_TAMPERED"
 
 
-def test_a_call_of_a_form_that_is_not_in_the_file_is_told(database: Database, folder: Path) -> None:
+def test_a_call_of_an_unknown_template_is_reported(database: Database, folder: Path) -> None:
     journal = Journal.create(folder, "desk", "s1")
     journal.ensure_capacity(1000)
     journal.add_call(1 << 63 | 7 << 32, 1, 1)
@@ -333,7 +333,7 @@ def test_a_call_of_a_form_that_is_not_in_the_file_is_told(database: Database, fo
 
 
 @pytest.mark.parametrize("number", [0, 2**64 - 1, 2**64, -1, -(2**63), 10**40])
-def test_a_call_of_any_number_is_recorded(number: int, database: Database, folder: Path) -> None:
+def test_a_call_with_any_integer_as_request_id_is_recorded(number: int, database: Database, folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
         log.note(FORM, 5)
@@ -344,7 +344,7 @@ def test_a_call_of_any_number_is_recorded(number: int, database: Database, folde
 
 
 @pytest.mark.parametrize("request_id", ["", "7", "call-7", "4bf9-1e300", 'é"\\\n\0\x1f\x1e %s', "x" * 256, "世" * 256])
-def test_a_call_with_any_text_as_request_id_is_recorded(request_id: str, database: Database, folder: Path) -> None:
+def test_a_call_with_any_string_as_request_id_is_recorded(request_id: str, database: Database, folder: Path) -> None:
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=CALM) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
         log.note(FORM, 5)
@@ -355,7 +355,7 @@ def test_a_call_with_any_text_as_request_id_is_recorded(request_id: str, databas
     assert verify(database).breaks == ()
 
 
-def test_calls_with_text_ids_make_a_full_file_start_over_without_losing_one(database: Database, folder: Path) -> None:
+def test_calls_with_string_ids_reset_a_full_file_without_losing_one(database: Database, folder: Path) -> None:
     limits = AuditLimits(batch=2000, backlog=8000, gather=0.001, wait=60.0)
     with AuditLog(folder.parent / "audit.sqlite", folder, limits=limits) as log:
         log.record_durably(AuditEvent(kind="called", call="first"))
@@ -365,8 +365,8 @@ def test_calls_with_text_ids_make_a_full_file_start_over_without_losing_one(data
     assert verify(database).breaks == ()
 
 
-def test_attack_an_edited_text_id_in_a_journal_that_was_left_behind_is_found(database: Database, folder: Path) -> None:
-    """Also in the last record, where it must not be taken for one that was written in part."""
+def test_attack_an_edited_string_id_in_an_abandoned_journal_is_detected(database: Database, folder: Path) -> None:
+    """Also in the last record, where it must not count as incomplete."""
     journal = Journal.create(folder, "desk", "s1")
     form = journal.add_template(FORM)
     for request_id in ("first-id", "last-id"):
@@ -379,7 +379,7 @@ def test_attack_an_edited_text_id_in_a_journal_that_was_left_behind_is_found(dat
     assert (journal.path.read_bytes(), calls(database)) == (edited, ["s/first-id"])
 
 
-def test_a_call_with_a_text_id_that_was_written_in_part_is_no_event(database: Database, folder: Path) -> None:
+def test_an_incomplete_call_with_a_string_id_is_ignored(database: Database, folder: Path) -> None:
     journal = Journal.create(folder, "desk", "s1")
     form = journal.add_template(FORM)
     journal.add_text_call(pack_text_call(form, "whole", 1))
@@ -414,7 +414,7 @@ def test_calls_are_in_the_file_before_note_returns(folder: Path) -> None:
             assert number.to_bytes(8, sys.byteorder) in path.read_bytes()
 
 
-def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: Path) -> None:
+def test_a_log_that_refuses_events_refuses_calls(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "file").touch()
     limits = AuditLimits(retry=0.02, longest_retry=0.02, wait=60.0)
     with AuditLog(tmp_path / "file" / "audit.sqlite", folder, when_away="refuse", limits=limits) as log:
@@ -426,7 +426,7 @@ def test_a_log_that_must_not_pass_events_takes_no_call(tmp_path: Path, folder: P
         assert log.waiting == 1
 
 
-def test_a_closed_log_takes_no_call(tmp_path: Path, folder: Path) -> None:
+def test_a_closed_log_refuses_calls(tmp_path: Path, folder: Path) -> None:
     log = AuditLog(tmp_path / "audit.sqlite", folder, limits=CALM)
     log.record_durably(AuditEvent(kind="called"))
     log.note(FORM, 1)

@@ -43,7 +43,7 @@ def test_what_was_written_is_read_back_exactly(database: Database, database_url:
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "nonsense"])
-def test_texts_are_kept_exactly_whatever_other_programs_are_told(
+def test_texts_are_stored_exactly_whatever_the_encoding_settings(
     encoding: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = cluster.new_database()
@@ -65,7 +65,7 @@ def test_a_database_that_cannot_keep_every_name_is_refused_at_once(encoding: str
     assert f"uses the encoding {encoding}" in caught.value.message
 
 
-def test_a_text_that_is_none_is_refused_and_leaves_nothing(database: Database) -> None:
+def test_an_invalid_text_is_refused_and_leaves_nothing(database: Database) -> None:
     def add() -> None:
         with database.transaction() as step:
             step.run(ADD, (1, "a", None))
@@ -90,7 +90,7 @@ def test_a_text_that_is_none_is_refused_and_leaves_nothing(database: Database) -
         ("postgresql://[::1]:5/db", "postgresql://[::1]:5/db"),
     ],
 )
-def test_nothing_of_a_password_is_in_the_name_of_a_database(url: str, shown: str) -> None:
+def test_the_displayed_database_contains_no_password(url: str, shown: str) -> None:
     assert str(open_database(url, TRIAL)) == shown
 
 
@@ -122,7 +122,7 @@ def test_a_row_that_is_there_already_is_a_conflict_and_changes_nothing(database:
     assert database.rows("SELECT number, name FROM trial") == [(1, "first")]
 
 
-def test_writers_that_want_to_be_alone_count_without_a_gap(database: Database) -> None:
+def test_exclusive_writers_count_without_gaps(database: Database) -> None:
     def append(_: int) -> None:
         with database.transaction(exclusive="trial") as step:
             (last,) = step.rows("SELECT COALESCE(MAX(number), 0) FROM trial")[0]
@@ -134,7 +134,7 @@ def test_writers_that_want_to_be_alone_count_without_a_gap(database: Database) -
 
 
 def test_several_kinds_of_tables_are_made_at_once_in_a_new_database(database_url: str) -> None:
-    """A gateway opens its log and what it trusts on two threads, in a database that neither has seen."""
+    """A gateway opens its log and its other tables on two threads, in a new database."""
     kinds = [Schema(name=f"trial{index}", sql=f"CREATE TABLE trial{index} (number BIGINT);") for index in range(8)]
     opened = [open_database(database_url, kind) for kind in kinds]
     start = Barrier(len(kinds))
@@ -158,7 +158,7 @@ def test_tables_of_another_release_are_not_touched(database: Database, database_
     assert caught.value.code == "DATABASE_NEWER"
 
 
-def test_a_damaged_file_is_told_and_not_overwritten(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "trial.sqlite"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(PinwardenError) as caught:
@@ -175,7 +175,7 @@ def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_moved_while_it_is_opened_is_not_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new one would be one without tokens, approvals and events."""
+    """A new file would have no tokens, approvals and events."""
     path, away = tmp_path / "a b?#%.sqlite", tmp_path / "away"
     present = open_database(path, TRIAL)
     with present.transaction() as step:
@@ -272,7 +272,7 @@ def test_a_frozen_postgresql_is_an_error_in_a_connection_and_in_a_new_one_and_is
     database.close()
 
 
-def test_who_stops_in_the_middle_of_a_transaction_does_not_keep_its_lock(cluster: Cluster) -> None:
+def test_an_interrupted_transaction_releases_its_lock(cluster: Cluster) -> None:
     url = cluster.new_database()
     stopped = open_database(url, TRIAL, replace(PATIENT, idle_seconds=3))
     other = open_database(url, TRIAL, PATIENT)
@@ -293,14 +293,14 @@ def test_who_stops_in_the_middle_of_a_transaction_does_not_keep_its_lock(cluster
     other.close()
 
 
-def test_what_an_address_says_of_waiting_counts(cluster: Cluster) -> None:
+def test_timeouts_in_a_database_url_apply(cluster: Cluster) -> None:
     database = open_database(f"{cluster.new_database()}&connect_timeout=2", TRIAL)
     assert isinstance(database, Postgres)
     assert database._parameters()["connect_timeout"] == "2"
     database.close()
 
 
-def test_no_password_of_an_address_is_ever_shown() -> None:
+def test_no_password_of_a_database_url_is_shown() -> None:
     database = open_database("postgresql://someone:hunter2@127.0.0.1:1/db", TRIAL)
     with pytest.raises(PinwardenError) as caught:
         database.rows("SELECT 1")

@@ -64,7 +64,7 @@ def surface(*names: str) -> Surface:
     return surface_from_listing({"tools": [{"name": name, "inputSchema": {}} for name in names]})
 
 
-def test_a_change_waits_once_however_often_it_is_seen(reviews: Reviews) -> None:
+def test_a_change_is_pending_once_however_often_it_is_seen(reviews: Reviews) -> None:
     (first,) = reviews.add([change()])
     assert reviews.add([change(at="2026-01-02T00:00:00Z")]) == []
     assert reviews.listed() == [replace(first, last_seen="2026-01-02T00:00:00Z")]
@@ -77,7 +77,7 @@ def test_the_name_of_a_review_is_that_of_its_content(reviews: Reviews) -> None:
     assert len({review.name for review in held}) == 5
 
 
-def test_another_change_of_the_item_takes_the_place_of_the_one_that_waits(reviews: Reviews) -> None:
+def test_another_change_of_the_item_supersedes_the_pending_one(reviews: Reviews) -> None:
     (old,) = reviews.add([change()])
     reviews.add([change(digest="sha256:bb")])
     assert states(reviews) == {"sha256:aa": SUPERSEDED, "sha256:bb": WAITING}
@@ -88,7 +88,7 @@ def test_another_change_of_the_item_takes_the_place_of_the_one_that_waits(review
     assert states(reviews) == {"sha256:aa": WAITING, "sha256:bb": SUPERSEDED}
 
 
-def test_a_rejected_change_is_not_asked_about_again(reviews: Reviews) -> None:
+def test_a_rejected_change_is_not_pending_again(reviews: Reviews) -> None:
     (held,) = reviews.add([change()])
     reviews.decide([held], REJECTED, by="me", why="no", now="2026-01-03T00:00:00Z")
     reviews.add([change(at="2026-01-04T00:00:00Z")])
@@ -105,14 +105,14 @@ def test_a_decision_about_several_is_made_about_all_or_none(reviews: Reviews) ->
     assert [review.name for review in reviews.listed()] == [first.name]
 
 
-def test_what_is_served_as_approved_no_longer_waits(reviews: Reviews) -> None:
+def test_a_change_is_superseded_when_the_approved_item_is_served_again(reviews: Reviews) -> None:
     reviews.add([change("a"), change("b")])
     reviews.supersede("files", "first-use", {("tool", "a")})
     assert [review.item for review in reviews.listed()] == ["b"]
 
 
 @pytest.mark.parametrize("name", ["", "abc", "0000000000000000", "' OR 1=1", "ä" * 16])
-def test_a_name_of_nothing_is_not_found(name: str, reviews: Reviews) -> None:
+def test_an_unknown_name_is_not_found(name: str, reviews: Reviews) -> None:
     reviews.add([change()])
     with pytest.raises(PinwardenError) as caught:
         reviews.find(name)
@@ -122,9 +122,7 @@ def test_a_name_of_nothing_is_not_found(name: str, reviews: Reviews) -> None:
     assert caught.value.code == "REVIEW_NOT_FOUND"
 
 
-def test_a_server_that_says_something_else_each_time_does_not_fill_the_disk(
-    reviews: Reviews, database: Database
-) -> None:
+def test_a_server_that_always_changes_does_not_fill_the_disk(reviews: Reviews, database: Database) -> None:
     for number in range(60):
         reviews.add([change(digest=f"sha256:{number:02}", at=f"2026-01-01T00:00:{number:02}Z")])
     assert len(reviews.listed(STATES)) <= 22
@@ -147,14 +145,14 @@ def test_the_first_surface_of_a_server_is_trusted_and_stays(database: Database) 
     assert trusted.servers() == ["files"]
 
 
-def test_of_many_first_uses_at_once_one_counts_for_all(database: Database) -> None:
+def test_of_concurrent_first_uses_one_is_trusted(database: Database) -> None:
     trusted = TrustedSurfaces(database)
     with ThreadPoolExecutor(6) as threads:
         kept = list(threads.map(lambda number: trusted.first_use("files", surface(f"t{number}"), "now"), range(6)))
     assert len({surface.surface.digest for surface in kept}) == 1
 
 
-def test_an_approval_counts_only_on_what_it_was_given_for(database: Database) -> None:
+def test_an_approval_applies_only_to_the_surface_it_was_given_for(database: Database) -> None:
     trusted = TrustedSurfaces(database)
     first = trusted.first_use("files", surface("a"), "t0")
     trusted.approve(first, surface("a", "b"), by="me", why="seen", now="t1")
@@ -225,7 +223,7 @@ def test_sightings_say_when_first_when_last_and_in_how_many_sessions(database: D
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 100_000, "\ud800", "ä" * 5000])
-def test_a_name_that_no_database_takes_is_kept_in_another_form(name: str, database: Database) -> None:
+def test_a_name_that_databases_cannot_store_is_escaped(name: str, database: Database) -> None:
     observed = ObservedDefinitions(database)
     observed.record([sighting(storable_name(name)), sighting(storable_name(f"{name}!"))])
     assert len({sighting.item for sighting in observed.all()}) == 2
