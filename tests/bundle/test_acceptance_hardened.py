@@ -125,7 +125,7 @@ def test_forged_attestation_with_a_known_key_s_name_does_not_count() -> None:
 
 def test_a_key_without_roles_cannot_attest() -> None:
     made = documents()
-    known = tuple(replace(each, roles=()) for each in TRUST.known_keys)
+    known = tuple(replace(key, roles=()) for key in TRUST.known_keys)
     assert codes(made, trust=replace(TRUST, known_keys=known)) == ("NO_VALID_ATTESTATIONS", "ACCEPT")
 
 
@@ -201,16 +201,16 @@ def test_documents_of_any_other_shape_are_refused_without_a_crash(value: Any) ->
     data = encoded(value)
     for literal in (False, True):
         whole = made.submission(literal=literal)
-        found = [
+        codes = [
             code_of(replace(whole, pointer=data)),
             code_of(replace(whole, descriptor=data)),
             code_of(replace(whole, manifest=data)),
             code_of(replace(whole, attestations=(data,))),
         ]
-        assert found[0] == "POINTER_SIGNATURE_INVALID"
-        assert found[1] == "CID_PROFILE_MISMATCH"
-        assert found[2] == ("MANIFEST_CID_MISMATCH" if literal else "CID_PROFILE_MISMATCH")
-        assert found[3] == "NO_VALID_ATTESTATIONS"
+        assert codes[0] == "POINTER_SIGNATURE_INVALID"
+        assert codes[1] == "CID_PROFILE_MISMATCH"
+        assert codes[2] == ("MANIFEST_CID_MISMATCH" if literal else "CID_PROFILE_MISMATCH")
+        assert codes[3] == "NO_VALID_ATTESTATIONS"
 
 
 def test_an_entry_point_that_is_not_in_the_bundle_is_refused() -> None:

@@ -69,7 +69,7 @@ def unsorted(made: Documents) -> None:
 
 
 def backslash(made: Documents) -> None:
-    (entry,) = (each for each in made.unlinked["entries"] if each["path"] == "README.md")
+    (entry,) = (fault for fault in made.unlinked["entries"] if fault["path"] == "README.md")
     entry["path"] = "README\\.md"
 
 
@@ -151,8 +151,8 @@ def answer(faults: list[tuple[str, str, Early]], late: list[Late], *, literal: b
                 change(made)
         then()
     submission = made.submission(literal=literal)
-    for each in late:
-        submission = each(submission)
+    for fault in late:
+        submission = fault(submission)
     verdict = accept(submission)
     return "ACCEPT" if verdict.rejection is None else verdict.rejection.code
 
@@ -160,7 +160,7 @@ def answer(faults: list[tuple[str, str, Early]], late: list[Late], *, literal: b
 @pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
 def test_every_fault_alone_has_its_code(literal: bool) -> None:
     faults = FAULTS[:LITERAL] if literal else FAULTS
-    assert [answer([each], [], literal=literal) for each in faults] == [code for code, _, _ in faults]
+    assert [answer([fault], [], literal=literal) for fault in faults] == [code for code, _, _ in faults]
     assert [answer([], [late], literal=literal) for _, _, late in BYTES] == [code for code, _, _ in BYTES]
     assert answer([], [], literal=literal) == "ACCEPT"
 
@@ -169,9 +169,9 @@ def test_every_fault_alone_has_its_code(literal: bool) -> None:
 def test_of_two_faults_the_one_that_the_rulebook_checks_first_is_reported(literal: bool) -> None:
     faults = FAULTS[:LITERAL] if literal else FAULTS
     wrong = [
-        (first[0], second[0], found)
+        (first[0], second[0], code_reported)
         for first, second in combinations(faults, 2)
-        if (found := answer([first, second], [], literal=literal)) != first[0]
+        if (code_reported := answer([first, second], [], literal=literal)) != first[0]
     ]
     assert wrong == []
 
@@ -179,12 +179,12 @@ def test_of_two_faults_the_one_that_the_rulebook_checks_first_is_reported(litera
 @pytest.mark.parametrize("literal", [False, True], ids=["hardened", "literal"])
 def test_unreadable_bytes_fail_the_step_that_parses_them(literal: bool) -> None:
     faults = FAULTS[:LITERAL] if literal else FAULTS
-    for code, place, late in BYTES:
-        found = [answer([each], [late], literal=literal) for each in faults]
-        assert found == [faults[number][0] if number < place else code for number in range(len(faults))]
+    for code, position, late in BYTES:
+        code_reported = [answer([fault], [late], literal=literal) for fault in faults]
+        assert code_reported == [faults[index][0] if index < position else code for index in range(len(faults))]
     pairs = list(combinations(BYTES, 2))
-    found = [answer([], [second[2], first[2]], literal=literal) for first, second in pairs]
-    assert found == [first[0] for first, _ in pairs]
+    code_reported = [answer([], [second[2], first[2]], literal=literal) for first, second in pairs]
+    assert code_reported == [first[0] for first, _ in pairs]
 
 
 def test_several_faults_are_reported_one_by_one_as_they_are_fixed() -> None:

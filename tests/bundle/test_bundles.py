@@ -49,18 +49,18 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def folder_of(place: Path, files: dict[str, bytes], *, mask: int = 0o022) -> Path:
+def folder_of(folder: Path, files: dict[str, bytes], *, mask: int = 0o022) -> Path:
     with umask(mask):
         for path, data in files.items():
-            (place / path).parent.mkdir(parents=True, exist_ok=True)
-            (place / path).write_bytes(data)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
         if "bin/start" in files:
-            (place / "bin/start").chmod(0o777 & ~mask)
-    return place
+            (folder / "bin/start").chmod(0o777 & ~mask)
+    return folder
 
 
-def packed(place: Path, media_type: str = CAR_MEDIA_TYPE, *, compress: bool = False) -> PackedBundle:
-    return pack_folder(PackOptions(folder=place, output=place.parent, media_type=media_type, compress=compress))
+def packed(folder: Path, media_type: str = CAR_MEDIA_TYPE, *, compress: bool = False) -> PackedBundle:
+    return pack_folder(PackOptions(folder=folder, output=folder.parent, media_type=media_type, compress=compress))
 
 
 class World:
@@ -89,7 +89,7 @@ class World:
         with pytest.raises(PinwardenError) as caught:
             self.install(archive, honest_size=honest_size)
         assert caught.value.code == code, caught.value.message
-        assert sorted(each.name for each in self.folder.iterdir()) == ["source"]
+        assert sorted(path.name for path in self.folder.iterdir()) == ["source"]
         return caught.value
 
     def written(self) -> dict[str, tuple[bytes, int]]:
@@ -115,21 +115,21 @@ def tarball(tmp_path: Path) -> World:
 
 @BOTH
 def test_packing_is_reproducible_whatever_the_umask_times_and_order(media_type: str, tmp_path: Path) -> None:
-    one = folder_of(tmp_path / "one", FILES, mask=0o022)
+    first = folder_of(tmp_path / "one", FILES, mask=0o022)
     other = folder_of(tmp_path / "other", dict(reversed(FILES.items())), mask=0o077)
     os.utime(other / "main.py", (1, 1))
     if os.getuid() == 0:
         os.chown(other / "main.py", 1234, 1234)
     with umask(0o077):
         second = packed(other, media_type)
-    assert packed(one, media_type) == second
+    assert packed(first, media_type) == second
 
 
 def test_packed_bytes_match_earlier_releases(tmp_path: Path) -> None:
     """Known answers: another machine, another Python or another library would show here."""
-    place = folder_of(tmp_path / "source", FILES)
-    bundles = [packed(place, media_type) for media_type in (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)]
-    assert [(each.root_cid, sha256(each.archive).hexdigest()) for each in bundles] == [
+    folder = folder_of(tmp_path / "source", FILES)
+    bundles = [packed(folder, media_type) for media_type in (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)]
+    assert [(path.root_cid, sha256(path.archive).hexdigest()) for path in bundles] == [
         (ROOT, "de20f0b35c24bf9e42aa126aefee451a2109a17745932ca3977d75108ec2b250"),
         (ROOT, "fc4db61cc02f55b29f62bc0a5d78a747111d1d02b1a6c94c5a54e5b8e5c51e33"),
     ]
@@ -140,8 +140,8 @@ ROOT = "bafyreifisekcfjfpmppox3moww5vjoosks6kcqi5lj36az6x5kx3cyj7w4"
 
 def test_work_files_are_left_out_and_listed(tmp_path: Path) -> None:
     extra = {".git/config": b"", "lib/__pycache__/x.pyc": b"", ".env": b"TOKEN=1", "lib/.DS_Store": b""}
-    place = folder_of(tmp_path / "source", {**FILES, **extra})
-    tree = read_tree(place)
+    folder = folder_of(tmp_path / "source", {**FILES, **extra})
+    tree = read_tree(folder)
     assert [file.path for file in tree.files] == sorted(FILES)
     assert tree.left_out == (".env", ".git", "lib/.DS_Store", "lib/__pycache__")
 
@@ -153,7 +153,7 @@ def test_unpacking_restores_files_and_modes_whatever_the_umask(media_type: str, 
         world.install(world.archive)
     modes = {path: 0o755 if path == "bin/start" else 0o644 for path in FILES}
     assert world.written() == {path: (data, modes[path]) for path, data in FILES.items()}
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["destination", "source"]
+    assert sorted(bundle.name for bundle in tmp_path.iterdir()) == ["destination", "source"]
 
 
 def test_a_compressed_archive_is_smaller_and_unpacks_to_the_same(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_compressed_archive_is_smaller_and_unpacks_to_the_same(tmp_path: Path)
 def test_the_standard_library_reads_the_tarball_as_we_do(tarball: World) -> None:
     plain = zstandard.ZstdDecompressor().decompress(tarball.archive)
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
-        theirs = {each.name: (archive.extractfile(each) or io.BytesIO()).read() for each in archive}
-        assert {(each.mtime, each.uid, each.gid, each.uname, each.gname) for each in archive} == {(0, 0, 0, "", "")}
+        theirs = {path.name: (archive.extractfile(path) or io.BytesIO()).read() for path in archive}
+        assert {(path.mtime, path.uid, path.gid, path.uname, path.gname) for path in archive} == {(0, 0, 0, "", "")}
     assert theirs == FILES
 
 
@@ -192,8 +192,10 @@ def test_files_that_cross_block_boundaries_are_read_without_copying_correctly(
     tmp_path: Path,
 ) -> None:
     """Sizes around the edges of blocks, names that need a header of their own, empty files; and one of two blocks."""
-    edges = {f"at{place}.bin": bytes([place % 251]) * place for place in (0, 1, 511, 512, 513, 130560, 130561, 131072)}
-    long = {f"{'long' * 30}{number}.txt": b"x" * 40000 * number for number in range(8)}
+    edges = {
+        f"at{folder}.bin": bytes([folder % 251]) * folder for folder in (0, 1, 511, 512, 513, 130560, 130561, 131072)
+    }
+    long = {f"{'long' * 30}{index}.txt": b"x" * 40000 * index for index in range(8)}
     files = {"server.json": SERVER, "main.py": b"", **edges, **long}
     world = World(tmp_path, TAR_ZSTD_MEDIA_TYPE, files)
     documents, archive = world.documents, world.archive
@@ -203,8 +205,8 @@ def test_files_that_cross_block_boundaries_are_read_without_copying_correctly(
     again = compressed(plain)
     for given in (archive, again):
         described = replace(documents.descriptor, size_bytes=len(given))
-        found = check_archive(described, documents.manifest, given)
-        assert {path: bytes(data) for path, data in found.items()} == files
+        contents = check_archive(described, documents.manifest, given)
+        assert {path: bytes(data) for path, data in contents.items()} == files
     assert bytes(frame.read(0, frame.size)) == plain
     assert tar_zstd.StoredFrame.parse(archive[:-1]) is None
     assert tar_zstd.StoredFrame.parse(compressed(b"x" * 1000)) is None
@@ -220,8 +222,8 @@ def made_by_tarfile(files: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
             member = tarfile.TarInfo(path)
             member.size, member.mtime = len(data), 1234567890.5
             archive.addfile(member, io.BytesIO(data))
-        for each in more:
-            archive.addfile(each)
+        for bundle in more:
+            archive.addfile(bundle)
     return plain.getvalue()
 
 
@@ -232,40 +234,40 @@ def compressed(plain: bytes) -> bytes:
 # Folders that are no bundle
 
 
-def link(place: Path) -> None:
-    (place / "link").symlink_to("/etc/passwd")
+def link(folder: Path) -> None:
+    (folder / "link").symlink_to("/etc/passwd")
 
 
-def folder_link(place: Path) -> None:
-    (place / "link").symlink_to("bin")
+def folder_link(folder: Path) -> None:
+    (folder / "link").symlink_to("bin")
 
 
-def pipe(place: Path) -> None:
-    os.mkfifo(place / "pipe")
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
 
 
-def alike(place: Path) -> None:
-    (place / "MAIN.py").write_bytes(b"")
+def alike(folder: Path) -> None:
+    (folder / "MAIN.py").write_bytes(b"")
 
 
-def not_text(place: Path) -> None:
-    Path(os.fsdecode(os.fsencode(place) + b"/\xff")).write_bytes(b"")
+def not_text(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff")).write_bytes(b"")
 
 
-def decomposed(place: Path) -> None:
-    (place / "u\u0308ber").write_bytes(b"")
+def decomposed(folder: Path) -> None:
+    (folder / "u\u0308ber").write_bytes(b"")
 
 
-def device_of_windows(place: Path) -> None:
-    (place / "aux.js").write_bytes(b"")
+def device_of_windows(folder: Path) -> None:
+    (folder / "aux.js").write_bytes(b"")
 
 
 @pytest.mark.parametrize("spoil", [link, folder_link, pipe, alike, not_text, decomposed, device_of_windows])
 def test_a_folder_with_unportable_files_is_not_packed(spoil: Callable[[Path], None], tmp_path: Path) -> None:
-    place = folder_of(tmp_path / "source", FILES)
-    spoil(place)
+    folder = folder_of(tmp_path / "source", FILES)
+    spoil(folder)
     with pytest.raises(PinwardenError) as caught:
-        packed(place)
+        packed(folder)
     assert caught.value.code == "ARCHIVE_UNSAFE"
 
 
@@ -275,12 +277,12 @@ def test_a_folder_with_unportable_files_is_not_packed(spoil: Callable[[Path], No
 def test_a_changed_byte_anywhere_in_a_car_is_detected(car: World) -> None:
     documents = car.documents
     taken = []
-    for place in range(len(car.archive)):
+    for folder in range(len(car.archive)):
         broken = bytearray(car.archive)
-        broken[place] ^= 1
+        broken[folder] ^= 1
         try:
             check_archive(documents.descriptor, documents.manifest, bytes(broken))
-            taken.append(place)
+            taken.append(folder)
         except PinwardenError as err:
             assert err.code in ("ARCHIVE_UNSAFE", "ARTIFACT_MISMATCH")
     assert taken == []
@@ -290,9 +292,9 @@ def test_a_changed_byte_anywhere_in_a_tarball_is_detected_or_changes_no_file(tar
     documents = tarball.documents
     whole = check_archive(documents.descriptor, documents.manifest, tarball.archive)
     refused = 0
-    for place in range(0, len(tarball.archive), 3):
+    for folder in range(0, len(tarball.archive), 3):
         broken = bytearray(tarball.archive)
-        broken[place] ^= 1
+        broken[folder] ^= 1
         try:
             assert check_archive(documents.descriptor, documents.manifest, bytes(broken)) == whole
         except PinwardenError as err:
@@ -350,8 +352,8 @@ def test_duplicate_root_block_is_refused(car: World) -> None:
 
 def test_missing_blob_is_refused(car: World) -> None:
     last = car.archive.index(bytes(blob_cid(FILES["server.json"]))) - 1
-    found = car.refuses(car.archive[:last], "ARTIFACT_MISMATCH")
-    assert found.data["path"] in FILES
+    contents = car.refuses(car.archive[:last], "ARTIFACT_MISMATCH")
+    assert contents.data["path"] in FILES
 
 
 def test_car_with_a_foreign_root_is_refused(car: World, tmp_path: Path) -> None:
@@ -368,9 +370,7 @@ def test_car_block_that_claims_an_enormous_length_is_refused(car: World) -> None
 def test_car_bomb_of_one_blob_under_ten_thousand_names_is_refused(car: World) -> None:
     manifest = car.documents.manifest
     name = str(blob_cid(b"\0" * 1_000_000))
-    entries = tuple(
-        ManifestEntry(path=f"f{number:05}", blob_cid=name, size_bytes=1_000_000) for number in range(10_000)
-    )
+    entries = tuple(ManifestEntry(path=f"f{index:05}", blob_cid=name, size_bytes=1_000_000) for index in range(10_000))
     with pytest.raises(PinwardenError) as caught:
         check_archive(car.documents.descriptor, replace(manifest, entries=entries), car.archive)
     assert caught.value.code == "ARCHIVE_UNSAFE"
@@ -474,7 +474,7 @@ def test_path_traversal_in_a_manifest_is_refused_where_files_are_written(path: s
     with pytest.raises(PinwardenError) as caught:
         unpack(entries, {entry.path: b"" for entry in entries}, car.destination)
     assert caught.value.code == "ARCHIVE_UNSAFE"
-    assert sorted(each.name for each in car.folder.iterdir()) == ["source"]
+    assert sorted(bundle.name for bundle in car.folder.iterdir()) == ["source"]
 
 
 def test_existing_files_are_not_overwritten(car: World, tmp_path: Path) -> None:
@@ -492,4 +492,4 @@ def test_a_failed_unpack_leaves_nothing_behind(car: World) -> None:
     contents = {entry.path: b"" for entry in entries[:-1]}
     with pytest.raises(KeyError):
         unpack(entries, contents, car.destination)
-    assert sorted(each.name for each in car.folder.iterdir()) == ["source"]
+    assert sorted(path.name for path in car.folder.iterdir()) == ["source"]

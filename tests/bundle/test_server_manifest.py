@@ -24,14 +24,16 @@ def read(**members: Any) -> ServerManifest:
 
 class TestServerManifest:
     def test_unknown_members_of_a_manifest_are_kept(self) -> None:
-        found = read(name="@acme/deploy", description="Deploys", author="Acme", license="MIT", entry="./src/index.ts")
-        assert (found.name, found.version, found.runtime, found.entry) == (
+        manifest = read(
+            name="@acme/deploy", description="Deploys", author="Acme", license="MIT", entry="./src/index.ts"
+        )
+        assert (manifest.name, manifest.version, manifest.runtime, manifest.entry) == (
             "@acme/deploy",
             "1.0.0",
             "bun",
             "src/index.ts",
         )
-        assert (found.description, found.author, found.document["license"]) == ("Deploys", "Acme", "MIT")
+        assert (manifest.description, manifest.author, manifest.document["license"]) == ("Deploys", "Acme", "MIT")
         assert (read().description, read().author) == (None, None)
 
     @pytest.mark.parametrize(
@@ -83,12 +85,12 @@ class TestContentHash:
             assert caught.value.code == "DIGEST_INVALID"
 
     def test_any_difference_in_the_content_hash_is_refused(self) -> None:
-        found, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
-        check_content_hash(found, found, "a.tar")
+        manifest, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
+        check_content_hash(manifest, manifest, "a.tar")
         with pytest.raises(PinwardenError) as caught:
-            check_content_hash(found, wanted, "a.tar")
+            check_content_hash(manifest, wanted, "a.tar")
         assert (caught.value.code, caught.value.exit_code) == ("ARTIFACT_MISMATCH", 1)
-        assert caught.value.data == {"found": str(found), "wanted": str(wanted)}
+        assert caught.value.data == {"found": str(manifest), "wanted": str(wanted)}
 
 
 class TestPaths:

@@ -75,8 +75,8 @@ class Desk:
     @property
     def written(self) -> list[str]:
         """What an install leaves in the project and in the store."""
-        places = (self.root, self.root.parent / "store")
-        return sorted(str(path.relative_to(self.root.parent)) for each in places for path in each.rglob("*"))
+        folders = (self.root, self.root.parent / "store")
+        return sorted(str(path.relative_to(self.root.parent)) for folder in folders for path in folder.rglob("*"))
 
 
 def relinked(made: Bundle) -> Bundle:

@@ -95,7 +95,7 @@ def test_attack_source_date_epoch_does_not_make_an_old_log_head_fresh(
     desk.user.world.clock.moment = today - timedelta(days=30)
     desk.publish(bundle(version="1.1.0", content=REWORDED))
     code, report = desk.update()
-    assert (code, [each["code"] for each in report["changes"]]) == (1, ["LOG_FROZEN"])
+    assert (code, [row["code"] for row in report["changes"]]) == (1, ["LOG_FROZEN"])
     assert written == desk.user.world.clock()[:19] + ".000Z"
 
 
@@ -166,7 +166,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize(
-    ("asked", "can"),
+    ("requested", "can"),
     [
         (SecurityPolicy(), set()),
         (SecurityPolicy(filesystem="read_only"), {"read"}),
@@ -175,13 +175,13 @@ print(json.dumps({
     ],
 )
 def test_a_running_bundle_has_only_the_accepted_permissions(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, asked: SecurityPolicy, can: set[str]
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, requested: SecurityPolicy, can: set[str]
 ) -> None:
     made = bundle(content=ASKING)
     made.descriptor["security"]["policy"] = {
-        "network": asked.network,
-        "filesystem": asked.filesystem,
-        "exec": asked.exec,
+        "network": requested.network,
+        "filesystem": requested.filesystem,
+        "exec": requested.exec,
     }
     desk.publish(relinked(made))
     allow = [word for name in ("network", "write-files", "exec") for word in ("--allow", name)]
@@ -384,7 +384,7 @@ def test_frozen_fetches_only_what_the_lock_pins(desk: Desk) -> None:
     code, report = desk.run("fetch", "--frozen")
     assert (code, [row["code"] for row in report["findings"]]) == (3, ["artifact_missing"])
     code, report = desk.run("fetch", "--frozen", "--registry", str(desk.export))
-    assert (code, [each["server"] for each in report["servers"]]) == (0, ["acme.notes"])
+    assert (code, [item["server"] for item in report["servers"]]) == (0, ["acme.notes"])
     assert desk.lock == pinned
     unpacked = next((store / "environments").glob("*/tree/main.py"))
     assert unpacked.read_bytes() == SERVER
@@ -478,17 +478,17 @@ def oci(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
 def test_a_bundle_is_installed_from_an_oci_registry_with_a_separate_log(desk: Desk, oci: DockerRegistry) -> None:
     made = bundle(content=SERVER)
     desk.publish(made)
-    place = push(desk, oci, made)
-    code, report = desk.run("install", "acme.notes", "--registry", place, "--by", "me")
+    reference = push(desk, oci, made)
+    code, report = desk.run("install", "acme.notes", "--registry", reference, "--by", "me")
     assert (code, report["error"]["code"]) == (1, "POINTER_UNLOGGED")
-    options = ("--registry", place, "--log", str(desk.export), "--by", "me")
+    options = ("--registry", reference, "--log", str(desk.export), "--by", "me")
     code, report = desk.run("install", "acme.notes", *options)
     assert (code, report["result"], report["log"]["index"]) == (0, "ACCEPT", 0)
     assert desk.record()["bundle"]["ociDigest"].startswith("sha256:")
     assert desk.started(stdin=QUESTIONS).returncode == 0
     store = desk.root.parent / "store"
     store.rename(store.with_name("gone"))
-    assert desk.run("fetch", "--frozen", "--registry", place)[0] == 0
+    assert desk.run("fetch", "--frozen", "--registry", reference)[0] == 0
     # The registry moves on, and the artifact with the old pointer stays where it is.
     desk.publish(bundle(version="1.1.0", content=REWORDED))
     assert desk.run("install", "acme.notes", *options)[1]["error"]["code"] == "POINTER_UNLOGGED"
@@ -507,10 +507,10 @@ def push(desk: Desk, oci: DockerRegistry, made: Bundle) -> str:
     (folder / "notes.car.manifest.json").write_bytes(document_bytes(made.manifest))
     (folder / "attestation.json").write_bytes(document_bytes(attested(made, VERA, "verifier")))
     (folder / "pointer.json").write_bytes(desk.user.world.files.get("pointers/acme.notes/stable.json"))
-    place = f"oci://{oci.host}/acme/notes"
+    reference = f"oci://{oci.host}/acme/notes"
     more = ("--attestation", str(folder / "attestation.json"), "--pointer", str(folder / "pointer.json"))
-    assert main(["bundle", "push", str(archive), f"{place}:stable", *more]) == 0
-    return place
+    assert main(["bundle", "push", str(archive), f"{reference}:stable", *more]) == 0
+    return reference
 
 
 @needs_registry

@@ -174,12 +174,12 @@ def test_a_bundle_works_through_the_gateway_and_a_changed_tool_is_blocked(desk: 
     """The server is the same to the byte; a file of the project turns it."""
     desk.publish(asking(bundle(content=TURNING), filesystem="read_only"))
     assert desk.install()[0] == 0
-    asked = f"{QUESTIONS}{json.dumps(CALL)}\n"
-    honest = {answer.get("id"): answer for answer in map(json.loads, desk.started(stdin=asked).stdout.splitlines())}
+    stdin = f"{QUESTIONS}{json.dumps(CALL)}\n"
+    honest = {answer.get("id"): answer for answer in map(json.loads, desk.started(stdin=stdin).stdout.splitlines())}
     assert [tool["name"] for tool in honest[1]["result"]["tools"]] == ["search_notes", "write_note", "delete_note"]
     assert honest[2]["result"]["content"] == [{"type": "text", "text": "2: Ask Kim about the garden"}]
     (desk.root / "turned").touch()
-    done = desk.started(stdin=asked)
+    done = desk.started(stdin=stdin)
     turned = {answer.get("id"): answer for answer in map(json.loads, done.stdout.splitlines())}
     assert [tool["name"] for tool in turned[1]["result"]["tools"]] == ["write_note", "delete_note"]
     assert "error" in turned[2]

@@ -94,7 +94,7 @@ def test_following_the_log_adopts_the_new_key(user: User) -> None:
     assert user.accepts()
     (root,) = load_trust(user.trust).registries
     assert (root.key.key, root.log.key, root.key.name) == (NEW.public_key, NEW.public_key, "acme")
-    assert [(each.key_id, each.seq) for each in root.ended] == [(OLD_DID, change.seq)]
+    assert [(key.key_id, key.seq) for key in root.ended] == [(OLD_DID, change.seq)]
     user.publish(SECOND)
     judged = user.judge()
     assert judged.accepted is not None
@@ -110,8 +110,8 @@ def test_two_key_changes_are_followed_at_once_from_any_of_the_keys(user: User, t
     user.publish(SECOND)
     turn(user.world, NEWER)
     middle.append(root_of(user.world, "acme"))
-    for number, root in enumerate(middle):
-        other_user = new_user(user.world, tmp_path / str(number))
+    for index, root in enumerate(middle):
+        other_user = new_user(user.world, tmp_path / str(index))
         pinned = TrustStore(registries=(root,), keys=load_trust(other_user.trust).keys)
         other_user.trust.write_bytes(trust_store_bytes(pinned))
         assert other_user.accepts()
@@ -257,7 +257,7 @@ def test_attack_a_replaced_key_cannot_be_trusted_again(user: User) -> None:
     assert user.code(old) == "REGISTRY_KEY_ENDED"
     # Nor does it come back with the revocation of the key that came after it.
     revoked = revoke_key(store, store.registries[0].key, user.world.clock(), "stolen, too")
-    assert [each.key_id for each in revoked.revoked] == [NEW_DID, OLD_DID]
+    assert [key.key_id for key in revoked.revoked] == [NEW_DID, OLD_DID]
     assert code_of(lambda: add_registry(revoked, root)) == "KEY_REVOKED"
 
 

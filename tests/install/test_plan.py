@@ -55,7 +55,7 @@ def test_a_valid_bundle_passes_every_step_and_each_is_listed(user: User) -> None
     judged = user.judge(floor="1.0.0")
     assert judged.accepted is not None
     assert [(line.step, line.result) for line in judged.plan] == [
-        *((number, "passed") for number in range(1, 9)),
+        *((step, "passed") for step in range(1, 9)),
         *((None, "passed") for _ in range(3)),
         (9, "passed"),
     ]
@@ -119,7 +119,7 @@ def test_attack_a_mirror_that_swaps_the_recorded_surface_is_refused(user: User) 
     page["surface"] = {"api_surface": hash_of(FIRST), "cid": FIRST.descriptor_cid, "problem": None}
     unsigned = {name: value for name, value in page.items() if name != "signatures"}
     partly = add_signature(
-        unsigned, [each for each in registry_documents.VERSION_SIGNED_FIELDS if each != "/surface"], REGISTRY_KEY
+        unsigned, [field for field in registry_documents.VERSION_SIGNED_FIELDS if field != "/surface"], REGISTRY_KEY
     )
     for lie in (page, partly, add_signature(unsigned, registry_documents.VERSION_SIGNED_FIELDS, MALLORY)):
         assert user.code(showing(user.world, **{path: document_bytes(lie)})) == "SIGNATURE_INVALID"
@@ -501,8 +501,8 @@ def test_attack_a_signature_that_lists_one_field_a_thousand_times_uses_little_me
 
 
 def test_permissions_beyond_the_policy_are_refused(user: User) -> None:
-    asked = {"policy": {"network": "allow", "filesystem": "read_write", "exec": "allow"}}
-    smuggle(user.world, smuggled([entry("main.py")], FIRST.archive, security=asked), content_hash=hash_of(FIRST))
+    requested = {"policy": {"network": "allow", "filesystem": "read_write", "exec": "allow"}}
+    smuggle(user.world, smuggled([entry("main.py")], FIRST.archive, security=requested), content_hash=hash_of(FIRST))
     policy = InstallerPolicy()
     for code, more in (
         ("POLICY_BLOCKED_NETWORK", {"network": "allow"}),

@@ -51,7 +51,7 @@ def test_registries_and_attesters_are_trusted_in_their_roles(run: Run, store: Pa
     assert run("add", LOG, "--role", "registry", "--name", "acme", "--url", "https://r.example/")[0] == 0
     code, report = run("add", DID, "--role", "verifier", "--role", "auditor", "--name", "vera")
     assert code == 0
-    assert [(each["key_id"], each["roles"]) for each in report["keys"]] == [(DID, ["verifier", "auditor"])]
+    assert [(row["key_id"], row["roles"]) for row in report["keys"]] == [(DID, ["verifier", "auditor"])]
     assert (report["registries"][0]["log_id"], report["registries"][0]["url"]) == (
         "log.example/acme",
         "https://r.example/",
@@ -59,7 +59,7 @@ def test_registries_and_attesters_are_trusted_in_their_roles(run: Run, store: Pa
     assert run("list") == (0, report)
     # The file is what bundle accept takes as --trust.
     known = trust.parse_trust(store.read_bytes())
-    assert [each.key_id for each in known.registry_keys] == [REGISTRY_KEY.public_key.did]
+    assert [row.key_id for row in known.registry_keys] == [REGISTRY_KEY.public_key.did]
     assert known == load_trust(store).trust
 
 
@@ -92,14 +92,12 @@ def test_replacing_a_key_revokes_the_old_one(run: Run) -> None:
     run("add", DID, "--role", "verifier", "--name", "vera")
     code, report = run("add", NEW.did, "--replaces", "vera", "--why", "yearly")
     assert code == 0
-    assert [(each["key_id"], each["name"], each["roles"]) for each in report["keys"]] == [
-        (NEW.did, "vera", ["verifier"])
-    ]
-    assert [(each["key_id"], each["why"]) for each in report["revoked"]] == [(DID, "yearly")]
+    assert [(row["key_id"], row["name"], row["roles"]) for row in report["keys"]] == [(NEW.did, "vera", ["verifier"])]
+    assert [(row["key_id"], row["why"]) for row in report["revoked"]] == [(DID, "yearly")]
     run("add", LOG, "--role", "registry", "--name", "acme", "--url", "https://r.example/")
     other = str(NoteKey(name="log.example/acme-2", key=ACME.public_key))
     report = run("add", other, "--replaces", "acme")[1]
-    assert [(each["log_id"], each["url"]) for each in report["registries"]] == [
+    assert [(row["log_id"], row["url"]) for row in report["registries"]] == [
         ("log.example/acme-2", "https://r.example/")
     ]
 
@@ -213,15 +211,15 @@ def test_folders_missing_files_and_other_json_get_specific_errors(run: Run, stor
 SECRET = MALLORY.pem().decode()
 
 
-@pytest.mark.parametrize("place", ["k.pem", "k.json", "with+plus", "as text", "pointer key", "jwk"])
+@pytest.mark.parametrize("form", ["k.pem", "k.json", "with+plus", "as text", "pointer key", "jwk"])
 def test_attack_a_private_key_given_as_public_key_is_neither_stored_nor_shown(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
-    secret = '{"kty": "OKP", "d": "c2VjcmV0IHNlY3JldA", "x": "AAAA"}' if place == "jwk" else SECRET
-    file = tmp_path / place
+    secret = '{"kty": "OKP", "d": "c2VjcmV0IHNlY3JldA", "x": "AAAA"}' if form == "jwk" else SECRET
+    file = tmp_path / form
     file.write_text(secret)
-    words = [SECRET] if place == "as text" else [str(file)]
-    if place == "pointer key":
+    words = [SECRET] if form == "as text" else [str(file)]
+    if form == "pointer key":
         words = [LOG, "--pointer-key", str(file)]
     assert main(["trust", "add", *words, "--role", "verifier"]) == 3
     report = "".join(capsys.readouterr())

@@ -20,8 +20,8 @@ HOSTED = entry(remotes=[remote(headers=[{"name": "X-Api-Key", "isSecret": True}]
 def server(about: Any, client: str, dialect: Any = "toolpin") -> dict[str, Any]:
     config = fragment(about, client, dialect=dialect).config
     root = config[next(name for name in config if isinstance(config[name], dict | list))]
-    found: dict[str, Any] = root[0] if isinstance(root, list) else root["io.acme/notes"]
-    return found
+    entry: dict[str, Any] = root[0] if isinstance(root, list) else root["io.acme/notes"]
+    return entry
 
 
 def test_an_unknown_client_is_refused_with_the_known_ones() -> None:

@@ -29,7 +29,7 @@ def test_the_policies_in_the_guide_are_valid() -> None:
     assert policies[0] is not None
     assert policies[0].for_item("notes", "delete_note", "x").enforcement == "warn"
     assert policies[0].for_item("other", "delete_note", "x").enforcement == "block"
-    assert [each.tool for each in policies[0].for_item("any", "search_notes", "x").allowlist] == ["search_notes"]
+    assert [allowed.tool for allowed in policies[0].for_item("any", "search_notes", "x").allowlist] == ["search_notes"]
 
 
 def test_every_policy_key_is_documented() -> None:
@@ -54,14 +54,14 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         {"server": "s", "enforcement": "audit", "unknown": "block"},
         {"client": "c", "enforcement": "warn", "sampling": "deny"},
     ]
-    found = policy_from_table({"gateway": {"unknown": "allow_unverified", "rules": rules}}).gateway
-    assert found is not None
+    gateway = policy_from_table({"gateway": {"unknown": "allow_unverified", "rules": rules}}).gateway
+    assert gateway is not None
     answers = {
         (server, item, client): (policy.enforcement, policy.unknown)
         for server in ("s", "t")
         for item in ("abc", "xyz")
         for client in ("c", "d")
-        for policy in [found.for_item(server, item, client)]
+        for policy in [gateway.for_item(server, item, client)]
     }
     assert answers == {
         ("s", "abc", "c"): ("audit", "warn"),
@@ -73,7 +73,7 @@ def test_for_each_key_the_first_matching_rule_wins() -> None:
         ("t", "xyz", "c"): ("warn", "allow_degraded"),
         ("t", "xyz", "d"): ("block", "allow_degraded"),
     }
-    assert (found.for_requests("t", "c").sampling, found.for_requests("t", "d").sampling) == (False, True)
+    assert (gateway.for_requests("t", "c").sampling, gateway.for_requests("t", "d").sampling) == (False, True)
 
 
 @pytest.mark.parametrize(

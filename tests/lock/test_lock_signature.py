@@ -43,10 +43,10 @@ class TestOneKey:
     def test_each_form_is_valid_for_the_lock_that_was_signed_and_for_no_other(self) -> None:
         other = lockfile.to_bytes(relock(None, [entry(version="1.2.4")], NOON, plain_v2=True))
         for envelope in (toolpin_envelope(PLAIN, ADA), dsse(PLAIN, ADA)):
-            found = verify_signatures(PLAIN, [envelope], KEYS, ONE)
-            assert (found.ok, found.signers, found.rejected) == (True, ("ada",), ())
-            found = verify_signatures(other, [envelope], KEYS, ONE)
-            assert (found.ok, found.signers, len(found.rejected)) == (False, (), 1)
+            report = verify_signatures(PLAIN, [envelope], KEYS, ONE)
+            assert (report.ok, report.signers, report.rejected) == (True, ("ada",), ())
+            report = verify_signatures(other, [envelope], KEYS, ONE)
+            assert (report.ok, report.signers, len(report.rejected)) == (False, (), 1)
 
     def test_a_signature_under_a_policy_counts_only_under_that_policy(self) -> None:
         for make in (toolpin_envelope, dsse):
@@ -77,8 +77,8 @@ class TestOneKey:
     )
     def test_an_edited_envelope_does_not_count(self, changes: dict[str, Any]) -> None:
         envelope = edited(toolpin_envelope(PLAIN, ADA), **changes)
-        found = verify_signatures(PLAIN, [envelope], KEYS, ONE)
-        assert (found.ok, found.signers) == (False, ())
+        report = verify_signatures(PLAIN, [envelope], KEYS, ONE)
+        assert (report.ok, report.signers) == (False, ())
 
     def test_a_key_that_is_not_ed25519_is_refused(self) -> None:
         """ToolPin signs and verifies with an RSA key under the name ed25519."""
@@ -92,13 +92,13 @@ class TestOneKey:
         assert isinstance(envelope, Envelope)
         digest = envelope.lock_digest
         assert lock_signature.verify(envelope, digest, ADA.public_key) is None
-        for found, word in (
+        for report, word in (
             (lock_signature.verify(envelope, POLICY, ADA.public_key), "over the lock"),
             (lock_signature.verify(envelope, digest, ADA.public_key, policy_digest=POLICY), "over the policy"),
             (lock_signature.verify(envelope, digest, BOB.public_key), "by the key"),
             (lock_signature.verify(replace(envelope, signature=b"\0" * 64), digest, ADA.public_key), "not made by"),
         ):
-            assert word in str(found)
+            assert word in str(report)
 
 
 class TestSeveralKeys:
@@ -107,8 +107,8 @@ class TestSeveralKeys:
         assert verify_signatures(SEALED, [dsse(SEALED, ADA, BOB)], KEYS, both).ok
         assert verify_signatures(SEALED, [dsse(SEALED, ADA), dsse(SEALED, BOB)], KEYS, both).ok
         assert verify_signatures(PLAIN, [toolpin_envelope(PLAIN, ADA), dsse(PLAIN, BOB)], KEYS, both).ok
-        found = verify_signatures(SEALED, [dsse(SEALED, ADA)], KEYS, both)
-        assert found.missing == ("the signature of bob", "2 signatures by different keys; found 1")
+        report = verify_signatures(SEALED, [dsse(SEALED, ADA)], KEYS, both)
+        assert report.missing == ("the signature of bob", "2 signatures by different keys; found 1")
 
     def test_a_second_signature_can_be_added_later(self) -> None:
         first = lock_signature.sign_file(SEALED, [ADA], NOON)
@@ -125,22 +125,22 @@ class TestSeveralKeys:
 
     def test_one_key_under_two_names_is_one_signature(self) -> None:
         keys = {"ada": ADA.public_key, "ada again": ADA.public_key}
-        found = verify_signatures(SEALED, [dsse(SEALED, ADA)], keys, RequiredSigners(threshold=2))
-        assert (found.ok, found.signers) == (False, ("ada", "ada again"))
+        report = verify_signatures(SEALED, [dsse(SEALED, ADA)], keys, RequiredSigners(threshold=2))
+        assert (report.ok, report.signers) == (False, ("ada", "ada again"))
 
     def test_an_unknown_key_and_a_repeated_signature_do_not_count(self) -> None:
         envelopes = [dsse(SEALED, EVE), dsse(SEALED, ADA), dsse(SEALED, ADA)]
-        found = verify_signatures(SEALED, envelopes, KEYS, RequiredSigners(threshold=2))
-        assert (found.ok, found.signers, len(found.rejected)) == (False, ("ada",), 1)
+        report = verify_signatures(SEALED, envelopes, KEYS, RequiredSigners(threshold=2))
+        assert (report.ok, report.signers, len(report.rejected)) == (False, ("ada",), 1)
 
     def test_a_required_signer_without_a_key_is_never_met(self) -> None:
-        found = verify_signatures(SEALED, [dsse(SEALED, ADA, BOB)], KEYS, RequiredSigners(names=("carol",)))
-        assert found.missing == ("the signature of carol",)
+        report = verify_signatures(SEALED, [dsse(SEALED, ADA, BOB)], KEYS, RequiredSigners(names=("carol",)))
+        assert report.missing == ("the signature of carol",)
 
     def test_an_invalid_envelope_beside_a_valid_one_is_reported_and_ignored(self) -> None:
         bad = [b"", b"[]", b"{}", b'{"payloadType":"text/plain"}', edited(dsse(SEALED, ADA), payload="e30=")]
-        found = verify_signatures(SEALED, [*bad, dsse(SEALED, ADA)], KEYS, ONE)
-        assert (found.ok, len(found.rejected)) == (True, len(bad))
+        report = verify_signatures(SEALED, [*bad, dsse(SEALED, ADA)], KEYS, ONE)
+        assert (report.ok, len(report.rejected)) == (True, len(bad))
 
     def test_no_envelope_or_a_policy_that_requires_nothing_is_refused(self) -> None:
         assert not verify_signatures(SEALED, [], KEYS, ONE).ok

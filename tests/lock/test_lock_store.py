@@ -228,7 +228,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
         assert writer.returncode == 0
     lock = read(path)
     assert lock is not None
-    assert {found.name for found in lock.entries} == {f"{n}/{k}" for n in ("one", "two", "three") for k in range(10)}
+    assert {entry.name for entry in lock.entries} == {f"{n}/{k}" for n in ("one", "two", "three") for k in range(10)}
     assert verify(lock) == ()
     assert set(tree(tmp_path)) == {"mcp-lock.json"}
 

@@ -180,15 +180,15 @@ def test_hostile_names_are_kept_and_verified_like_any_other(name: str) -> None:
     lock = relock(None, [our_entry(name), our_entry(name, "zed")], NOON)
     again = reread(lock)
     assert again == lock
-    assert [found.name for found in again.entries] == [name, name]
+    assert [problems.name for problems in again.entries] == [name, name]
     assert verify(again) == ()
 
 
 def test_thousands_of_entries_are_read_and_verified() -> None:
     template = entry()
     entries = [
-        Entry(key=f"io.github.acme/notes-{number}:claude", document={**template.document, "name": f"n{number}"})
-        for number in range(3_000)
+        Entry(key=f"io.github.acme/notes-{index}:claude", document={**template.document, "name": f"n{index}"})
+        for index in range(3_000)
     ]
     lock = reread(Lock(generated_at=NOON, updated_at=NOON, entries=tuple(entries)))
     assert len(lock.entries) == 3_000
@@ -278,8 +278,8 @@ def test_a_forged_entry_under_another_key_is_detected_despite_a_valid_integrity_
     forged = with_integrity(
         Entry(key=honest.key + "x", document={**honest.document, "selectedTarget": {"kind": "package"}})
     )
-    found = verify(Lock(generated_at=NOON, updated_at=NOON, entries=(honest, forged)))
-    assert [(problem.code, problem.path) for problem in found] == [
+    problems = verify(Lock(generated_at=NOON, updated_at=NOON, entries=(honest, forged)))
+    assert [(problem.code, problem.path) for problem in problems] == [
         ("entry_key_mismatch", "/servers/io.github.acme~1notes:claudex"),
         ("locked_copy_differs", "/servers/io.github.acme~1notes:claudex/locked/selectedTarget"),
     ]
@@ -455,16 +455,16 @@ def test_the_approved_surface_is_compared_with_its_pin() -> None:
     assert verify_files(lock, {path: good}) == ()
     assert [problem.code for problem in verify_files(lock, {})] == ["surface_missing"]
     for bad in (good + b" ", encode_surface(other), b"not json"):
-        found = verify_files(lock, {path: bad})
-        assert [problem.code for problem in found] == ["surface_mismatch"]
-        assert found[0].path.endswith("/capabilityManifest/pinwarden/surface")
+        problems = verify_files(lock, {path: bad})
+        assert [problem.code for problem in problems] == ["surface_mismatch"]
+        assert problems[0].path.endswith("/capabilityManifest/pinwarden/surface")
 
 
 def test_a_pin_with_item_digests_that_do_not_match_its_file_is_detected() -> None:
     pin = replace(pin_surface(SURFACE, surface_path("io.github.acme/notes")), items={"tools": {}})
     lock = relock(None, [extended(entry(), Extension(surface=pin))], NOON)
-    found = verify_files(lock, {pin.path: encode_surface(SURFACE)})
-    assert [problem.code for problem in found] == ["surface_mismatch"]
+    problems = verify_files(lock, {pin.path: encode_surface(SURFACE)})
+    assert [problem.code for problem in problems] == ["surface_mismatch"]
 
 
 def test_two_entries_that_pin_different_surfaces_in_one_file_are_a_problem() -> None:
@@ -506,9 +506,9 @@ def test_locking_the_same_entries_again_gives_the_same_lock_and_file() -> None:
 def test_a_changed_entry_keeps_its_position_and_the_others_their_times() -> None:
     lock = sealed_lock()
     changed = relock(lock, [our_entry(at=LATER, version="1.2.4")], LATER)
-    assert [found.key for found in changed.entries] == [found.key for found in lock.entries]
+    assert [problems.key for problems in changed.entries] == [problems.key for problems in lock.entries]
     assert changed.entries[0].version == "1.2.4"
-    assert [found.locked_at for found in changed.entries] == [LATER, NOON, NOON]
+    assert [problems.locked_at for problems in changed.entries] == [LATER, NOON, NOON]
     assert (changed.generated_at, changed.updated_at) == (NOON, LATER)
     assert verify(reread(changed)) == ()
 
@@ -567,7 +567,7 @@ def test_removing_an_entry_reseals_the_file_and_removing_none_changes_nothing() 
     lock = sealed_lock()
     assert without(lock, ["unknown:claude"], LATER) is lock
     rest = without(lock, ["io.github.acme/notes:vscode"], LATER)
-    assert [found.client for found in rest.entries] == ["claude", "claude"]
+    assert [problems.client for problems in rest.entries] == ["claude", "claude"]
     assert verify(reread(rest)) == ()
 
 

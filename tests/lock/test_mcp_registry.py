@@ -102,8 +102,8 @@ class LoopbackRegistry:
         def route(path: str, query: dict[str, str]) -> Answer | None:
             if direct and path.startswith(f"{api}/servers/"):
                 wanted = path.rpartition("/")[2]
-                found = [row for row in rows if wanted in ("latest", row["server"]["version"])]
-                return ok(found[-1]) if found else None
+                entry = [row for row in rows if wanted in ("latest", row["server"]["version"])]
+                return ok(entry[-1]) if entry else None
             if path != f"{api}/servers":
                 return None
             return ok({"servers": list(rows), "metadata": {"count": len(rows)}})
@@ -207,9 +207,9 @@ class TestPages:
         def route(path: str, query: dict[str, str]) -> Answer | None:
             if path != "/v0/servers":
                 return None
-            number = int(query.get("cursor", "0"))
-            following = {"nextCursor": str(number + 1)} if number + 1 < len(pages) else {}
-            return ok({"servers": pages[number], "metadata": following})
+            index = int(query.get("cursor", "0"))
+            following = {"nextCursor": str(index + 1)} if index + 1 < len(pages) else {}
+            return ok({"servers": pages[index], "metadata": following})
 
         registry.route = route
 
@@ -617,8 +617,8 @@ class TestProjectFiles:
         (tmp_path / "servers" / "a.json").write_text(json.dumps([server("1.0.0"), server("2.0.0")]))
         (tmp_path / "servers" / "b.txt").write_text("no registry")
         self.configure(tmp_path, {"id": "local", "url": url})
-        found = load_registries(tmp_path, offline=True).find(NAME)
-        assert (found["source"], found["server"]["version"]) == ("local", "2.0.0")
+        entry = load_registries(tmp_path, offline=True).find(NAME)
+        assert (entry["source"], entry["server"]["version"]) == ("local", "2.0.0")
 
     @pytest.mark.parametrize(
         "document",

@@ -27,8 +27,8 @@ def answer(text: str, about: Any = NPM, **given: Any) -> PolicyResult:
     return evaluate_policy(policy(text), install_plan(about, "claude", now=NOW), **{"now": NOW, **given})
 
 
-def codes(found: PolicyResult) -> list[str]:
-    return [finding.code for finding in found.findings]
+def codes(result: PolicyResult) -> list[str]:
+    return [finding.code for finding in result.findings]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def codes(found: PolicyResult) -> list[str]:
     ],
 )
 def test_a_broken_rule_refuses_under_its_own_code(text: str, about: Any, code: str | None) -> None:
-    found = answer(f"[policy]\n{text}\n", about)
-    assert codes(found) == ([] if code is None else [code])
-    assert found.ok == (code is None)
+    result = answer(f"[policy]\n{text}\n", about)
+    assert codes(result) == ([] if code is None else [code])
+    assert result.ok == (code is None)
 
 
 def test_denial_wins_over_permission() -> None:
@@ -87,14 +87,14 @@ def test_the_minimum_tier_depends_on_the_environment() -> None:
 
 def test_a_blocked_server_is_refused_whatever_the_policy_allows() -> None:
     text = '[policy]\nminimum-tier = "unverified"\nservers.allow = ["**"]\n'
-    found = answer(text, INSECURE)
-    assert not found.ok
-    assert codes(found)[0] == "verdict_blocked"
+    result = answer(text, INSECURE)
+    assert not result.ok
+    assert codes(result)[0] == "verdict_blocked"
 
 
 def test_a_deleted_version_is_refused() -> None:
-    found = answer('[policy]\nservers.allow = ["**"]', release=Release(status="deleted"))
-    assert codes(found) == ["entry_deleted"]
+    result = answer('[policy]\nservers.allow = ["**"]', release=Release(status="deleted"))
+    assert codes(result) == ["entry_deleted"]
 
 
 # Age of a release
@@ -136,17 +136,17 @@ expires = 2026-07-20
 
 
 def test_a_waiver_lifts_a_rule_until_its_last_day_and_stays_visible() -> None:
-    found = answer(WAIVED)
-    assert found.ok
-    assert found.findings[0].waiver is not None
-    assert found.findings[0].waiver.owner == "security@acme.example"
+    result = answer(WAIVED)
+    assert result.ok
+    assert result.findings[0].waiver is not None
+    assert result.findings[0].waiver.owner == "security@acme.example"
 
 
 def test_an_expired_waiver_does_not_apply_and_is_named() -> None:
-    found = answer(WAIVED, now="2026-07-21T00:00:00Z")
-    assert not found.ok
-    assert found.findings[0].waiver is None
-    assert found.findings[0].expired_waiver is not None
+    result = answer(WAIVED, now="2026-07-21T00:00:00Z")
+    assert not result.ok
+    assert result.findings[0].waiver is None
+    assert result.findings[0].expired_waiver is not None
 
 
 def test_a_waiver_is_for_its_servers_only() -> None:

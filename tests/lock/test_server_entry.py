@@ -84,13 +84,13 @@ def test_a_status_is_active_by_default() -> None:
 def changed(path: str, value: Any) -> dict[str, Any]:
     copy: dict[str, Any] = json.loads(json.dumps(FULL))
     *steps, last = path.split("/")
-    place: Any = copy
+    location: Any = copy
     for step in steps:
-        place = place[int(step)] if isinstance(place, list) else place[step]
-    if isinstance(place, list):
-        place[int(last)] = value
+        location = location[int(step)] if isinstance(location, list) else location[step]
+    if isinstance(location, list):
+        location[int(last)] = value
     else:
-        place[last] = value
+        location[last] = value
     return copy
 
 
@@ -156,7 +156,7 @@ def test_variables_of_headers_and_urls_are_parsed_as_inputs() -> None:
         "headers": [{"name": "X-Region", "value": "{region}", "isRequired": True, "variables": {"region": variable}}],
     }
     [read] = from_value({"server": {"name": "io.acme/notes", "remotes": [remote]}}, source="acme").remotes
-    assert [(each.name, each.choices, each.is_required) for each in read.variables] == [
+    assert [(row.name, row.choices, row.is_required) for row in read.variables] == [
         ("region", ("eu", "us"), True),
         ("tenant-id", (), True),
     ]

@@ -68,8 +68,8 @@ def replicas(count: int, folder: Path, *arguments: str) -> Iterator[list[Replica
         running.extend(Replica("--data", str(folder), *arguments) for _ in range(count))
         yield running
     finally:
-        for each in running:
-            each.kill()
+        for replica in running:
+            replica.kill()
 
 
 _RULES = FetchRules(limits=FetchLimits(attempts=1, total_seconds=60.0))

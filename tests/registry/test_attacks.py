@@ -44,8 +44,8 @@ def refused(act: Any, *args: Any, **kwargs: Any) -> str:
 
 def channel(world: World, name: str = "stable") -> str | None:
     with world.registry.database.transaction() as transaction:
-        found = publications.find_channel(transaction, "acme.notes", name)
-    return found.version if found else None
+        row = publications.find_channel(transaction, "acme.notes", name)
+    return row.version if row else None
 
 
 # Signed requests
@@ -68,19 +68,19 @@ def test_attack_a_replayed_request_with_an_unsigned_member_is_refused(forged: An
     """Replay by a change that the signature does not cover, and that made the request look like another one."""
     world.publish(bundle())
     world.publish(bundle(version="1.1.0", content=b"2\n"))
-    asked = {"tool": "acme.notes", "channel": "stable", "version": "1.0.0"}
-    seen = world.statement(POINT, asked)
+    request = {"tool": "acme.notes", "channel": "stable", "version": "1.0.0"}
+    seen = world.statement(POINT, request)
     assert sent(world, seen)
-    assert sent(world, world.statement(POINT, {**asked, "version": "1.1.0"}))
+    assert sent(world, world.statement(POINT, {**request, "version": "1.1.0"}))
     assert refused(sent, world, forged(seen)) == expected
     assert channel(world) == "1.1.0"
 
 
 def test_requests_that_differ_only_in_the_nonce_are_both_accepted(world: World) -> None:
     body = {"namespace": "acme"}
-    one, other = (registry_documents.statement_from_json(world.statement(KEYS, body)) for _ in range(2))
+    first, other = (registry_documents.statement_from_json(world.statement(KEYS, body)) for _ in range(2))
     same = registry_documents.unsigned_statement("log", KEYS, body, world.clock(), "n")
-    assert one.digest != other.digest
+    assert first.digest != other.digest
     assert registry_documents.statement_from_json(
         add_signature(same, registry_documents.STATEMENT_SIGNED_FIELDS, ACME)
     ).digest != (
@@ -91,7 +91,7 @@ def test_requests_that_differ_only_in_the_nonce_are_both_accepted(world: World) 
 
 
 def test_attack_a_flood_of_namespace_keys_is_refused(world: World) -> None:
-    keys = [PrivateKey.from_seed(number.to_bytes(32, "big")).public_key.did for number in range(201)]
+    keys = [PrivateKey.from_seed(index.to_bytes(32, "big")).public_key.did for index in range(201)]
     added = [{"key_id": key, "role": "publisher"} for key in keys]
     assert refused(world.change, KEYS, namespace="acme", add=added) == "PUBLISH_LIMIT"
     assert refused(world.change, KEYS, namespace="acme", remove=keys) == "PUBLISH_LIMIT"
@@ -139,18 +139,18 @@ def test_attack_a_request_for_all_versions_gets_one_page(anywhere: World) -> Non
         page = list_servers(anywhere.registry, ServerQuery(limit=3, cursor=cursor), "https://x/")
         assert len(page["servers"]) <= 3
         seen += [
-            (each["server"]["name"] + each["server"]["version"], next(iter(each["_meta"].values()))["isLatest"])
-            for each in page["servers"]
+            (row["server"]["name"] + row["server"]["version"], next(iter(row["_meta"].values()))["isLatest"])
+            for row in page["servers"]
         ]
         cursor = page["metadata"].get("nextCursor")
-    assert seen == [(f"acme/{each.tool[-1]}{each.version}", each.version == "1.0.3") for each in published]
+    assert seen == [(f"acme/{row.tool[-1]}{row.version}", row.version == "1.0.3") for row in published]
     anywhere.change(YANK, tool="acme.a", version="1.0.3")
     latest = list_servers(anywhere.registry, ServerQuery(limit=1, latest=True), "https://x/")
-    assert [each["server"]["version"] for each in latest["servers"]] == ["1.0.2"]
+    assert [row["server"]["version"] for row in latest["servers"]] == ["1.0.2"]
     rest = list_servers(
         anywhere.registry, ServerQuery(limit=1, latest=True, cursor=latest["metadata"]["nextCursor"]), "https://x/"
     )
-    assert [each["server"]["name"] for each in rest["servers"]] == ["acme/b"]
+    assert [row["server"]["name"] for row in rest["servers"]] == ["acme/b"]
     assert "nextCursor" not in rest["metadata"]
 
 
@@ -298,12 +298,12 @@ def test_attack_a_slow_publisher_does_not_delay_other_publishers(served: Served)
 
 def test_attack_a_locked_database_does_not_delay_reads_or_unknown_tokens(served: Served) -> None:
     """While the database is locked, unknown tokens are refused at once, and known ones wait in their own pool."""
-    asked = "POST /api/change HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 2\r\n\r\n{{}}"
+    request = "POST /api/change HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 2\r\n\r\n{{}}"
     unauthenticated = {"method": "POST", "data": b"{}", "headers": {"authorization": "Bearer unknown"}}
     with ExitStack() as stack, served.world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK):
         assert served.status("api/change", **unauthenticated) == 401
         for _ in range(20):
-            stack.enter_context(served.line(asked.format(served.world.token).encode()))
+            stack.enter_context(served.line(request.format(served.world.token).encode()))
         assert [served.status("registry.json") for _ in range(5)] == [200] * 5
 
 

@@ -113,9 +113,9 @@ def test_a_server_is_packed_published_installed_and_run_in_a_sandbox(
 def test_publishing_an_old_version_again_is_refused_and_the_reported_event_is_the_logged_one(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archives = [packed(tmp_path, f"0.{number}.0", SERVER + b"# older %d\n" % number) for number in (1, 2)]
+    archives = [packed(tmp_path, f"0.{minor}.0", SERVER + b"# older %d\n" % minor) for minor in (1, 2)]
     there = ("--channel", "going-back", *site.publisher)
-    first, second = (answered(capsys, "publish", each, *there) for each in archives)
+    first, second = (answered(capsys, "publish", archive, *there) for archive in archives)
     assert problems("publish", first) == []
     assert second["event"]["log_index"] == second["published"]["log_index"] > first["event"]["log_index"]
     refused = answered(capsys, "publish", archives[0], *there, code=1)["error"]
@@ -136,9 +136,9 @@ def test_attack_archives_that_were_changed_on_disk_are_not_served(
     trust(site, tmp_path)
     archive = Path(published(site, tmp_path, "11.0.0", SERVER + b"# eleven\n")).read_bytes()
     kept = [path for path in site.folder.rglob("*") if path.is_file() and path.stat().st_size == len(archive)]
-    found = [path for path in kept if path.read_bytes() == archive]
-    assert found
-    for path in found:
+    copies = [path for path in kept if path.read_bytes() == archive]
+    assert copies
+    for path in copies:
         path.chmod(0o600)
         path.write_bytes(archive.replace(b"eleven", b"twelve"))
     report = install(capsys, code=3)

@@ -75,13 +75,13 @@ def test_attack_many_comparisons_do_not_delay_reads_and_each_pair_is_compared_on
     waits: list[float] = []
     with ThreadPoolExecutor(16) as strangers:
         begun = time.perf_counter()
-        asked = [strangers.submit(get, replica, f"api/compare/acme.notes/{old}/{new}") for old, new in pairs]
-        while not all(each.done() for each in asked):
+        requests = [strangers.submit(get, replica, f"api/compare/acme.notes/{old}/{new}") for old, new in pairs]
+        while not all(future.done() for future in requests):
             before = time.perf_counter()
             assert get(replica, "api/search?q=notes")[0] == 200
             waits.append(time.perf_counter() - before)
         took = time.perf_counter() - begun
-    answers = [each.result() for each in asked]
+    answers = [future.result() for future in requests]
     assert {status for status, _, _ in answers} <= {200, 429}, "a slow machine answers the last ones with 429"
     assert len(waits) > 16
     assert statistics.quantiles(waits, n=20)[-1] < took / 10
@@ -90,7 +90,7 @@ def test_attack_many_comparisons_do_not_delay_reads_and_each_pair_is_compared_on
     assert json.loads(body) == compare_versions(world.registry, "acme.notes", old, new)
     begun = time.perf_counter()
     assert [get(replica, f"api/compare/acme.notes/{old}/{new}")[2] for (old, new), _ in kept] == [
-        each for _, each in kept
+        future for _, future in kept
     ]
     assert time.perf_counter() - begun < took / 3, "a pair is compared once"
 
@@ -136,15 +136,15 @@ def test_attack_a_client_with_too_many_comparisons_is_refused_and_others_are_ser
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "other", "same"),
     [
         ("2001:db8::1", "2001:db8::ffff", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_addresses_of_one_ipv6_network_count_as_one_client(one: str, other: str, *, same: bool) -> None:
-    clients = [client_key(HttpRequest({"type": "http", "client": (host, 1)})) for host in (one, other)]
+def test_addresses_of_one_ipv6_network_count_as_one_client(first: str, other: str, *, same: bool) -> None:
+    clients = [client_key(HttpRequest({"type": "http", "client": (host, 1)})) for host in (first, other)]
     assert (clients[0] == clients[1]) is same
 
 

@@ -59,8 +59,8 @@ def grow(world: World, count: int) -> None:
     with world.registry.database.transaction(exclusive=pointer_log.WRITE_LOCK) as transaction:
         version = publications.find_version(transaction, "acme.notes", "1.0.0")
         changes = [
-            PointerChange(tool="acme.notes", channel=f"c{number % 5}", version=version, reason="grow")
-            for number in range(count)
+            PointerChange(tool="acme.notes", channel=f"c{index % 5}", version=version, reason="grow")
+            for index in range(count)
         ]
         append_pointer_changes(transaction, world.registry, changes)
 
@@ -142,7 +142,7 @@ def test_a_monitor_reports_each_new_event_of_watched_names_once(world: World, tm
     assert monitor_log(world.files, state, FollowOptions(), ["acmen"]).exit_code == 0
     publish(world, "1.0.2")
     output = monitor_log(world.files, state, FollowOptions(), ["acme.notes"])
-    assert (output.exit_code, [each["seq"] for each in output.facts["events"]]) == (1, [2])
+    assert (output.exit_code, [event["seq"] for event in output.facts["events"]]) == (1, [2])
     assert output.facts["events"][0]["new_root_cid"] == bundle(version="1.0.2").root_cid
 
 

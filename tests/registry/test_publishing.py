@@ -76,8 +76,8 @@ def test_a_published_bundle_can_be_read_back_whole(anywhere: World) -> None:
 
 
 def test_a_pointer_is_signed_by_the_registry_and_its_event_is_proved_to_be_in_the_log(anywhere: World) -> None:
-    for number in range(3):
-        anywhere.publish(bundle(version=f"1.0.{number}"))
+    for patch in range(3):
+        anywhere.publish(bundle(version=f"1.0.{patch}"))
     files = anywhere.files
     pointer = as_json(files.find("pointers/acme.notes/stable.json"))
     assert document_signature_valid(pointer, pointer["signatures"][0], [REGISTRY_KEY.public_key])
@@ -146,7 +146,7 @@ def test_attack_a_stolen_token_is_refused_outside_its_namespace(anywhere: World)
         {"made": bundle(), "key": MALLORY, "token": own},  # Mallory's token and key, acme's namespace
         {"made": bundle(), "token": own},  # a key of acme's, Mallory's token
     ]
-    codes = [code_of(anywhere.publish, each.pop("made"), **each) for each in attempts]
+    codes = [code_of(anywhere.publish, attempt.pop("made"), **attempt) for attempt in attempts]
     assert codes == ["NAMESPACE_REFUSED"] * 4
     assert log_size(anywhere) == 0
     assert anywhere.publish(made, key=MALLORY, token=own).namespace == "mallory"
@@ -294,9 +294,9 @@ def test_attack_a_flood_of_attestations_leaves_half_of_the_limit_to_the_publishe
     made = bundle()
     world.publish(made)
     other_caller = authenticate(world.registry, world.add_namespace("mallory", MALLORY), "attest")
-    junk = [document_bytes(attested(made, PrivateKey.from_seed(bytes([number]) * 32))) for number in range(3)]
-    for each in junk[:2]:
-        assert add_attestation(world.registry, other_caller, each).changed
+    junk = [document_bytes(attested(made, PrivateKey.from_seed(bytes([patch]) * 32))) for patch in range(3)]
+    for attempt in junk[:2]:
+        assert add_attestation(world.registry, other_caller, attempt).changed
     assert code_of(add_attestation, world.registry, other_caller, junk[2]) == "PUBLISH_LIMIT"
     publisher = authenticate(world.registry, world.token, "attest")
     assert add_attestation(world.registry, publisher, document_bytes(attested(made, ACME))).changed
@@ -392,10 +392,10 @@ def test_a_database_of_another_registry_is_refused(tmp_path: Path) -> None:
 
 
 def test_concurrent_publishers_wait_for_each_other_and_all_succeed(anywhere: World) -> None:
-    made = [bundle(name=f"acme.t{number % 3}", version=f"1.0.{number}") for number in range(12)]
+    made = [bundle(name=f"acme.t{patch % 3}", version=f"1.0.{patch}") for patch in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        published = list(pool.map(lambda each: anywhere.publish(each, allow_older=True), made))
-    assert sorted(each.seq for each in published) == list(range(12))
+        published = list(pool.map(lambda attempt: anywhere.publish(attempt, allow_older=True), made))
+    assert sorted(attempt.seq for attempt in published) == list(range(12))
     assert log_size(anywhere) == 12
 
 

@@ -51,24 +51,24 @@ class Fleet:
         known = self.seen.setdefault(head.checkpoint.size, head)
         assert known.checkpoint == head.checkpoint
 
-    def publish(self, number: int, url: str) -> int:
+    def publish(self, patch: int, url: str) -> int:
         """Publish a version at a replica; returns the index of its event."""
-        made = version(number)
-        answer = publish_over_http(writer(url, self.token), made, self.identity, now(), f"{number}-{url}")
+        made = version(patch)
+        answer = publish_over_http(writer(url, self.token), made, self.identity, now(), f"{patch}-{url}")
         self.look(url)
         return int(answer["log_index"])
 
-    def publish_stubbornly(self, number: int) -> int:
+    def publish_stubbornly(self, patch: int) -> int:
         """Publish a version at whatever replica takes it, asking again after each failure, as a publisher would."""
         for attempt in range(200):
-            url = self.running[(number + attempt) % len(self.running)].url
+            url = self.running[(patch + attempt) % len(self.running)].url
             try:
-                return self.publish(number, url)
+                return self.publish(patch, url)
             except PinwardenError as err:
                 if err.code not in ("FETCH_FAILED", "DATABASE_UNAVAILABLE"):
                     raise
                 self.cut_off += 1
-        raise AssertionError(f"version {number} could not be published")
+        raise AssertionError(f"version {patch} could not be published")
 
     def check(self, indexes: dict[int, int]) -> None:
         """Every accepted version is in the log exactly once, at the reported index, on every replica."""
@@ -77,10 +77,10 @@ class Fleet:
             followed = follow_log(files, None, FollowOptions(key=PublicKey.from_did(replica.key_id)))
             logged = {event.seq: event.new_root_cid for event in followed.events}
             assert sorted(logged) == list(range(followed.state.edge.size))
-            roots = [version(number).root_cid for number in indexes]
+            roots = [version(patch).root_cid for patch in indexes]
             assert sorted(filter(None, logged.values())) == sorted(roots)
-            assert {number: logged[index] for number, index in indexes.items()} == {
-                number: version(number).root_cid for number in indexes
+            assert {patch: logged[index] for patch, index in indexes.items()} == {
+                patch: version(patch).root_cid for patch in indexes
             }
             for head in self.seen.values():
                 check_consistency(files, head, followed.head)
@@ -89,8 +89,8 @@ class Fleet:
     def _check_parts(self, indexes: dict[int, int]) -> None:
         """Nothing of a version is missing, and the version says the same index as the log."""
         files = reader(self.running[0].url)
-        for number, index in indexes.items():
-            made = version(number)
+        for patch, index in indexes.items():
+            made = version(patch)
             tool, stated = made.descriptor["tool"]["name"], made.descriptor["tool"]["version"]
             published = version_from_json(parse_json(files.get(version_path(tool, stated))))
             assert (published.seq, published.root_cid) == (index, made.root_cid)
@@ -99,8 +99,8 @@ class Fleet:
             assert files.blob(made.archive_cid) == made.archive
 
 
-def version(number: int) -> Bundle:
-    return bundle(name=f"acme.tool{number % 7}", version=f"1.0.{number}", content=b"# %d\n" % number)
+def version(patch: int) -> Bundle:
+    return bundle(name=f"acme.tool{patch % 7}", version=f"1.0.{patch}", content=b"# %d\n" % patch)
 
 
 def open_fleet(cluster: Cluster, folder: Path) -> tuple[str, str]:
@@ -118,7 +118,7 @@ def test_concurrent_publishes_at_three_replicas_make_one_log(cluster: Cluster, t
     with replicas(3, tmp_path, "--database", url, "--max-requests", "1000000") as running:
         fleet = Fleet(running, token)
         with ThreadPoolExecutor(PUBLISHERS) as pool:
-            report = pool.map(lambda number: fleet.publish(number, running[number % 3].url), range(VERSIONS))
+            report = pool.map(lambda patch: fleet.publish(patch, running[patch % 3].url), range(VERSIONS))
             indexes = dict(enumerate(report))
         assert sorted(indexes.values()) == list(range(VERSIONS))
         assert len(fleet.seen) > VERSIONS // 10

@@ -20,9 +20,9 @@ NEW, NEWER = (PrivateKey.from_seed(letter * 32) for letter in (b"N", b"O"))
 BEFORE, ALL = 4, 14
 
 
-def published(world: World, number: int) -> int:
+def published(world: World, patch: int) -> int:
     """The index that a version got; a replica that still has the old key is started again with the new one."""
-    made = bundle(name=f"acme.t{number % 3}", version=f"1.0.{number}", content=b"# %d\n" % number)
+    made = bundle(name=f"acme.t{patch % 3}", version=f"1.0.{patch}", content=b"# %d\n" % patch)
     try:
         return world.publish(made, allow_older=True).seq
     except PinwardenError as err:
@@ -38,11 +38,11 @@ def replace_key(world: World, key: PrivateKey) -> World:
 
 def test_rotating_the_key_during_publishes_loses_nothing_and_signs_with_the_right_key(anywhere: World) -> None:
     with ThreadPoolExecutor(6) as pool:
-        telling = [pool.submit(published, anywhere, number) for number in range(BEFORE)]
+        telling = [pool.submit(published, anywhere, patch) for patch in range(BEFORE)]
         wait(telling)
-        telling += [pool.submit(published, anywhere, number) for number in range(BEFORE, ALL)]
+        telling += [pool.submit(published, anywhere, patch) for patch in range(BEFORE, ALL)]
         turning = pool.submit(rotate_key, anywhere.registry, NEW, "yearly")
-        report = [each.result() for each in telling]
+        report = [future.result() for future in telling]
         _, change, count = turning.result()
     assert sorted([*report, change.seq]) == list(range(ALL + 1))
     assert count == min(3, change.seq)
@@ -74,7 +74,7 @@ def test_attack_of_two_concurrent_key_rotations_one_succeeds(anywhere: World) ->
 
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(turned, (NEW, NEWER)))
-    (done,) = (each for each in answers if not isinstance(each, str))
+    (done,) = (future for future in answers if not isinstance(future, str))
     assert "REGISTRY_KEY_MISMATCH" in answers
     anywhere.registry = done[0]
     followed = follow_log(anywhere.files, None, FollowOptions(key=REGISTRY_KEY.public_key))

@@ -146,7 +146,7 @@ def test_a_bundle_is_published_over_http_and_can_be_verified(
     assert answered(capsys, "registry", "point", *back)["changed"] is False
     assert answered(capsys, "registry", "yank", "acme.notes", "1.1.0", *site.publisher)["changed"] is True
     listed = json.loads(site.get("tools/acme.notes.json")[2])
-    assert (listed["channels"], [each["yanked"] for each in listed["versions"]]) == (
+    assert (listed["channels"], [row["yanked"] for row in listed["versions"]]) == (
         {"stable": "1.0.0"},
         [None, "yank"],
     )
@@ -174,21 +174,24 @@ def check_client_of_the_official_api(site: Site) -> None:
     """Our own client, which was written against the official registry, finds what was published."""
     source = RegistrySource(id="ours", url=site.replica.url.rstrip("/"), allow_http=True, allow_private=True)
     registries = Registries(sources=(source,))
-    found = registries.find("acme/notes")
-    assert found["server"]["version"] == "1.0.0"
-    assert found["_meta"]["io.modelcontextprotocol.registry/official"]["isLatest"] is True
+    entry_value = registries.find("acme/notes")
+    assert entry_value["server"]["version"] == "1.0.0"
+    assert entry_value["_meta"]["io.modelcontextprotocol.registry/official"]["isLatest"] is True
     assert registries.find("acme/notes", "1.1.0")["_meta"]["io.modelcontextprotocol.registry/official"]["status"] == (
         "deleted"
     )
-    entry = server_entry.from_value(found)
-    assert (entry.name, entry.packages[0].file_sha256) == ("acme/notes", found["server"]["packages"][0]["fileSha256"])
+    entry = server_entry.from_value(entry_value)
+    assert (entry.name, entry.packages[0].file_sha256) == (
+        "acme/notes",
+        entry_value["server"]["packages"][0]["fileSha256"],
+    )
     with pytest.raises(PinwardenError) as caught:
         registries.find("acme/nothing")
     assert caught.value.code == "SERVER_NOT_FOUND"
     listed = json.loads(site.get("v0.1/servers?limit=1&version=latest")[2])
-    assert [each["server"]["name"] for each in listed["servers"]] == ["acme/notes"]
+    assert [row["server"]["name"] for row in listed["servers"]] == ["acme/notes"]
     versions = json.loads(site.get("v0.1/servers/acme%2Fnotes/versions")[2])
-    assert [each["server"]["version"] for each in versions["servers"]] == ["1.0.0", "1.1.0"]
+    assert [row["server"]["version"] for row in versions["servers"]] == ["1.0.0", "1.1.0"]
 
 
 @needs_registry
@@ -266,14 +269,14 @@ def test_a_damaged_archive_on_disk_is_a_server_error_and_is_repaired_by_uploadin
 @needs_registry
 def test_attack_slow_unauthenticated_senders_do_not_delay_publishers(site: Site, token: str) -> None:
     """Cosignatures need no token; more of them than there are places for writers are begun and not finished."""
-    place = urlsplit(site.replica.url)
+    address = urlsplit(site.replica.url)
     begun = b"POST /api/cosignatures HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nbegun"
     data = b"sent meanwhile"
     url, headers = f"{site.replica.url}api/blobs/{blob_cid(data)}", {"authorization": f"Bearer {token}"}
     request = Request(url, data=data, method="PUT", headers=headers)
     for _ in range(3):  # a machine may be so slow that the strangers' time is over all the same, but not each time
         with ExitStack() as stack:
-            lines = [stack.enter_context(socket.create_connection((place.hostname, place.port))) for _ in range(6)]
+            lines = [stack.enter_context(socket.create_connection((address.hostname, address.port))) for _ in range(6)]
             for line in lines:
                 line.sendall(begun)
             assert ask(request)[0] == 200
@@ -321,7 +324,7 @@ def test_the_operator_sees_tokens_and_requests_without_secrets(
     revoked = answered(capsys, "registry", "token", "revoke", listed["tokens"][-1]["id"], *site.operator)
     assert revoked["tokens"][0]["revoked"] is True
     names = answered(capsys, "registry", "namespace", "list", *site.operator)["namespaces"]
-    assert [each["namespace"] for each in names] == ["acme"]
+    assert [row["namespace"] for row in names] == ["acme"]
 
 
 def test_serve_without_its_dependencies_says_what_to_install(

@@ -32,10 +32,10 @@ def entry_of(world: World, channel: str) -> tuple[Any, str]:
 
 
 def test_sigstore_verifies_the_proofs_of_every_pointer_and_refuses_changed_ones(world: World) -> None:
-    for number in range(7):
-        world.publish(bundle(version=f"1.0.{number}"), channel=f"c{number}")
-    for number in range(7):
-        entry, origin = entry_of(world, f"c{number}")
+    for patch in range(7):
+        world.publish(bundle(version=f"1.0.{patch}"), channel=f"c{patch}")
+    for patch in range(7):
+        entry, origin = entry_of(world, f"c{patch}")
         assert origin == world.registry.identity.log_id
         verify_merkle_inclusion(entry)
         entry._inner.canonicalized_body += b" "

@@ -206,8 +206,8 @@ class LiveFiles(RegistryReader):
         self.asked.append(path)
         if path in self.instead:
             return self.instead[path]()
-        found = find_file(self._registry, path)
-        return None if found is None else found.body
+        file = find_file(self._registry, path)
+        return None if file is None else file.body
 
 
 def open_world(folder: Path, database: str | None = None, **settings: Any) -> World:
