@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinwarden import PinwardenError
-from pinwarden.clients.config import ConfigFile, read_config, read_document, servers_in
+from pinwarden.clients.config import ConfigFile, read_config, servers_in
+from pinwarden.clients.documents import read_document
 from pinwarden.clients.table import CLIENTS, FOLDERS, SYSTEMS, ConfigLocation, client_of, installation_location
 from pinwarden.lock.entry import LOCK_CLIENTS
 from pinwarden.system.target import HttpTarget, StdioTarget, Target

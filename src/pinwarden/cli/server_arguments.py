@@ -225,7 +225,8 @@ def _parse_file(name: str, parse: Callable[[bytes], T]) -> T:
 
 def _find_configured(name: str, args: Namespace) -> Target:
     if args.config:
-        from pinwarden.clients.config import read_document, servers_in
+        from pinwarden.clients.config import servers_in
+        from pinwarden.clients.documents import read_document
 
         servers = _parse_file(args.config, lambda data: servers_in(read_document(data, args.config)))
         if name in servers:

@@ -10,9 +10,10 @@ The second half parses one entry. Each client spells entries its own way; ``tabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from pinwarden.clients.table import CLIENTS, FORMATS, Client, ConfigLocation, Format, Scope
+from pinwarden.clients.documents import read_document
+from pinwarden.clients.table import CLIENTS, Client, ConfigLocation, Scope
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_values import escape_pointer_token
 from pinwarden.core.record import Record, field, replace
@@ -78,45 +79,10 @@ class ConfigFile(Record):
     """The file is a program that the client loads; it is not read."""
 
 
-def format_of(path: str) -> Format:
-    """The format of a file by its name; JSON with comments if the name has no known suffix."""
-    return next((form for ending, form in FORMATS.items() if path.lower().endswith(ending)), "json")
-
-
-def read_document(data: bytes, path: str) -> Any:
-    """Parse a configuration file. An empty file is an empty object, as for clients."""
-    from pinwarden.clients.jsonc import decode_text
-
-    form = format_of(path)
-    if form == "json":
-        return _read_json(data)
-    text = decode_text(data)
-    if form == "toml":
-        from pinwarden.clients.toml_text import read_toml
-
-        return read_toml(text)
-    from pinwarden.clients.yaml_text import read_yaml
-
-    document = read_yaml(text)
-    return {} if document is None else document
-
-
 def _front_matter(data: bytes) -> dict[str, Any]:
     from pinwarden.clients.yaml_text import read_front_matter
 
     return read_front_matter(data)
-
-
-def _read_json(data: bytes) -> Any:
-    from pinwarden.clients.jsonc import decode_text, read
-    from pinwarden.core.strict_json import parse_json
-
-    if not data.strip():
-        return {}
-    try:
-        return parse_json(data)  # most files are plain JSON, and the strict parser is a hundred times faster
-    except PinwardenError:
-        return read(decode_text(data)).value
 
 
 def read_config(
@@ -150,31 +116,6 @@ def read_config(
         inputs=inputs,
         unread=tuple(unread_servers(document, (server.pointer for server in servers))),
     )
-
-
-def entry_in(document: Any, client: Client, name: str, root: tuple[str, ...] | None = None) -> Any:
-    """The entry of a server in a configuration or fragment; None if it is missing."""
-    entries = document
-    for step in root or client.root:
-        entries = entries.get(step) if type(entries) is dict else None
-    if type(entries) is list:
-        return next((entry for entry in entries if type(entry) is dict and entry.get("name") == name), None)
-    return entries.get(name) if type(entries) is dict else None
-
-
-def config_with(client: Client, name: str, entry: Any) -> dict[str, Any]:
-    """A configuration with only this server, at the path that its client reads. The inverse of ``entry_in``."""
-    if not client.spelling.named_list:
-        return nested(client.root, {name: entry})
-    # Continue also reads files of other clients, where a server's name is not inside its entry.
-    return nested(client.root, [{"name": name, **entry} if type(entry) is dict else entry])
-
-
-def nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """An object with a value at a path of members."""
-    for step in reversed(path):
-        value = {step: value}
-    return cast(dict[str, Any], value)
 
 
 def servers_in(config: Any) -> dict[str, Target]:

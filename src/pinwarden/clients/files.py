@@ -1,9 +1,7 @@
 """The configuration files of MCP clients on this machine: find, read, and edit one server at a time.
 
 Finding never fails: a file that cannot be read or parsed is a value that says so. An edit changes exactly one server,
-or is refused with an error code and changes nothing. The result of an edit is always parsed again and must be the old
-configuration with that server changed. Each format has its own text editor (``jsonc.py``, ``toml_text.py``,
-``yaml_text.py``).
+or is refused with an error code and changes nothing. ``documents.py`` edits the text.
 """
 
 from __future__ import annotations
@@ -13,16 +11,23 @@ import re
 import sys
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from pinwarden.clients.documents import (
+    config_with,
+    entry_in,
+    format_of,
+    read_document,
+    with_entry,
+    with_entry_at,
+    without_entry,
+)
 from pinwarden.clients.table import (
     CLIENTS,
     FOLDERS,
     Client,
     ConfigLocation,
-    Format,
     Scope,
     System,
     client_of,
@@ -135,8 +140,6 @@ def install_entry(path: Path, client: str, name: str, fragment: Any) -> Action:
 
     ``fragment`` is a configuration of that client with the server, as a lock stores it.
     """
-    from pinwarden.clients.config import entry_in, format_of
-
     known = client_of(client)
     entry = entry_in(fragment, known, name)
     if type(entry) is not dict or not name:
@@ -192,7 +195,6 @@ def refuse_uneditable(server: ConfiguredServer, entry: dict[str, Any]) -> None:
 
 def _with_replaced_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tuple[bytes, bytes]:
     """The file of a server before and after its entry is replaced."""
-    from pinwarden.clients.config import config_with, format_of
     from pinwarden.core.json_values import pointer_tokens
 
     path, known, name = Path(server.path), client_of(server.client), server.name
@@ -213,8 +215,6 @@ def _with_replaced_entry(server: ConfiguredServer, entry: dict[str, Any]) -> tup
 
 def remove_entry(path: Path, client: str, name: str) -> Action:
     """Remove a server from a client's file and leave everything else unchanged."""
-    from pinwarden.clients.config import entry_in, format_of, read_document
-
     known = client_of(client)
     _refuse_linked_folder(path, known)
     before = _read_or_none(path)
@@ -421,152 +421,3 @@ def _link(path: Path, within: tuple[Path, ...]) -> str | None:
         return str(path.resolve())
     except (OSError, RuntimeError):  # a loop of links
         return ""
-
-
-def with_entry(data: bytes, *, form: Format, client: Client, name: str, fragment: Any) -> bytes:
-    """The configuration with the server of the fragment. Other members of the fragment are used only in new files."""
-    from pinwarden.clients.config import entry_in, read_document
-    from pinwarden.clients.jsonc import decode_text, put_value
-
-    before = read_document(data, f"x.{form}")
-    entry = entry_in(fragment, client, name)
-    if type(before) is not dict:
-        raise PinwardenError("CONFIG_UNEDITABLE", "the file does not contain an object")
-    current = entry_in(before, client, name)
-    if current is not None and _pruned(current) == _pruned(entry):
-        return data
-    text = decode_text(data)
-    if not text.strip():
-        return _checked(_new_file(form, client, name, fragment), form, {**fragment}).encode()
-    expected = _with_value(before, client, name, entry)
-    for member in _accompanying(before, fragment, client) if form == "json" else ():
-        text = put_value(text, (member,), fragment[member])
-        expected[member] = fragment[member]
-    return _checked(_put_entry(text, form, client, name, entry), form, expected).encode()
-
-
-def _put_entry(text: str, form: Format, client: Client, name: str, entry: Any) -> str:
-    if form == "json":
-        from pinwarden.clients.jsonc import put_value
-
-        return put_value(text, (*client.root, name), entry) if not client.spelling.named_list else _refuse_list()
-    if form == "toml":
-        from pinwarden.clients.toml_text import put_table
-
-        return put_table(text, (*client.root, name), entry)
-    from pinwarden.clients.yaml_text import put_named
-
-    return put_named(text, client.root[0], name, entry)
-
-
-def with_entry_at(data: bytes, *, form: Format, steps: tuple[str, ...], entry: dict[str, Any]) -> bytes:
-    """The configuration with the server at one path replaced. Only for JSON files."""
-    from pinwarden.clients.config import read_document
-    from pinwarden.clients.jsonc import decode_text, put_value
-
-    before = read_document(data, f"x.{form}")
-    expected = deepcopy(before)
-    holder: Any = expected
-    for step in steps[:-1]:
-        holder = holder.get(step) if type(holder) is dict else None
-    if form != "json" or type(holder) is not dict or steps[-1] not in holder:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"the server at /{'/'.join(steps)[:120]} cannot be edited in place")
-    holder[steps[-1]] = entry
-    return _checked(put_value(decode_text(data), steps, entry), form, expected).encode()
-
-
-def without_entry(data: bytes, *, form: Format, client: Client, name: str) -> bytes:
-    """The configuration without that server."""
-    from pinwarden.clients.config import read_document
-    from pinwarden.clients.jsonc import decode_text
-
-    expected = _with_value(read_document(data, f"x.{form}"), client, name, None)
-    return _checked(_remove_entry(decode_text(data), form, client, name), form, expected).encode()
-
-
-def _remove_entry(text: str, form: Format, client: Client, name: str) -> str:
-    if form == "json":
-        from pinwarden.clients.jsonc import remove_value
-
-        return remove_value(text, (*client.root, name)) if not client.spelling.named_list else _refuse_list()
-    if form == "toml":
-        from pinwarden.clients.toml_text import remove_table
-
-        return remove_table(text, (*client.root, name))
-    from pinwarden.clients.yaml_text import remove_named
-
-    return remove_named(text, client.root[0], name)
-
-
-def _new_file(form: Format, client: Client, name: str, fragment: dict[str, Any]) -> str:
-    if form == "json":
-        from pinwarden.clients.jsonc import render_file
-
-        return render_file(fragment)
-    if form == "toml":
-        from pinwarden.clients.config import entry_in
-
-        return _put_entry("", form, client, name, entry_in(fragment, client, name))
-    from pinwarden.clients.yaml_text import render_yaml
-
-    return render_yaml(fragment)
-
-
-def _accompanying(before: dict[str, Any], fragment: dict[str, Any], client: Client) -> list[str]:
-    """Members beside the servers that are added if the file has none: opencode states its schema."""
-    return [name for name in fragment if name == "$schema" and name not in before and name not in client.root]
-
-
-def _with_value(before: dict[str, Any], client: Client, name: str, entry: Any) -> dict[str, Any]:
-    """The document that the edited text must contain; without an entry, the server is removed."""
-    expected: dict[str, Any] = deepcopy(before)
-    holder: Any = expected
-    for step in client.root[:-1]:
-        holder = holder.setdefault(step, {})
-    last = client.root[-1]
-    if client.spelling.named_list:
-        servers = holder.get(last) or []
-        named = [type(server) is dict and server.get("name") == name for server in servers]
-        if entry is None:
-            holder[last] = [server for server, is_it in zip(servers, named, strict=True) if not is_it]
-        elif any(named):
-            holder[last] = [entry if is_it else server for server, is_it in zip(servers, named, strict=True)]
-        else:
-            holder[last] = [*servers, entry]
-        return expected
-    servers = holder.get(last)
-    if servers is None:
-        servers = holder[last] = {}
-    if type(servers) is not dict:
-        raise PinwardenError("CONFIG_UNEDITABLE", f"{last} is not an object")
-    if entry is None:
-        servers.pop(name, None)
-    else:
-        servers[name] = entry
-    return expected
-
-
-def _checked(text: str, form: Format, expected: Any) -> str:
-    from pinwarden.clients.config import read_document
-
-    try:
-        document = read_document(text.encode(), f"x.{form}")
-    except PinwardenError as err:
-        raise PinwardenError("CONFIG_UNEDITABLE", "the edited file could not be parsed") from err
-    if _pruned(document) != _pruned(expected):
-        raise PinwardenError("CONFIG_UNEDITABLE", "the server cannot be edited without changing other content")
-    return text
-
-
-def _pruned(value: Any) -> Any:
-    """The value without empty objects and null members, which TOML does not have; true and 1 are different."""
-    if type(value) is dict:
-        members = {name: _pruned(item) for name, item in value.items()}
-        return {name: item for name, item in members.items() if item not in ({}, ("NoneType", None))}
-    if type(value) is list:
-        return [_pruned(item) for item in value]
-    return (type(value).__name__, value)
-
-
-def _refuse_list() -> str:
-    raise PinwardenError("CONFIG_UNEDITABLE", "a list of servers in a JSON file cannot be edited")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal
 
-from pinwarden.clients.config import config_with, nested
+from pinwarden.clients.documents import config_with, nested
 from pinwarden.clients.table import client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pinwarden.clients.config import ConfigFile, entry_in
+from pinwarden.clients.config import ConfigFile
+from pinwarden.clients.documents import entry_in
 from pinwarden.clients.table import CLIENTS
 from pinwarden.core.record import Record, field
 from pinwarden.lock.entry import Entry

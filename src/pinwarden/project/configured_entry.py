@@ -14,7 +14,8 @@ from pinwarden.clients.command_line import (
     parse_locked_start,
     pinwarden_arguments,
 )
-from pinwarden.clients.config import ConfiguredServer, config_with, configured_server
+from pinwarden.clients.config import ConfiguredServer, configured_server
+from pinwarden.clients.documents import config_with
 from pinwarden.clients.table import CLIENTS, client_of
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import replace

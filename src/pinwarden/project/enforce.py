@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pinwarden.clients.command_line import PROGRAM, parse_locked_start
-from pinwarden.clients.config import ConfiguredServer, config_with
+from pinwarden.clients.config import ConfiguredServer
+from pinwarden.clients.documents import config_with
 from pinwarden.clients.drift import compare_entries
 from pinwarden.clients.files import ConfigEdits, refuse_uneditable
 from pinwarden.clients.table import Client, client_of

@@ -271,7 +271,8 @@ def approve_surfaces(
 
 def target_to_probe(entry: ServerEntry, kind: str | None = None) -> Target:
     """What the default configuration of a server starts or contacts."""
-    from pinwarden.clients.config import configured_server, entry_in
+    from pinwarden.clients.config import configured_server
+    from pinwarden.clients.documents import entry_in
     from pinwarden.clients.table import CLIENTS
     from pinwarden.lock.install_plan import fragment
 

@@ -235,7 +235,7 @@ def _plan_rows(release: Release, plan: Mapping[str, Any]) -> list[Row]:
 
 def _launch_config(entry: Entry) -> Any:
     """The client configuration with the locked command in place of ``pinwarden run NAME``."""
-    from pinwarden.clients.config import config_with
+    from pinwarden.clients.documents import config_with
     from pinwarden.project.enforce import with_command
 
     where = configured_in(entry)
