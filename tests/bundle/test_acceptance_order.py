@@ -69,7 +69,7 @@ def unsorted(made: Documents) -> None:
 
 
 def backslash(made: Documents) -> None:
-    (entry,) = (fault for fault in made.unlinked["entries"] if fault["path"] == "README.md")
+    (entry,) = (row for row in made.unlinked["entries"] if row["path"] == "README.md")
     entry["path"] = "README\\.md"
 
 
@@ -180,11 +180,11 @@ def test_of_two_faults_the_one_that_the_rulebook_checks_first_is_reported(litera
 def test_unreadable_bytes_fail_the_step_that_parses_them(literal: bool) -> None:
     faults = FAULTS[:LITERAL] if literal else FAULTS
     for code, position, late in BYTES:
-        code_reported = [answer([fault], [late], literal=literal) for fault in faults]
-        assert code_reported == [faults[index][0] if index < position else code for index in range(len(faults))]
+        codes = [answer([fault], [late], literal=literal) for fault in faults]
+        assert codes == [faults[index][0] if index < position else code for index in range(len(faults))]
     pairs = list(combinations(BYTES, 2))
-    code_reported = [answer([], [second[2], first[2]], literal=literal) for first, second in pairs]
-    assert code_reported == [first[0] for first, _ in pairs]
+    codes = [answer([], [second[2], first[2]], literal=literal) for first, second in pairs]
+    assert codes == [first[0] for first, _ in pairs]
 
 
 def test_several_faults_are_reported_one_by_one_as_they_are_fixed() -> None:

@@ -129,7 +129,7 @@ def test_packed_bytes_match_earlier_releases(tmp_path: Path) -> None:
     """Known answers: another machine, another Python or another library would show here."""
     folder = folder_of(tmp_path / "source", FILES)
     bundles = [packed(folder, media_type) for media_type in (CAR_MEDIA_TYPE, TAR_ZSTD_MEDIA_TYPE)]
-    assert [(path.root_cid, sha256(path.archive).hexdigest()) for path in bundles] == [
+    assert [(bundle.root_cid, sha256(bundle.archive).hexdigest()) for bundle in bundles] == [
         (ROOT, "de20f0b35c24bf9e42aa126aefee451a2109a17745932ca3977d75108ec2b250"),
         (ROOT, "fc4db61cc02f55b29f62bc0a5d78a747111d1d02b1a6c94c5a54e5b8e5c51e33"),
     ]
@@ -153,7 +153,7 @@ def test_unpacking_restores_files_and_modes_whatever_the_umask(media_type: str, 
         world.install(world.archive)
     modes = {path: 0o755 if path == "bin/start" else 0o644 for path in FILES}
     assert world.written() == {path: (data, modes[path]) for path, data in FILES.items()}
-    assert sorted(bundle.name for bundle in tmp_path.iterdir()) == ["destination", "source"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["destination", "source"]
 
 
 def test_a_compressed_archive_is_smaller_and_unpacks_to_the_same(tmp_path: Path) -> None:
@@ -168,8 +168,10 @@ def test_a_compressed_archive_is_smaller_and_unpacks_to_the_same(tmp_path: Path)
 def test_the_standard_library_reads_the_tarball_as_we_do(tarball: World) -> None:
     plain = zstandard.ZstdDecompressor().decompress(tarball.archive)
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
-        theirs = {path.name: (archive.extractfile(path) or io.BytesIO()).read() for path in archive}
-        assert {(path.mtime, path.uid, path.gid, path.uname, path.gname) for path in archive} == {(0, 0, 0, "", "")}
+        theirs = {member.name: (archive.extractfile(member) or io.BytesIO()).read() for member in archive}
+        assert {(member.mtime, member.uid, member.gid, member.uname, member.gname) for member in archive} == {
+            (0, 0, 0, "", "")
+        }
     assert theirs == FILES
 
 
@@ -192,9 +194,7 @@ def test_files_that_cross_block_boundaries_are_read_without_copying_correctly(
     tmp_path: Path,
 ) -> None:
     """Sizes around the edges of blocks, names that need a header of their own, empty files; and one of two blocks."""
-    edges = {
-        f"at{folder}.bin": bytes([folder % 251]) * folder for folder in (0, 1, 511, 512, 513, 130560, 130561, 131072)
-    }
+    edges = {f"at{size}.bin": bytes([size % 251]) * size for size in (0, 1, 511, 512, 513, 130560, 130561, 131072)}
     long = {f"{'long' * 30}{index}.txt": b"x" * 40000 * index for index in range(8)}
     files = {"server.json": SERVER, "main.py": b"", **edges, **long}
     world = World(tmp_path, TAR_ZSTD_MEDIA_TYPE, files)
@@ -222,8 +222,8 @@ def made_by_tarfile(files: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
             member = tarfile.TarInfo(path)
             member.size, member.mtime = len(data), 1234567890.5
             archive.addfile(member, io.BytesIO(data))
-        for bundle in more:
-            archive.addfile(bundle)
+        for member in more:
+            archive.addfile(member)
     return plain.getvalue()
 
 
@@ -277,12 +277,12 @@ def test_a_folder_with_unportable_files_is_not_packed(spoil: Callable[[Path], No
 def test_a_changed_byte_anywhere_in_a_car_is_detected(car: World) -> None:
     documents = car.documents
     taken = []
-    for folder in range(len(car.archive)):
+    for offset in range(len(car.archive)):
         broken = bytearray(car.archive)
-        broken[folder] ^= 1
+        broken[offset] ^= 1
         try:
             check_archive(documents.descriptor, documents.manifest, bytes(broken))
-            taken.append(folder)
+            taken.append(offset)
         except PinwardenError as err:
             assert err.code in ("ARCHIVE_UNSAFE", "ARTIFACT_MISMATCH")
     assert taken == []
@@ -292,9 +292,9 @@ def test_a_changed_byte_anywhere_in_a_tarball_is_detected_or_changes_no_file(tar
     documents = tarball.documents
     whole = check_archive(documents.descriptor, documents.manifest, tarball.archive)
     refused = 0
-    for folder in range(0, len(tarball.archive), 3):
+    for offset in range(0, len(tarball.archive), 3):
         broken = bytearray(tarball.archive)
-        broken[folder] ^= 1
+        broken[offset] ^= 1
         try:
             assert check_archive(documents.descriptor, documents.manifest, bytes(broken)) == whole
         except PinwardenError as err:
@@ -352,8 +352,8 @@ def test_duplicate_root_block_is_refused(car: World) -> None:
 
 def test_missing_blob_is_refused(car: World) -> None:
     last = car.archive.index(bytes(blob_cid(FILES["server.json"]))) - 1
-    contents = car.refuses(car.archive[:last], "ARTIFACT_MISMATCH")
-    assert contents.data["path"] in FILES
+    error = car.refuses(car.archive[:last], "ARTIFACT_MISMATCH")
+    assert error.data["path"] in FILES
 
 
 def test_car_with_a_foreign_root_is_refused(car: World, tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_path_traversal_in_a_manifest_is_refused_where_files_are_written(path: s
     with pytest.raises(PinwardenError) as caught:
         unpack(entries, {entry.path: b"" for entry in entries}, car.destination)
     assert caught.value.code == "ARCHIVE_UNSAFE"
-    assert sorted(bundle.name for bundle in car.folder.iterdir()) == ["source"]
+    assert sorted(path.name for path in car.folder.iterdir()) == ["source"]
 
 
 def test_existing_files_are_not_overwritten(car: World, tmp_path: Path) -> None:

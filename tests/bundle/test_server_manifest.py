@@ -85,12 +85,12 @@ class TestContentHash:
             assert caught.value.code == "DIGEST_INVALID"
 
     def test_any_difference_in_the_content_hash_is_refused(self) -> None:
-        manifest, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
-        check_content_hash(manifest, manifest, "a.tar")
+        actual, wanted = Digest.of_bytes(b"x"), Digest.of_bytes(b"y")
+        check_content_hash(actual, actual, "a.tar")
         with pytest.raises(PinwardenError) as caught:
-            check_content_hash(manifest, wanted, "a.tar")
+            check_content_hash(actual, wanted, "a.tar")
         assert (caught.value.code, caught.value.exit_code) == ("ARTIFACT_MISMATCH", 1)
-        assert caught.value.data == {"found": str(manifest), "wanted": str(wanted)}
+        assert caught.value.data == {"found": str(actual), "wanted": str(wanted)}
 
 
 class TestPaths:

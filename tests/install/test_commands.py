@@ -384,7 +384,7 @@ def test_frozen_fetches_only_what_the_lock_pins(desk: Desk) -> None:
     code, report = desk.run("fetch", "--frozen")
     assert (code, [row["code"] for row in report["findings"]]) == (3, ["artifact_missing"])
     code, report = desk.run("fetch", "--frozen", "--registry", str(desk.export))
-    assert (code, [item["server"] for item in report["servers"]]) == (0, ["acme.notes"])
+    assert (code, [row["server"] for row in report["servers"]]) == (0, ["acme.notes"])
     assert desk.lock == pinned
     unpacked = next((store / "environments").glob("*/tree/main.py"))
     assert unpacked.read_bytes() == SERVER

@@ -59,7 +59,7 @@ def test_registries_and_attesters_are_trusted_in_their_roles(run: Run, store: Pa
     assert run("list") == (0, report)
     # The file is what bundle accept takes as --trust.
     known = trust.parse_trust(store.read_bytes())
-    assert [row.key_id for row in known.registry_keys] == [REGISTRY_KEY.public_key.did]
+    assert [key.key_id for key in known.registry_keys] == [REGISTRY_KEY.public_key.did]
     assert known == load_trust(store).trust
 
 

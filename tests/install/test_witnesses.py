@@ -69,7 +69,7 @@ def test_attack_the_cosignature_of_a_revoked_witness_does_not_count(
     report = json.loads(capsys.readouterr().out)
     assert report["registries"][0]["witnesses"] == [str(WITNESSES[0])]
     assert report["registries"][0]["witnesses_revoked"] == [str(WITNESSES[1])]
-    assert [witness["key_id"] for witness in report["revoked"]] == [WILL.public_key.did]
+    assert [row["key_id"] for row in report["revoked"]] == [WILL.public_key.did]
     for time in (LONG_AGO, 1800000000):
         assert demanding.code(cosigned(demanding, WENDY, WILL, time=time)) == "LOG_WITNESS_MISSING"
 
@@ -107,9 +107,9 @@ def test_attack_one_key_under_two_names_counts_once_and_the_registry_is_no_witne
     key = NoteKey(name=origin, key=REGISTRY_KEY.public_key)
     note = Note.parse(demanding.world.files.get(CHECKPOINT))
     signers = (("a.example", WENDY), ("b.example", WENDY), ("c.example", REGISTRY_KEY))
-    lines = [cosign(note, name, witness, 1800000000) for name, witness in signers]
+    lines = [cosign(note, name, key, 1800000000) for name, key in signers]
     data = bytes(Note(text=note.text, signatures=(*note.signatures, *lines)))
-    known = [WitnessKey(name=name, key=witness.public_key) for name, witness in signers]
+    known = [WitnessKey(name=name, key=key.public_key) for name, key in signers]
     assert len(verify_head(data, origin, key, known, 1).cosigned) == 3
     assert code_of(lambda: verify_head(data, origin, key, known, 2)) == "LOG_WITNESS_MISSING"
 

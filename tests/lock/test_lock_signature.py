@@ -92,13 +92,13 @@ class TestOneKey:
         assert isinstance(envelope, Envelope)
         digest = envelope.lock_digest
         assert lock_signature.verify(envelope, digest, ADA.public_key) is None
-        for report, word in (
+        for problem, word in (
             (lock_signature.verify(envelope, POLICY, ADA.public_key), "over the lock"),
             (lock_signature.verify(envelope, digest, ADA.public_key, policy_digest=POLICY), "over the policy"),
             (lock_signature.verify(envelope, digest, BOB.public_key), "by the key"),
             (lock_signature.verify(replace(envelope, signature=b"\0" * 64), digest, ADA.public_key), "not made by"),
         ):
-            assert word in str(report)
+            assert word in str(problem)
 
 
 class TestSeveralKeys:

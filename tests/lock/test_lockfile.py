@@ -180,7 +180,7 @@ def test_hostile_names_are_kept_and_verified_like_any_other(name: str) -> None:
     lock = relock(None, [our_entry(name), our_entry(name, "zed")], NOON)
     again = reread(lock)
     assert again == lock
-    assert [problems.name for problems in again.entries] == [name, name]
+    assert [entry.name for entry in again.entries] == [name, name]
     assert verify(again) == ()
 
 
@@ -506,9 +506,9 @@ def test_locking_the_same_entries_again_gives_the_same_lock_and_file() -> None:
 def test_a_changed_entry_keeps_its_position_and_the_others_their_times() -> None:
     lock = sealed_lock()
     changed = relock(lock, [our_entry(at=LATER, version="1.2.4")], LATER)
-    assert [problems.key for problems in changed.entries] == [problems.key for problems in lock.entries]
+    assert [entry.key for entry in changed.entries] == [entry.key for entry in lock.entries]
     assert changed.entries[0].version == "1.2.4"
-    assert [problems.locked_at for problems in changed.entries] == [LATER, NOON, NOON]
+    assert [entry.locked_at for entry in changed.entries] == [LATER, NOON, NOON]
     assert (changed.generated_at, changed.updated_at) == (NOON, LATER)
     assert verify(reread(changed)) == ()
 
@@ -567,7 +567,7 @@ def test_removing_an_entry_reseals_the_file_and_removing_none_changes_nothing() 
     lock = sealed_lock()
     assert without(lock, ["unknown:claude"], LATER) is lock
     rest = without(lock, ["io.github.acme/notes:vscode"], LATER)
-    assert [problems.client for problems in rest.entries] == ["claude", "claude"]
+    assert [entry.client for entry in rest.entries] == ["claude", "claude"]
     assert verify(reread(rest)) == ()
 
 

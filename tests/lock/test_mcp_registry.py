@@ -102,8 +102,8 @@ class LoopbackRegistry:
         def route(path: str, query: dict[str, str]) -> Answer | None:
             if direct and path.startswith(f"{api}/servers/"):
                 wanted = path.rpartition("/")[2]
-                entry = [row for row in rows if wanted in ("latest", row["server"]["version"])]
-                return ok(entry[-1]) if entry else None
+                matching = [row for row in rows if wanted in ("latest", row["server"]["version"])]
+                return ok(matching[-1]) if matching else None
             if path != f"{api}/servers":
                 return None
             return ok({"servers": list(rows), "metadata": {"count": len(rows)}})

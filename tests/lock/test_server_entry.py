@@ -156,7 +156,7 @@ def test_variables_of_headers_and_urls_are_parsed_as_inputs() -> None:
         "headers": [{"name": "X-Region", "value": "{region}", "isRequired": True, "variables": {"region": variable}}],
     }
     [read] = from_value({"server": {"name": "io.acme/notes", "remotes": [remote]}}, source="acme").remotes
-    assert [(row.name, row.choices, row.is_required) for row in read.variables] == [
+    assert [(variable.name, variable.choices, variable.is_required) for variable in read.variables] == [
         ("region", ("eu", "us"), True),
         ("tenant-id", (), True),
     ]

@@ -300,8 +300,8 @@ def test_versions_that_float_for_toolpin(version: str, floats: bool) -> None:
     ],
 )
 def test_versions_are_ordered_by_semantic_versioning(ordered: list[str]) -> None:
-    for path, first in enumerate(ordered):
-        for later in ordered[path + 1 :]:
+    for index, first in enumerate(ordered):
+        for later in ordered[index + 1 :]:
             assert (compare_versions(first, later), compare_versions(later, first)) == (-1, 1)
 
 

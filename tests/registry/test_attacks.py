@@ -143,7 +143,7 @@ def test_attack_a_request_for_all_versions_gets_one_page(anywhere: World) -> Non
             for row in page["servers"]
         ]
         cursor = page["metadata"].get("nextCursor")
-    assert seen == [(f"acme/{row.tool[-1]}{row.version}", row.version == "1.0.3") for row in published]
+    assert seen == [(f"acme/{version.tool[-1]}{version.version}", version.version == "1.0.3") for version in published]
     anywhere.change(YANK, tool="acme.a", version="1.0.3")
     latest = list_servers(anywhere.registry, ServerQuery(limit=1, latest=True), "https://x/")
     assert [row["server"]["version"] for row in latest["servers"]] == ["1.0.2"]

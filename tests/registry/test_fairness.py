@@ -90,7 +90,7 @@ def test_attack_many_comparisons_do_not_delay_reads_and_each_pair_is_compared_on
     assert json.loads(body) == compare_versions(world.registry, "acme.notes", old, new)
     begun = time.perf_counter()
     assert [get(replica, f"api/compare/acme.notes/{old}/{new}")[2] for (old, new), _ in kept] == [
-        future for _, future in kept
+        parts for _, parts in kept
     ]
     assert time.perf_counter() - begun < took / 3, "a pair is compared once"
 

@@ -294,9 +294,9 @@ def test_attack_a_flood_of_attestations_leaves_half_of_the_limit_to_the_publishe
     made = bundle()
     world.publish(made)
     other_caller = authenticate(world.registry, world.add_namespace("mallory", MALLORY), "attest")
-    junk = [document_bytes(attested(made, PrivateKey.from_seed(bytes([patch]) * 32))) for patch in range(3)]
-    for attempt in junk[:2]:
-        assert add_attestation(world.registry, other_caller, attempt).changed
+    junk = [document_bytes(attested(made, PrivateKey.from_seed(bytes([seed]) * 32))) for seed in range(3)]
+    for document in junk[:2]:
+        assert add_attestation(world.registry, other_caller, document).changed
     assert code_of(add_attestation, world.registry, other_caller, junk[2]) == "PUBLISH_LIMIT"
     publisher = authenticate(world.registry, world.token, "attest")
     assert add_attestation(world.registry, publisher, document_bytes(attested(made, ACME))).changed
@@ -394,8 +394,8 @@ def test_a_database_of_another_registry_is_refused(tmp_path: Path) -> None:
 def test_concurrent_publishers_wait_for_each_other_and_all_succeed(anywhere: World) -> None:
     made = [bundle(name=f"acme.t{patch % 3}", version=f"1.0.{patch}") for patch in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        published = list(pool.map(lambda attempt: anywhere.publish(attempt, allow_older=True), made))
-    assert sorted(attempt.seq for attempt in published) == list(range(12))
+        published = list(pool.map(lambda submitted: anywhere.publish(submitted, allow_older=True), made))
+    assert sorted(result.seq for result in published) == list(range(12))
     assert log_size(anywhere) == 12
 
 

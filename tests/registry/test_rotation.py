@@ -38,11 +38,11 @@ def replace_key(world: World, key: PrivateKey) -> World:
 
 def test_rotating_the_key_during_publishes_loses_nothing_and_signs_with_the_right_key(anywhere: World) -> None:
     with ThreadPoolExecutor(6) as pool:
-        telling = [pool.submit(published, anywhere, patch) for patch in range(BEFORE)]
-        wait(telling)
-        telling += [pool.submit(published, anywhere, patch) for patch in range(BEFORE, ALL)]
+        futures = [pool.submit(published, anywhere, patch) for patch in range(BEFORE)]
+        wait(futures)
+        futures += [pool.submit(published, anywhere, patch) for patch in range(BEFORE, ALL)]
         turning = pool.submit(rotate_key, anywhere.registry, NEW, "yearly")
-        report = [future.result() for future in telling]
+        report = [future.result() for future in futures]
         _, change, count = turning.result()
     assert sorted([*report, change.seq]) == list(range(ALL + 1))
     assert count == min(3, change.seq)
@@ -74,7 +74,7 @@ def test_attack_of_two_concurrent_key_rotations_one_succeeds(anywhere: World) ->
 
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(turned, (NEW, NEWER)))
-    (done,) = (future for future in answers if not isinstance(future, str))
+    (done,) = (result for result in answers if not isinstance(result, str))
     assert "REGISTRY_KEY_MISMATCH" in answers
     anywhere.registry = done[0]
     followed = follow_log(anywhere.files, None, FollowOptions(key=REGISTRY_KEY.public_key))
