@@ -18,7 +18,7 @@ from pinwarden.gateway.http.header_checks import Access, Client
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.listener import HttpServer, ListenAddress
 from pinwarden.gateway.http.merged import merged_route
-from pinwarden.gateway.http.process_transport import ProcessSupervisor
+from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
 from pinwarden.gateway.http.record_then_send import StepLog, StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, SessionManager, Upstream

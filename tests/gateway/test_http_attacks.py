@@ -21,18 +21,18 @@ import pytest
 from pinwarden.gateway.http.backend import Backend
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame, RequestId, read_client
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http1 import Reply, RequestReader
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.merged import MergedConversation, slugs_of
-from pinwarden.gateway.http.process_pipes import LineReader
+from pinwarden.gateway.http.process_transport import LineReader
 from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
+from pinwarden.gateway.session.messages import Frame, RequestId, parse_client
 from pinwarden.gateway.session.session import Session
 from pinwarden.surface.probe.event_stream import EventParser
 from pinwarden.surface.surface import surface_from_listing
@@ -234,12 +234,12 @@ class Talk:
 
     def ping(self, number: int) -> tuple[Waits, RequestId | None]:
         waits = Waits()
-        frame = read_client(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
+        frame = parse_client(json.dumps(rpc("ping", None, number)).encode(), self.conversation._json)
         return waits, self.conversation.request(frame, waits)
 
     def open(self) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        frame = read_client(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
+        frame = parse_client(json.dumps(rpc("initialize", about, 0)).encode(), self.conversation._json)
         self.conversation.request(frame, Waits())
         self.say(id=0, result={**(APPROVED.server or {}), "protocolVersion": "2025-11-25"})
         self.wire.sent.clear()

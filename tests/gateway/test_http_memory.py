@@ -17,7 +17,7 @@ import uvloop
 
 from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.process_transport import ProcessSlots
+from pinwarden.gateway.http.process_supervisor import ProcessSlots
 from tests.gateway.http_gateway import OTHER_TOKEN, TOKEN, RawClient, UpstreamServer, gateway, guard, rpc
 from tests.gateway.test_http_framing import HEAD, Echo
 from tests.servers import talking

@@ -16,16 +16,16 @@ import uvloop
 
 from pinwarden.gateway.gated_server import ServerCommand
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
-from pinwarden.gateway.http.process_pipes import TOO_MUCH, LineReader
-from pinwarden.gateway.http.process_transport import ProcessSupervisor
+from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
+from pinwarden.gateway.http.process_transport import TOO_MUCH, LineReader
 from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
+from pinwarden.gateway.session.messages import Frame
 from pinwarden.system.fair_executor import FairExecutor
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress

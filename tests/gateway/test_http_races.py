@@ -15,7 +15,6 @@ from typing import Any, cast
 import pytest
 
 from pinwarden.gateway.http.backend import Backend
-from pinwarden.gateway.http.frames import read_client
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import MergedConversation
@@ -24,6 +23,7 @@ from pinwarden.gateway.http.session_manager import SessionManager
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstreams import Permissions, UpstreamFactory
 from pinwarden.gateway.recorder import Recorder
+from pinwarden.gateway.session.messages import parse_client
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.project.project import Project
 from pinwarden.system.target import HttpTarget
@@ -53,13 +53,13 @@ class Disk(Talk):
     def ask(self, method: str, params: dict[str, Any], number: int) -> Waits:
         waits = Waits()
         self.conversation.request(
-            read_client(json.dumps(rpc(method, params, number)).encode(), self.conversation._json), waits
+            parse_client(json.dumps(rpc(method, params, number)).encode(), self.conversation._json), waits
         )
         return waits
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
-        self.conversation.tell(read_client(json.dumps(message).encode(), self.conversation._json))
+        self.conversation.tell(parse_client(json.dumps(message).encode(), self.conversation._json))
 
     async def written(self) -> None:
         """Let the recorder continue, and deliver what waited for it."""

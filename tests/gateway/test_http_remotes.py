@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, QueuedRequest, ResponseListener, UpstreamRequest
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
+from pinwarden.gateway.session.messages import Frame
 from pinwarden.system.net.connections import NetworkRules
 from pinwarden.system.target import HttpAddress
 from tests.gateway.http_gateway import (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import JsonSpan, array_spans, object_spans
 
 Edit = tuple[int, int, str]
@@ -64,3 +65,44 @@ def with_member(text: str, place: int, name: str, value: str) -> Edit:
     content_start = text.index("{", place) + 1
     comma = "," if object_spans(text, place) else ""
     return content_start, content_start, f'"{name}":{value}{comma}'
+
+
+_BEFORE_ID = frozenset({b"{", b'{"jsonrpc":"2.0",', b'{"jsonrpc": "2.0", '})
+_ID = b'"id":'
+
+
+def replace_id(data: bytes, request_id: int, replacement: int) -> bytes | None:
+    """A message with another id, if the id is at the very start or end as usual; otherwise None.
+
+    The message must be well-formed, and have this id. At the end: a quote that no backslash precedes and that is not
+    the end of a string begins one, and what the last brace closes is the message itself.
+    """
+    text = b"%d" % request_id
+    start = data.find(_ID)
+    if data[:start] in _BEFORE_ID:
+        place = start + 6 if data[start + 5 : start + 6] == b" " else start + 5
+        end = place + len(text)
+        if data[place:end] != text or data[end : end + 1] not in (b",", b"}"):
+            return None
+        return data[:place] + b"%d" % replacement + data[end:]
+    place = len(data) - len(text) - 1
+    if data[place:] != text + b"}":
+        return None
+    before = data[place - 1 : place] == b" "
+    start = place - before - 5
+    if start < 2 or data[start : start + 5] != _ID or data[start - 1 : start] not in (b",", b" "):
+        return None
+    return data[:place] + b"%d}" % replacement
+
+
+def replace_value(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
+    """The message with another value at a path, which must exist. All other bytes stay the same."""
+    text = data.decode()
+    place = 0
+    span = None
+    for name in path:
+        span = member(text, place, name)
+        if span is None:
+            raise PinwardenError("JSON_PARSE_ERROR", f"the member {name} is missing")
+        place = span.start
+    return data if span is None else edited(text, [(span.start, span.end, value.decode())]).encode()

@@ -14,11 +14,11 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.core.json_slices import array_elements, object_members
 from pinwarden.gateway import splice
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame, RequestId, encode, replace_value, request_id_of
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.session_manager import HANDSHAKE, STATELESS, AnyConversation, SessionManager, Upstream
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED
-from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS
+from pinwarden.gateway.session.messages import LIST_METHODS, META_KEYS, Frame, RequestId, encode, request_id_of
+from pinwarden.gateway.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,
@@ -230,7 +230,7 @@ class Backend:
 
     def tell(self, frame: Frame) -> None:
         """Send a notification or a response of the client. Stateless servers get no notifications."""
-        if self.conversation is not None and (frame.is_answer or not self.modern):
+        if self.conversation is not None and (frame.is_response or not self.modern):
             self.conversation.tell(frame)
 
     def close(self) -> None:

@@ -24,7 +24,6 @@ from pinwarden.gateway.http.backend import (
     with_meta,
     without_meta,
 )
-from pinwarden.gateway.http.frames import Frame, RequestId, encode, replace_value, request_id_of
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.notifications import EventSink, NotificationStream
 from pinwarden.gateway.http.open_requests import ResponseSink
@@ -32,7 +31,8 @@ from pinwarden.gateway.http.session_manager import (
     SessionManager,
     Upstream,
 )
-from pinwarden.gateway.session.messages import LISTEN
+from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, request_id_of
+from pinwarden.gateway.splice import replace_value
 from pinwarden.surface.protocol import (
     CANCELLED,
     CAPABILITIES_META,
@@ -98,7 +98,7 @@ class Bridge:
     def tell(self, frame: Frame) -> None:
         """Send a notification to all servers, or a response to the server that sent the request."""
         self.used = self._manager.clock()
-        if frame.is_answer:
+        if frame.is_response:
             self._questions.answer(frame)
         elif frame.method == CANCELLED:
             self._cancelled(frame)

@@ -15,17 +15,6 @@ from typing import Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.frames import (
-    Frame,
-    RequestId,
-    encode,
-    error_frame,
-    frame_from_server,
-    parse_server,
-    replace_id,
-    request_id_of,
-    with_known_id,
-)
 from pinwarden.gateway.http.header_checks import HeaderMismatch, declared_parameters
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
@@ -34,9 +23,24 @@ from pinwarden.gateway.http.open_requests import OpenRequests, PendingRequest, R
 from pinwarden.gateway.http.record_then_send import RecordThenSend, SessionQueue, StepRecorder
 from pinwarden.gateway.http.upstream_transport import UpstreamTransport
 from pinwarden.gateway.session.fast_path import LONGEST_TEXT_ID
-from pinwarden.gateway.session.messages import CALL, LISTEN, is_id, is_slow_client_message, is_slow_server_message
+from pinwarden.gateway.session.messages import (
+    CALL,
+    LISTEN,
+    Frame,
+    RequestId,
+    encode,
+    error_response,
+    frame_from_server,
+    is_id,
+    is_slow_client_message,
+    is_slow_server_message,
+    parse_server,
+    request_id_of,
+    with_known_id,
+)
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
+from pinwarden.gateway.splice import replace_id
 from pinwarden.surface.protocol import CANCELLED, HEADER_MISMATCH, INVALID_REQUEST, SERVER_AWAY
 from pinwarden.system.fair_executor import FairExecutor, OverloadedError
 
@@ -348,7 +352,7 @@ class Conversation:
 
     def _take_frame(self, frame: Frame, expected_id: RequestId | None, status: int) -> bool:
         """Let the session judge a message. Returns whether it may be the response."""
-        if self._abandoned and frame.is_answer and frame.id in self._abandoned:
+        if self._abandoned and frame.is_response and frame.id in self._abandoned:
             self._abandoned.pop(frame.id, None)
             return True
         self._take(self.session.on_server_message(frame.data, self._clock(), frame.message), frame, expected_id, status)
@@ -374,7 +378,7 @@ class Conversation:
 
     def _unanswered(self, request_id: RequestId, why: str) -> None:
         if not self.closed:
-            data = error_frame(request_id[1], SERVER_AWAY, why)
+            data = error_response(request_id[1], SERVER_AWAY, why)
             self._take_frame(Frame(data, parse_server(data, self._json)), request_id, 0)
 
     def _if_not_answered(self, expected_id: RequestId | None, answers: bool) -> None:

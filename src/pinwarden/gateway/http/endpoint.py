@@ -13,7 +13,6 @@ from pinwarden.core.strict_json import Limits, parse_json
 from pinwarden.gateway.http.connection import ClientConnection
 from pinwarden.gateway.http.conversation import Conversation
 from pinwarden.gateway.http.eras import initialize, request_stateless
-from pinwarden.gateway.http.frames import Frame, error_frame, read_client
 from pinwarden.gateway.http.header_checks import (
     Access,
     AccessDenied,
@@ -28,7 +27,7 @@ from pinwarden.gateway.http.http1 import Reply, Request
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.open_requests import HttpResponseSink
 from pinwarden.gateway.http.session_manager import AnyConversation, Route, SessionManager
-from pinwarden.gateway.session.messages import CALL
+from pinwarden.gateway.session.messages import CALL, Frame, error_response, parse_client
 from pinwarden.surface.protocol import (
     CANCELLED,
     HEADER_MISMATCH,
@@ -151,14 +150,14 @@ class Endpoint:
         and clients of the handshake era show the reason only if the status is 200."""
         number, modern = None, True
         with suppress(PinwardenError):
-            frame = read_client(request.body, self._json)
+            frame = parse_client(request.body, self._json)
             number = None if frame.id is None or not frame.is_request else frame.id[1]
             modern = (
                 request.header(b"mcp-protocol-version") in STATELESS_VERSIONS
                 or frame.meta.get(VERSION_META) in STATELESS_VERSIONS
             )
         status = 200 if number is not None and not modern else 503
-        reply.send(status, error_frame(number, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
+        reply.send(status, error_response(number, SERVER_AWAY, _UNAVAILABLE), headers=_STATUS_HEADERS.get(status))
 
     def _find_route(self, path: str, client: Client) -> Route | None:
         if path == "/mcp":
@@ -179,7 +178,7 @@ class Endpoint:
             self._parse_offloaded(request, reply, client)
             return
         try:
-            frame = read_client(request.body, self._json)
+            frame = parse_client(request.body, self._json)
         except PinwardenError as err:
             reply.send(400, _refusal(PARSE_ERROR, err.message))
             return
@@ -204,7 +203,7 @@ class Endpoint:
                 self._answer_errors(reply, partial(self._resume, request, reply, reading.result()))
 
         try:
-            doing = self._manager.executor.submit(client.name, partial(read_client, request.body, self._json))
+            doing = self._manager.executor.submit(client.name, partial(parse_client, request.body, self._json))
         except OverloadedError as err:
             self._overloaded(reply, err)
         else:
@@ -229,7 +228,7 @@ class Endpoint:
             return
         if "method" in frame.members and type(frame.members["method"]) is not str:
             number = None if frame.id is None else frame.id[1]
-            reply.send(400, error_frame(number, INVALID_REQUEST, "The method must be a string."))
+            reply.send(400, error_response(number, INVALID_REQUEST, "The method must be a string."))
             return
         if frame.is_request and frame.id is None:
             reply.send(400, _refusal(INVALID_REQUEST, "The id of a request must be a number or a string."))
@@ -248,7 +247,7 @@ class Endpoint:
         mismatch = routing_mismatch(request.headers, frame)
         if mismatch:
             number = frame.members.get("id")
-            reply.send(400, error_frame(number if frame.is_request else None, HEADER_MISMATCH, mismatch))
+            reply.send(400, error_response(number if frame.is_request else None, HEADER_MISMATCH, mismatch))
             return
         if not frame.is_request:
             # Revision 2026-07-28 has no client notifications over HTTP.
@@ -336,7 +335,7 @@ class Endpoint:
 
 
 def _refusal(code: int, why: str) -> bytes:
-    return error_frame(None, code, why)
+    return error_response(None, code, why)
 
 
 MAX_CACHED_ROUTES = 4096

@@ -12,7 +12,6 @@ from functools import partial
 
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.bridge import BridgedConversation
-from pinwarden.gateway.http.frames import Frame
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import (
@@ -23,7 +22,7 @@ from pinwarden.gateway.http.session_manager import (
     SessionManager,
     Upstream,
 )
-from pinwarden.gateway.session.messages import LISTEN
+from pinwarden.gateway.session.messages import LISTEN, Frame
 from pinwarden.surface.protocol import SERVER_AWAY
 
 

@@ -11,16 +11,23 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 from urllib.parse import urlsplit
 
 from pinwarden.core.record import Record, field
-from pinwarden.gateway.http.frames import ROUTED_BY, Frame, decode_header
 from pinwarden.gateway.http.http_limits import HttpLimits
+from pinwarden.gateway.session.messages import Frame
 from pinwarden.gateway.store.tokens import token_digest
 from pinwarden.surface.protocol import STATELESS_VERSIONS, VERSION_META
+
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The parameter that names the item of a method."""
+ROUTED_BY = {**NAMED_BY, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
+"""The parameter that the header Mcp-Name repeats."""
 
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""
@@ -321,3 +328,27 @@ def _header_forms(value: Any) -> tuple[str, ...]:
     if type(value) is float:
         return (repr(value), f"{value:.0f}") if value.is_integer() else (repr(value),)
     return ()
+
+
+_PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_ENCODED_VALUE = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=")
+
+
+def encode_header(text: str) -> str:
+    """A name as a header value: plain if HTTP allows it, otherwise base64 as the protocol defines."""
+    if _PLAIN_VALUE.fullmatch(text) and not _ENCODED_VALUE.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def decode_header(value: str) -> str | None:
+    """The text that a header value encodes; None if it is malformed."""
+    if not value.startswith("=?"):
+        return value
+    match = _ENCODED_VALUE.fullmatch(value)
+    if match is None:
+        return value
+    try:
+        return base64.b64decode(match[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -19,10 +19,11 @@ import orjson
 
 from pinwarden.gateway.http.backend import Backend, BackendError, RefusedUnreadError
 from pinwarden.gateway.http.bridge import OPENINGS, Bridge, RelayedRequest, fresh, handshake_version
-from pinwarden.gateway.http.frames import Frame, encode, replace_value
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
+from pinwarden.gateway.session.messages import Frame, encode
+from pinwarden.gateway.splice import replace_value
 from pinwarden.surface.protocol import (
     CAPABILITIES_META,
     CLIENT_META,

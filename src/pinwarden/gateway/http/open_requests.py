@@ -7,19 +7,22 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.gateway.http.connection import ClientConnection
-from pinwarden.gateway.http.frames import (
-    Frame,
-    RequestId,
-    encode,
-    error_frame,
-    replace_id,
-    replace_value,
-    request_id_of,
-    status_of,
-)
 from pinwarden.gateway.http.http1 import Reply
 from pinwarden.gateway.http.upstream_connection import NULL_LISTENER, Abortable, ResponseListener
-from pinwarden.surface.protocol import PROGRESS, SERVER_AWAY, SUBSCRIPTION_META
+from pinwarden.gateway.session.messages import Frame, RequestId, encode, error_response, request_id_of
+from pinwarden.gateway.splice import replace_id, replace_value
+from pinwarden.surface.protocol import (
+    CAPABILITY_MISSING,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    PROGRESS,
+    SERVER_AWAY,
+    SUBSCRIPTION_META,
+    VERSION_UNSUPPORTED,
+)
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.conversation import Conversation
@@ -419,12 +422,12 @@ class HttpResponseSink:
             reply.end_events()
             return
         if not status:
-            status = status_of(frame.message) if self._modern else 200
+            status = _status_of(frame.message) if self._modern else 200
         reply.send(status, frame.data, headers=self._headers)
 
     def failed(self, code: int, why: str) -> None:
         """Send an error as the response."""
-        data = error_frame(self._id, code, why)
+        data = error_response(self._id, code, why)
         if self._reply.streaming:
             self._reply.event(data)
             self._reply.end_events()
@@ -437,9 +440,22 @@ class HttpResponseSink:
         if self._modern or self._reply.streaming:
             self.failed(SERVER_AWAY, why)
         else:
-            self._reply.send(404, error_frame(self._id, SERVER_AWAY, why), headers=self._headers)
+            self._reply.send(404, error_response(self._id, SERVER_AWAY, why), headers=self._headers)
 
     def dropped(self) -> None:
         """End the exchange without a response, as servers do after a cancellation."""
         self._reply.start_events(self._headers)
         self._reply.end_events()
+
+
+_STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, INVALID_PARAMS: 400, HEADER_MISMATCH: 400, METHOD_NOT_FOUND: 404}
+_STATUS |= {CAPABILITY_MISSING: 400, VERSION_UNSUPPORTED: 400}
+
+
+def _status_of(message: Any) -> int:
+    """The HTTP status for a response of the stateless era."""
+    error = message.get("error") if isinstance(message, dict) else None
+    if not isinstance(error, dict):
+        return 200
+    code = error.get("code")
+    return _STATUS.get(code, 200) if type(code) is int else 200

@@ -4,62 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 from pinwarden.gateway.gated_server import ServerCommand, start_server
-from pinwarden.gateway.http.frames import Frame, RequestId, encode
 from pinwarden.gateway.http.http_limits import HttpLimits
-from pinwarden.gateway.http.process_pipes import LineReader, PipeEnds
+from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.http.process_pipes import PipeEnds
 from pinwarden.gateway.http.upstream_transport import SERVER_ENDED, ProcessOwner
+from pinwarden.gateway.session.messages import Frame, RequestId, encode
 from pinwarden.surface.protocol import CANCELLED
 from pinwarden.system.processes import OPEN_FILE_LIMIT, ProcessTree
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.open_requests import ToolCall
+    from pinwarden.gateway.http.process_supervisor import ProcessSupervisor
 
 
 _UNREAD = "the server does not read what it is sent"
 _INPUT_CLOSED = "the server closed its input"
-
-
-class ProcessSupervisor:
-    """Starts the processes of one server, with a growing pause after each that ended early."""
-
-    def __init__(
-        self, name: str, command: Callable[[], ServerCommand], limits: HttpLimits, slots: ProcessSlots | None = None
-    ) -> None:
-        self.name = name
-        self.slots = slots or ProcessSlots(limits.max_children)
-        self._command = command
-        self.limits = limits
-        self.running: set[ProcessTransport] = set()
-        self.starts = 0
-        self.early_ends = 0
-        self.retry_at = 0.0
-
-    def open(self, owner: ProcessOwner, say: Callable[[str], None]) -> ProcessTransport:
-        """Create a process, which starts after the pause and when a slot is free."""
-        link = ProcessTransport(self, owner, say)
-        self.running.add(link)
-        link.start_when_due()
-        return link
-
-    def command(self) -> ServerCommand:
-        """The command to start."""
-        self.starts += 1
-        return self._command()
-
-    def ended(self, link: ProcessTransport, lived: float, now: float, *, wanted: bool) -> None:
-        """A process ended."""
-        self.running.discard(link)
-        if wanted or lived >= self.limits.stable_seconds:
-            self.early_ends = 0
-            return
-        self.early_ends += 1
-        longest = self.limits.longest_backoff_seconds
-        self.retry_at = now + min(longest, self.limits.first_backoff_seconds * 2 ** min(self.early_ends - 1, 20))
 
 
 class ProcessTransport(asyncio.SubprocessProtocol):
@@ -395,81 +359,138 @@ def _started(command: ServerCommand) -> tuple[subprocess.Popen[bytes], ProcessTr
         raise
 
 
-class SlotHolder(Protocol):
-    """A process that occupies a slot."""
-
-    @property
-    def client(self) -> str:
-        """The name of the client."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request is open in it."""
-
-    @property
-    def used(self) -> float:
-        """When its client last sent something."""
-
-    def evict(self) -> None:
-        """End the process, because another client needs its slot."""
+_COUNTED = 1 << 16  # bytes of a partial line between two updates of the budget
+TOO_LONG = "the server sent a message above the size limit"
+TOO_MUCH = "too many bytes of incomplete messages are in memory, and most are this server's"
 
 
-class ProcessSlots:
-    """Limits how many processes run, of all servers together, and shares them fairly between clients."""
+class LineReader(asyncio.Protocol):
+    """Bytes in, lines out. When lines come faster than they are processed, the writer is blocked by a full pipe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.full = (
-            f"the gateway runs {most} server processes already, which is its limit; end a session, try again later, or "
-            "let the gateway's operator raise --max-processes"
-        )
-        """The error for a client that gets no slot."""
-        self._holders: set[SlotHolder] = set()
-        """Processes that are not being evicted."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self.taken = 0
-        """Occupied slots, including processes that are ending."""
+    def __init__(  # noqa: PLR0913, PLR0917  whom it tells, and its bounds
+        self,
+        take: Callable[[bytes], None],
+        closed: Callable[[], None],
+        too_long: Callable[[str], None] | None,
+        most: int,
+        limits: HttpLimits,
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        """``too_long`` is called with the reason if a line exceeds ``most`` bytes; without it the line is truncated."""
+        self._on_line = take
+        self._on_closed = closed
+        self._on_too_long = too_long
+        self._max_bytes = most
+        self._limits = limits
+        self._budget = budget
+        self._transport: asyncio.ReadTransport | None = None
+        self._partial = bytearray()
+        """The start of a line, as one buffer: a list of tiny parts takes twenty times their size."""
+        self._counted = 0
+        self._unread = b""
+        """Received bytes that are not processed yet, from `_offset` on."""
+        self._offset = 0
+        self._paused = False
 
-    async def take(self, holder: SlotHolder, seconds: float) -> bool:
-        """Occupy a slot. If none is free, evict a process of the client with most slots; False if that fails."""
-        if self.taken < self._most:
-            self.taken += 1
-        else:
-            chosen = self._victim(holder.client)
-            if chosen is None or not await self._slot_of(chosen, seconds):
-                return False
-        self._holders.add(holder)
-        return True
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The pipe is connected."""
+        self._transport = cast(asyncio.ReadTransport, transport)
 
-    def give_back(self, holder: SlotHolder) -> None:
-        """Release the slot of a process that ended."""
-        self._holders.discard(holder)
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)  # it takes over the slot
+    def data_received(self, data: bytes) -> None:
+        """Process received bytes."""
+        if not self._partial and not self._paused and data[-1:] == b"\n" and data.count(b"\n") == 1:
+            line = data.strip()  # nearly every message
+            if line:
+                self._on_line(line)
+            return
+        if self._paused:
+            self._unread, self._offset = self._unread[self._offset :] + data, 0
+            return
+        self._unread, self._offset = data, 0
+        self._process()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """The process ended, or closed its output."""
+        self._transport = None
+        self._drop()
+        self._on_closed()
+
+    def _process(self) -> None:
+        """Process a limited number of lines, then let other work run."""
+        frames, size = self._limits.max_frames_at_once, self._limits.max_bytes_at_once
+        while (end := self._unread.find(b"\n", self._offset)) >= 0:
+            if frames <= 0 or size <= 0:
+                self._pause()
                 return
-        self.taken -= 1
+            line = self._unread[self._offset : end]
+            self._offset = end + 1
+            if self._partial:
+                self._partial += line
+                line = bytes(self._partial)
+                self._forget()
+            line = line.strip()
+            frames -= 1
+            size -= len(line)
+            if line:
+                self._on_line(line)
+        rest = self._unread[self._offset :]
+        self._unread, self._offset = b"", 0
+        if rest:
+            self._keep(rest)
+        self._resume()
 
-    def _victim(self, client: str) -> SlotHolder | None:
-        """The process to evict, of the client with most slots: an idle one, or any if the client has more than half."""
-        of = Counter(each.client for each in self._holders)
-        most = max(of.values(), default=0)
-        if most < of[client] + 2:
-            return None
-        own = [each for each in self._holders if of[each.client] == most]
-        idle = [each for each in own if each.idle]
-        if not idle and most * 2 <= self._most:
-            return None
-        return min(idle or own, key=lambda each: each.used)
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._go_on)
 
-    async def _slot_of(self, chosen: SlotHolder, seconds: float) -> bool:
-        pending_bytes = asyncio.get_running_loop().create_future()
-        self._waiting.append(pending_bytes)
-        self._holders.discard(chosen)
-        chosen.evict()
+    def _go_on(self) -> None:
+        if self._transport is None:
+            self._drop()
+            return
         try:
-            await asyncio.wait((pending_bytes,), timeout=seconds)
-        finally:
-            given = pending_bytes.done() or not pending_bytes.cancel()
-        return given
+            self._process()
+        except BaseException:
+            self._transport.close()  # otherwise the pipe would never be read again
+            raise
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+
+    # Partial lines
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the partial line."""
+        return len(self._partial)
+
+    def overflow(self) -> None:
+        """The shared budget is exceeded, and this partial line is the largest."""
+        self._drop()
+        if self._on_too_long is not None:
+            self._on_too_long(TOO_MUCH)
+
+    def _keep(self, rest: bytes) -> None:
+        if len(self._partial) + len(rest) <= self._max_bytes:
+            self._partial += rest
+            if self._budget is not None and len(self._partial) - self._counted >= _COUNTED:
+                self._counted = len(self._partial)
+                self._budget.enter(self)
+                self._budget.make()
+        elif self._on_too_long is not None:
+            self._drop()
+            self._on_too_long(TOO_LONG)
+
+    def _forget(self) -> None:
+        self._partial = bytearray()
+        if self._counted and self._budget is not None:
+            self._budget.leave(self)
+        self._counted = 0
+
+    def _drop(self) -> None:
+        self._forget()
+        self._unread, self._offset = b"", 0

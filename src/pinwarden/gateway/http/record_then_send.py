@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.gateway.audit.event import CALLED, AuditEvent
-from pinwarden.gateway.http.frames import Frame, RequestId, frame_from_server, parse_server
 from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.session.messages import Frame, RequestId, frame_from_server, parse_server
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor
@@ -143,7 +143,7 @@ class RecordThenSend:
     def _judged(self, data: bytes, now: float) -> tuple[Frame, SessionOutput | None]:
         """Runs on a thread."""
         frame = frame_from_server(data, self._json)
-        if frame.is_answer and frame.id in self._abandoned:
+        if frame.is_response and frame.id in self._abandoned:
             return frame, None
         return frame, self._session.on_server_message(data, now, frame.message)
 

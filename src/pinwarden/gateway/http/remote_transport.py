@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.record import Record, field
 from pinwarden.core.strict_json import Limits
-from pinwarden.gateway.http.frames import ROUTED_BY, Frame, RequestId, encode, encode_header, parse_server
+from pinwarden.gateway.http.header_checks import ROUTED_BY, encode_header
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.upstream_connection import (
     NULL_LISTENER,
@@ -22,7 +22,7 @@ from pinwarden.gateway.http.upstream_connection import (
 )
 from pinwarden.gateway.http.upstream_pool import UpstreamPool
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.session.messages import LISTEN
+from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, parse_server
 from pinwarden.surface.protocol import CANCELLED, INITIALIZED, STATELESS_VERSIONS, VERSION_META
 from pinwarden.system.target import HttpAddress
 

@@ -13,7 +13,6 @@ from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.audit.event import STARTED, STOPPED, AuditEvent
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.conversation import Conversation
-from pinwarden.gateway.http.frames import Frame, RequestId
 from pinwarden.gateway.http.header_checks import Client
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.memory_budget import MemoryBudget
@@ -23,6 +22,7 @@ from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.shared_process import SharedProcess, allows_sharing
 from pinwarden.gateway.http.upstream_transport import TransportOwner, UpstreamTransport
+from pinwarden.gateway.session.messages import Frame, RequestId
 from pinwarden.gateway.session.output import SessionOutput
 from pinwarden.gateway.session.session import Session
 from pinwarden.system.fair_executor import FairExecutor

@@ -15,12 +15,11 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pinwarden.core.strict_json import Limits
-from pinwarden.gateway.http.frames import Frame, RequestId, encode, parse_server, request_id_of
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.notifications import ListChangedThrottle
 from pinwarden.gateway.http.process_transport import ProcessTransport
 from pinwarden.gateway.http.upstream_transport import TransportOwner
-from pinwarden.gateway.session.messages import LISTEN, likely_id
+from pinwarden.gateway.session.messages import LISTEN, Frame, RequestId, encode, likely_id, parse_server, request_id_of
 from pinwarden.surface.protocol import CANCELLED, LIST_CHANGED, PROGRESS, SUBSCRIPTION_META, VERSION_META
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import orjson
 from pinwarden.core.errors import PinwardenError
 from pinwarden.gateway.http.connection import ClientConnections
 from pinwarden.gateway.http.endpoint import Endpoint
-from pinwarden.gateway.http.frames import NAMED_BY, Frame
-from pinwarden.gateway.http.header_checks import Client
+from pinwarden.gateway.http.header_checks import NAMED_BY, Client
 from pinwarden.gateway.http.open_requests import ResponseSink
 from pinwarden.gateway.http.session_manager import SessionManager, Upstream
+from pinwarden.gateway.session.messages import Frame
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

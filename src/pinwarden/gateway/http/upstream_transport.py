@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pinwarden.gateway.http.frames import Frame, RequestId
 from pinwarden.gateway.http.memory_budget import MemoryBudget
+from pinwarden.gateway.session.messages import Frame, RequestId
 
 if TYPE_CHECKING:
     from pinwarden.gateway.http.open_requests import ToolCall

@@ -16,7 +16,7 @@ from pinwarden.gateway.gated_server import ServerCommand, server_command
 from pinwarden.gateway.guard import Guard
 from pinwarden.gateway.http.http_limits import HttpLimits
 from pinwarden.gateway.http.merged import slugs_of
-from pinwarden.gateway.http.process_transport import ProcessSlots, ProcessSupervisor
+from pinwarden.gateway.http.process_supervisor import ProcessSlots, ProcessSupervisor
 from pinwarden.gateway.http.record_then_send import StepRecorder
 from pinwarden.gateway.http.remote_transport import RemoteServer, RemoteTransport
 from pinwarden.gateway.http.session_manager import Opener, Upstream

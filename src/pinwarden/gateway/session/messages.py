@@ -1,4 +1,4 @@
-"""JSON-RPC messages: ids, messages that the gateway makes, and messages that two parsers could read differently.
+"""JSON-RPC messages: parsed ones, those that the gateway makes, and those that two parsers could read differently.
 
 A message passes only if every parser reads the same from it. JSON member names are case-sensitive, but some parsers
 ignore case, so an object with both ``name`` and ``Name`` is ambiguous. `is_ambiguous_request` and its siblings find
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from json import JSONDecodeError, dumps, loads
 from typing import Any
 
+from pinwarden.core import strict_json
 from pinwarden.core.errors import PinwardenError
 from pinwarden.core.strict_json import Limits
 from pinwarden.core.text import show_invisible
@@ -23,6 +24,7 @@ from pinwarden.surface.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    PROGRESS,
     TASK_NOTIFICATIONS,
     VERSION_META,
 )
@@ -36,6 +38,85 @@ META_KEYS = (VERSION_META, CLIENT_META, CAPABILITIES_META)
 WARNINGS = "pinwarden/warnings"
 """The member of ``_meta`` that lists what passed only because the policy warns instead of blocking."""
 _MAX_NAME = 120
+
+
+# Parsed messages
+
+RequestId = tuple[type, Any]
+"""A JSON-RPC id with its type, because the number 1 and the string "1" are different ids."""
+_NO_MEMBERS: dict[str, Any] = {}
+_ID_TYPES = frozenset({int, str})
+
+
+class Frame:
+    """One message, as bytes and parsed."""
+
+    __slots__ = ("data", "id", "is_request", "is_response", "members", "message", "method", "params")
+
+    def __init__(self, data: bytes, message: Any) -> None:
+        self.data = data
+        self.message = message
+        """The strictly parsed value; None if the bytes are not strict JSON."""
+        members: dict[str, Any] = message if type(message) is dict else _NO_MEMBERS
+        self.members = members
+        """The members of the message; empty if it is not an object."""
+        method = members.get("method")
+        self.method: str = method if type(method) is str else ""
+        """The method; empty for a response."""
+        params = members.get("params")
+        self.params: dict[str, Any] = params if type(params) is dict else _NO_MEMBERS
+        request_id = members.get("id")
+        self.id: RequestId | None = (type(request_id), request_id) if type(request_id) in _ID_TYPES else None
+        """The id of a request or a response."""
+        self.is_request = method is not None and "id" in members
+        self.is_response = method is None and ("result" in members or "error" in members)
+
+    def may_answer(self, request_id: RequestId | None) -> bool:
+        """Whether this is the response to a request, or a malformed one with its id."""
+        return self.id is not None and self.id == request_id and (self.is_response or self.message is None)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The ``_meta`` object of the parameters."""
+        meta = self.params.get("_meta")
+        return meta if type(meta) is dict else _NO_MEMBERS
+
+    @property
+    def progress_token(self) -> RequestId | None:
+        """The progress token: in the ``_meta`` of a request, or in a progress notification."""
+        where = self.params if self.method == PROGRESS else self.meta
+        return request_id_of(where.get("progressToken"))
+
+
+def request_id_of(value: Any) -> RequestId | None:
+    """The id with its type; None if the value cannot be an id."""
+    return (type(value), value) if type(value) in _ID_TYPES else None
+
+
+def parse_client(data: bytes, limits: Limits) -> Frame:
+    """Parse a message of a client. Raises if it is not strict JSON."""
+    return Frame(data, strict_json.parse_json(data, limits))
+
+
+def parse_server(data: bytes, limits: Limits) -> Any:
+    """Parse a message of a server; None if it is not strict JSON, which the session judges."""
+    try:
+        return strict_json.parse_json(data, limits)
+    except PinwardenError:
+        return None
+
+
+def frame_from_server(data: bytes, limits: Limits) -> Frame:
+    """A message of a server. If it is not strict JSON, it gets the id that the session would find in it, so that it can
+    be matched with its request."""
+    return with_known_id(Frame(data, parse_server(data, limits)), limits)
+
+
+def with_known_id(frame: Frame, limits: Limits) -> Frame:
+    """A message of a server with its id, even if it is not strict JSON."""
+    if frame.message is None and not is_noise(frame.data):
+        frame.id = request_id_of(response_id(frame.data, limits))
+    return frame
 
 
 # Messages in a session
@@ -129,8 +210,8 @@ class TaskNotification:
 # Messages that the gateway makes
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
-    """A message as compact JSON."""
+def encode(message: Any) -> bytes:
+    """A message, or a part of one, as compact JSON."""
     return dumps(message, separators=(",", ":")).encode()
 
 
